@@ -1,0 +1,77 @@
+"""Settings: frozen, checked when made, every fault told at once.
+
+A part's settings stand beside the part, as a class under `@config`. The docstring under a field is its help text on
+the command line.
+
+>>> @config
+... class Oven:
+...     degrees: int = 180
+...     rack: int = 1
+>>> parse({"oven": Oven}, {"oven": {"degrees": "hot", "colour": "red"}})
+Traceback (most recent call last):
+    ...
+headcount.errors.ConfigError: 2 faults in the configuration
+  oven.degrees = 'hot': should be a valid integer, unable to parse string as an integer
+  oven.colour = 'red': no such setting; there are: degrees, rack
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from headcount.errors import ConfigError, Fault
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def config(cls: type[T]) -> type[T]:
+    """Make a frozen settings class that refuses unknown names and impossible values."""
+    rules = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    return checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)
+
+
+def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Check every section against its class; one `ConfigError` tells all faults of all sections."""
+    parsed, faults = {}, []
+    for section, cls in classes.items():
+        try:
+            parsed[section] = adapter(cls).validate_python(dict(sections.get(section, {})))
+        except ValidationError as error:
+            faults += [_fault(section, cls, detail) for detail in error.errors()]
+    if faults:
+        raise ConfigError(faults)
+    return parsed
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """The settings of a class, in the order they are written."""
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """What to say of a name that does not exist."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+
+
+@cache
+def adapter(cls: type) -> TypeAdapter[Any]:
+    """The checker of a settings class."""
+    return TypeAdapter(cls)
+
+
+def _fault(section: str, cls: type, detail: Any) -> Fault:
+    where = ".".join([section, *map(str, detail["loc"])])
+    if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        why = f"no such setting; {suggestion(str(detail['loc'][-1]), field_names(cls))}"
+    else:
+        why = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return Fault(where, detail["input"], why)

@@ -1,0 +1,66 @@
+"""Everything headcount raises on purpose.
+
+    HeadcountError              say what was wrong, what was given, what is allowed, what to do next
+    ├── ConfigError             impossible or unknown settings, all of them at once
+    ├── InputError              a sum, head or part name that cannot be understood
+    ├── RunError                a run folder that cannot be used
+    │   └── CheckpointError     a saved state that is damaged or belongs to another run
+    └── CheckFailed             a check that was asked for did not hold
+
+The command line prints the message without a traceback. Exit code 1 for `CheckFailed`, 2 for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class HeadcountError(Exception):
+    """The root: one line that says what was wrong, then lines that say what to do."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *advice: str) -> None:
+        super().__init__("\n  ".join([what, *advice]))
+        self.what = what
+        self.advice = advice
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong setting: where it stands, what was given, why it cannot be."""
+
+    where: str
+    given: object
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where} = {self.given!r}: {self.why}"
+
+
+class ConfigError(HeadcountError):
+    """Settings that cannot work together; `faults` holds every one of them."""
+
+    def __init__(self, faults: Sequence[Fault], *advice: str) -> None:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        super().__init__(f"{count} in the configuration", *map(str, faults), *advice)
+        self.faults = tuple(faults)
+
+
+class InputError(HeadcountError):
+    """Text that names no sum, head or part."""
+
+
+class RunError(HeadcountError):
+    """A run folder that is missing, taken, unfinished or cannot be written."""
+
+
+class CheckpointError(RunError):
+    """A saved state that is damaged, cut short, or from another run."""
+
+
+class CheckFailed(HeadcountError):
+    """A check that was asked for did not hold."""
+
+    exit_code = 1

@@ -1,0 +1,81 @@
+"""What a head is called.
+
+A head sits at a site (a stack's layer and the kind of attention there) and has an index. Everything counts from 0.
+
+>>> HeadId.parse("X1H2")
+HeadId('decoder.1.cross.2')
+>>> HeadId.parse("encoder.1.self.2").short
+'E1H2'
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from headcount.errors import InputError
+
+_LETTERS = {("encoder", "self"): "E", ("decoder", "self"): "D", ("decoder", "cross"): "X", ("layer", "self"): "L"}
+_SITES = {letter: site for site, letter in _LETTERS.items()}
+_LONG = re.compile(r"(encoder|decoder|layer)\.(\d+)\.(self|cross)\.(\d+)")
+_SHORT = re.compile(r"([EDXL])(\d+)H(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, order=True)
+class HeadSite:
+    """One attention block: `encoder.1.self`. A model with a single stack calls it `layer`."""
+
+    stack: str
+    layer: int
+    kind: str = "self"
+
+    def __post_init__(self) -> None:
+        if (self.stack, self.kind) not in _LETTERS:
+            known = ", ".join(".N.".join(site) for site in _LETTERS)
+            raise InputError(f"no attention site '{self.stack}.{self.layer}.{self.kind}'", f"there are: {known}")
+
+    def __str__(self) -> str:
+        return f"{self.stack}.{self.layer}.{self.kind}"
+
+    @property
+    def short(self) -> str:
+        """`E1`, `D1`, `X1` (cross), or `L1` where there is one stack."""
+        return f"{_LETTERS[self.stack, self.kind]}{self.layer}"
+
+    def head(self, index: int) -> HeadId:
+        """One head of this site."""
+        return HeadId(self, index)
+
+
+@dataclass(frozen=True, order=True, repr=False)
+class HeadId:
+    """One head: `encoder.1.self.2`, in short `E1H2`."""
+
+    site: HeadSite
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.site}.{self.index}"
+
+    def __repr__(self) -> str:
+        return f"HeadId({str(self)!r})"
+
+    @property
+    def short(self) -> str:
+        """`E1H2`, `D1H2`, `X1H2` or `L1H2`."""
+        return f"{self.site.short}H{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> HeadId:
+        """Read either form of a head's name."""
+        if long := _LONG.fullmatch(text.strip()):
+            stack, layer, kind, index = long.groups()
+        elif short := _SHORT.fullmatch(text.strip()):
+            letter, layer, index = short.groups()
+            stack, kind = _SITES[letter.upper()]
+        else:
+            raise InputError(
+                f"{text!r} is not the name of a head",
+                "write it as encoder.1.self.2 or E1H2 (E encoder, D decoder self, X decoder cross, L single stack)",
+            )
+        return cls(HeadSite(stack, int(layer), kind), int(index))

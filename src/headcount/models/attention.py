@@ -1,0 +1,126 @@
+"""Attention from scratch (Vaswani et al. 2017, "Attention is all you need", section 3.2).
+
+Each position asks a question (its query), every position offers a label (its key) and a content (its value):
+
+    score(i, j)   = q_i . k_j / sqrt(d_head) + bias(i, j)        how well j's label answers i's question
+    weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the j that i may look at
+    z_i           = sum_j weight(i, j) v_j
+
+A head does this in its own d_head dimensions. The heads' z, side by side, go through one output projection into the
+residual stream; `MultiHeadAttention.output` is therefore the place where a head can be silenced.
+
+`attend` is that text as code. `attend_fused` gives the same z by PyTorch's fused kernel, without ever holding the
+weights; it runs whenever nobody asks for them. A position that may look at nothing gets z = 0, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Heads = Float[Tensor, "batch head length d_head"]
+Mask = Bool[Tensor, "#batch #head #query #key"]
+Bias = Float[Tensor, "#batch #head #query #key"]
+Weights = Float[Tensor, "batch head query key"]
+
+
+def attend(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+) -> tuple[Float[Tensor, "batch head query d_head"], Weights]:
+    """The textbook: what each head's queries gather, and the weights they gathered it with."""
+    score_BHQK = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        score_BHQK = score_BHQK + bias
+    if mask is not None:
+        # The lowest finite number, not -inf: a row with nothing to look at would otherwise be 0/0.
+        score_BHQK = score_BHQK.masked_fill(~mask, torch.finfo(score_BHQK.dtype).min)
+    weights_BHQK = score_BHQK.softmax(dim=-1)
+    if mask is not None:
+        weights_BHQK = weights_BHQK.masked_fill(~mask, 0.0)
+    return weights_BHQK @ value, weights_BHQK
+
+
+def attend_fused(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch head key d_head"],
+    value: Float[Tensor, "batch head key d_head"],
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+) -> Float[Tensor, "batch head query d_head"]:
+    """The same z in one kernel, which takes mask and bias as a single additive term."""
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    lowest = torch.finfo(query.dtype).min
+    open_score = query.new_zeros(()) if bias is None else bias
+    z_BHQE = F.scaled_dot_product_attention(query, key, value, attn_mask=open_score.where(mask, lowest))
+    return z_BHQE.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+
+
+class KeyValueCache:
+    """Keys and values that one attention block keeps between decoding steps."""
+
+    def __init__(self) -> None:
+        self.key: Tensor | None = None
+        self.value: Tensor | None = None
+
+    def append(self, key: Heads, value: Heads) -> tuple[Tensor, Tensor]:
+        """Add new positions; returns all there are."""
+        if self.key is not None and self.value is not None:
+            key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
+        self.key, self.value = key, value
+        return key, value
+
+
+class MultiHeadAttention(nn.Module):
+    """Self-attention, or cross-attention when `memory` is given."""
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        if d_model % n_heads:
+            raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model})")
+        self.n_heads = n_heads
+        self.query = nn.Linear(d_model, d_model)
+        self.key = nn.Linear(d_model, d_model)
+        self.value = nn.Linear(d_model, d_model)
+        self.output = nn.Linear(d_model, d_model)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch query d_model"],
+        memory: Float[Tensor, "batch key d_model"] | None = None,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        need_weights: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[Float[Tensor, "batch query d_model"], Weights | None]:
+        """What attention adds to the residual stream, and the weights if `need_weights`."""
+        q_BHQE = self._split(self.query(x))
+        k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
+        weights_BHQK = None
+        if need_weights:
+            z_BHQE, weights_BHQK = attend(q_BHQE, k_BHKE, v_BHKE, mask, bias)
+        else:
+            z_BHQE = attend_fused(q_BHQE, k_BHKE, v_BHKE, mask, bias)
+        z_BQD = z_BHQE.transpose(1, 2).flatten(start_dim=2)
+        return self.output(z_BQD), weights_BHQK
+
+    def _keys_and_values(
+        self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None
+    ) -> tuple[Tensor, Tensor]:
+        if memory is not None and cache is not None and cache.key is not None and cache.value is not None:
+            return cache.key, cache.value  # the memory does not change while an answer is decoded
+        source = x if memory is None else memory
+        key, value = self._split(self.key(source)), self._split(self.value(source))
+        return (key, value) if cache is None else cache.append(key, value)
+
+    def _split(self, x_BLD: Tensor) -> Tensor:
+        return x_BLD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)

@@ -1,0 +1,109 @@
+"""The encoder-decoder transformer: reads a source, writes an answer one token at a time.
+
+    source [3 7 4 + 8 1 4] -> encoder -> memory
+    fed    [<s> 1 1 8]     -> decoder, looking at the memory -> logits for [1 1 8 8]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headcount.encodings import ENCODINGS
+from headcount.heads import HeadId, HeadSite
+from headcount.models.attention import Mask
+from headcount.models.blocks import Caches, DecoderLayer, EncoderLayer, WeightsBySite
+from headcount.models.config import EncoderDecoderConfig
+
+
+class Memory(NamedTuple):
+    """What the encoder hands to the decoder, and where it is padding."""
+
+    x: Float[Tensor, "batch source d_model"]
+    mask: Bool[Tensor, "batch 1 1 source"]
+
+
+class EncoderDecoder(nn.Module):
+    """Built from its settings and the task's vocabulary."""
+
+    def __init__(self, config: EncoderDecoderConfig, n_tokens: int, pad_id: int) -> None:
+        super().__init__()
+        self.config = config
+        self.pad_id = pad_id
+        self.source_tokens = nn.Embedding(n_tokens, config.d_model)
+        self.target_tokens = nn.Embedding(n_tokens, config.d_model)
+        encoding = ENCODINGS.get(config.encoding)
+        self.source_positions = encoding(config.d_model, config.n_positions)
+        self.target_positions = encoding(config.d_model, config.n_positions)
+        self.encoder = nn.ModuleList(EncoderLayer(config, i) for i in range(config.n_encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config, i) for i in range(config.n_decoder_layers))
+        # Pre-LN leaves the stream unnormalised at the end of a stack; post-LN has just normalised it.
+        final = nn.LayerNorm if config.norm == "pre" else nn.Identity
+        self.encoder_norm = final(config.d_model)
+        self.decoder_norm = final(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.to_logits = nn.Linear(config.d_model, n_tokens)
+        self.apply(_initialise)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        fed: Int[Tensor, "batch target"],
+        *,
+        weights: WeightsBySite | None = None,
+    ) -> Float[Tensor, "batch target n_tokens"]:
+        """Logits after every fed token; a `weights` dict receives each site's attention weights."""
+        return self.decode(fed, self.encode(source, weights=weights), weights=weights)
+
+    def encode(self, source: Int[Tensor, "batch source"], *, weights: WeightsBySite | None = None) -> Memory:
+        """Read the source. Padding is masked, so it never changes an answer."""
+        mask = (source != self.pad_id)[:, None, None, :]
+        ids = torch.arange(source.shape[1], device=source.device)
+        x = self.dropout(self.source_positions.embed(self.source_tokens(source), ids))
+        for layer in self.encoder:
+            x = layer(x, mask, weights)
+        return Memory(self.encoder_norm(x), mask)
+
+    def decode(
+        self,
+        fed: Int[Tensor, "batch target"],
+        memory: Memory,
+        *,
+        n_past: int = 0,
+        weights: WeightsBySite | None = None,
+        caches: Caches | None = None,
+    ) -> Float[Tensor, "batch target n_tokens"]:
+        """Logits after each fed token; with caches, `n_past` tokens went before and are not fed again."""
+        ids = torch.arange(n_past, n_past + fed.shape[1], device=fed.device)
+        causal = _causal_mask(ids, n_past)
+        x = self.dropout(self.target_positions.embed(self.target_tokens(fed), ids))
+        for layer in self.decoder:
+            x = layer(x, memory.x, mask=causal, memory_mask=memory.mask, weights=weights, caches=caches)
+        logits: Tensor = self.to_logits(self.decoder_norm(x))
+        return logits
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """Every attention site, encoder first."""
+        encoder = [HeadSite("encoder", i, "self") for i in range(len(self.encoder))]
+        decoder = [HeadSite("decoder", i, kind) for kind in ("self", "cross") for i in range(len(self.decoder))]
+        return (*encoder, *decoder)
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """Every head."""
+        return tuple(site.head(i) for site in self.sites for i in range(self.config.n_heads))
+
+
+def _causal_mask(ids_T: Tensor, n_past: int) -> Mask:
+    keys_K = torch.arange(n_past + len(ids_T), device=ids_T.device)
+    return (keys_K[None, :] <= ids_T[:, None])[None, None]
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)

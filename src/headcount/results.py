@@ -1,0 +1,50 @@
+"""What an analysis hands to a view: a frozen value that round-trips through JSON.
+
+A result is a frozen dataclass that inherits `Result`. Its JSON names its kind and a schema version, so that a file
+written by an older headcount is refused with a reason instead of being misread.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, ClassVar, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from headcount.errors import InputError
+
+
+class Result:
+    """The base of every result. Subclasses raise `SCHEMA` when the meaning of a field changes."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"kind": type(self).__name__, "schema": self.SCHEMA, **_adapter(type(self)).dump_python(self)}
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(self.to_dict(), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read back what `to_json` wrote."""
+        data = json.loads(text)
+        kind, schema = data.pop("kind", None), data.pop("schema", None)
+        if (kind, schema) != (cls.__name__, cls.SCHEMA):
+            raise InputError(
+                f"this is not a {cls.__name__} of version {cls.SCHEMA} but {kind} of version {schema}",
+                "make it again with this version of headcount",
+            )
+        try:
+            result: Self = _adapter(cls).validate_python(data)
+        except ValidationError as error:
+            raise InputError(f"this {cls.__name__} is damaged: {error}", "make it again") from error
+        return result
+
+
+@cache
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
