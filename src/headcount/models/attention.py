@@ -61,7 +61,8 @@ def attend_fused(
     lowest = torch.finfo(query.dtype).min
     open_score = query.new_zeros(()) if bias is None else bias
     z_BHQE = F.scaled_dot_product_attention(query, key, value, attn_mask=open_score.where(mask, lowest))
-    return z_BHQE.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+    sees_something = mask.any(dim=-1, keepdim=True)
+    return z_BHQE if sees_something.all() else z_BHQE.masked_fill(~sees_something, 0.0)
 
 
 class KeyValueCache:

@@ -7,25 +7,24 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headcount.models.blocks import Caches
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.encoder_decoder import EncoderDecoder, Memory
 
 
 @torch.no_grad()
 def greedy(
     model: EncoderDecoder,
-    source: Int[Tensor, "batch source"],
+    memory: Memory,
     first: int,
     n_tokens: int,
     *,
     use_cache: bool = True,
 ) -> Int[Tensor, "batch n_tokens"]:
-    """The `n_tokens` tokens that the model writes after it is fed `first`.
+    """The `n_tokens` tokens that the model writes about `memory` after it is fed `first`.
 
     With the cache each step feeds one token; without it each step feeds all tokens again. Same tokens either way.
     """
-    memory = model.encode(source)
     caches: Caches | None = {} if use_cache else None
-    said = source.new_full((len(source), 1), first)
+    said = torch.full((len(memory.x), 1), first, device=memory.x.device)
     for n_past in range(n_tokens):
         if use_cache:
             logits = model.decode(said[:, -1:], memory, n_past=n_past, caches=caches)

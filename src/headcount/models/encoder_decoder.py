@@ -23,7 +23,7 @@ class Memory(NamedTuple):
     """What the encoder hands to the decoder, and where it is padding."""
 
     x: Float[Tensor, "batch source d_model"]
-    mask: Bool[Tensor, "batch 1 1 source"]
+    mask: Bool[Tensor, "batch 1 1 source"] | None
 
 
 class EncoderDecoder(nn.Module):
@@ -60,7 +60,8 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source: Int[Tensor, "batch source"], *, weights: WeightsBySite | None = None) -> Memory:
         """Read the source. Padding is masked, so it never changes an answer."""
-        mask = (source != self.pad_id)[:, None, None, :]
+        is_token = source != self.pad_id
+        mask = None if is_token.all() else is_token[:, None, None, :]
         ids = torch.arange(source.shape[1], device=source.device)
         x = self.dropout(self.source_positions.embed(self.source_tokens(source), ids))
         for layer in self.encoder:

@@ -169,7 +169,7 @@ class Addition:
         return Generation(first=START, given=(), n_tokens=self.n_columns + 1)
 
     def _in_order(self, least_first: NDArray[np.int64]) -> NDArray[np.int64]:
-        return least_first if self.config.least_first else least_first[..., ::-1]
+        return least_first if self.config.least_first else np.ascontiguousarray(least_first[..., ::-1])
 
     # --- meaning ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,56 @@
+"""headcount: which heads count, and how far they reach.
+
+The names below are the Python twin of the command line; each is imported when it is first used, so that
+`import headcount` and `headcount --help` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from headcount.api import evaluate, show_heads, train, verify
+    from headcount.errors import HeadcountError
+    from headcount.heads import HeadId, HeadSite
+    from headcount.runs.config import RunConfig
+    from headcount.runs.run import Run, load
+
+_HOMES = {
+    "evaluate": "headcount.api",
+    "show_heads": "headcount.api",
+    "train": "headcount.api",
+    "verify": "headcount.api",
+    "HeadcountError": "headcount.errors",
+    "HeadId": "headcount.heads",
+    "HeadSite": "headcount.heads",
+    "RunConfig": "headcount.runs.config",
+    "Run": "headcount.runs.run",
+    "load": "headcount.runs.run",
+}
+
+__all__ = [
+    "HeadId",
+    "HeadSite",
+    "HeadcountError",
+    "Run",
+    "RunConfig",
+    "__version__",
+    "evaluate",
+    "load",
+    "show_heads",
+    "train",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headcount' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,100 @@
+"""What the command line does, as functions: train, evaluate, verify, show heads.
+
+Each returns a typed result and leaves it, with its pictures, in the run folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive import verify as check_every_example
+from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
+from headcount.runs.run import Run, load
+from headcount.runs.train import train_run
+from headcount.training.evaluation import Evaluation
+from headcount.training.evaluation import evaluate as evaluate_model
+from headcount.views.accuracy import draw_accuracy
+from headcount.views.attention import draw_patterns
+from headcount.views.curves import draw_curves
+from headcount.views.progress import TrainingProgress, counting
+from headcount.views.style import save
+
+
+def train(
+    task: str = "addition",
+    *,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    preset: Sequence[str] = (),
+    config: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train a model, evaluate it on its test set and draw its curves.
+
+    `settings` are those of `headcount train --help` (`n_heads=2`); `config` begins from the folder or file of
+    another run instead of the defaults. The default folder is `runs/TASK-SEED`.
+    """
+    base = RunFolder(_config_folder(config)).read_config() if config else None
+    path = Path(out) if out else Path("runs") / f"{task}-{seed or 0}"
+    if resume and RunFolder(path).holds_a_run:
+        base = RunFolder(path).read_config()
+    wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
+    with TrainingProgress(wanted.training.steps, wanted.training.batch_size, quiet=quiet) as progress:
+        run = train_run(wanted, path, resume=resume, listeners=[progress])
+    save(draw_curves(run.folder.read_log(), f"Training of {run.name}"), run.output.figure("curves.png"))
+    evaluate(run)
+    return run
+
+
+def evaluate(run: str | Path | Run, split: str = "test") -> Evaluation:
+    """Exact match on a held-out set, both ways, by digit and by carries."""
+    run = _loaded(run)
+    evaluation = evaluate_model(run.model, run.task, split, run.digest)
+    run.output.write_result(f"evaluation-{split}", evaluation)
+    save(draw_accuracy(evaluation, f"{run.name} on its {split} set"), run.output.figure(f"accuracy-{split}.png"))
+    return evaluation
+
+
+def verify(run: str | Path | Run, *, quiet: bool = False) -> Certificate:
+    """Check every example there is."""
+    run = _loaded(run)
+    with counting("checking", quiet=quiet) as progress:
+        certificate = check_every_example(run, progress=progress)
+    run.output.write_result("certificate", certificate)
+    return certificate
+
+
+@dataclass(frozen=True)
+class HeadsShown:
+    """Where every head looks, and where that was written."""
+
+    patterns: AttentionPatterns
+    data: Path
+    pictures: list[Path]
+
+
+def show_heads(run: str | Path | Run, on: str | None = None, *, split: str = "test") -> HeadsShown:
+    """Heat maps of every head: on one example, or (without one) averaged over a held-out set."""
+    run = _loaded(run)
+    patterns = patterns_on(run, on) if on is not None else average_patterns(run, split)
+    name = f"heads-{patterns.example}" if patterns.example else f"heads-{split}"
+    data = run.output.write_result(name, patterns)
+    folder = run.output.figure(f"{name}/page.png").parent
+    return HeadsShown(patterns, data, draw_patterns(patterns, folder))
+
+
+def _loaded(run: str | Path | Run) -> Run:
+    return run if isinstance(run, Run) else load(run)
+
+
+def _config_folder(config: str | Path) -> Path:
+    path = Path(config)
+    return path.parent if path.is_file() else path

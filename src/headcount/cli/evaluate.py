@@ -1,0 +1,34 @@
+"""`headcount evaluate RUN`: exact match on a held-out set."""
+
+from __future__ import annotations
+
+import argparse
+
+from headcount.cli._output import console, print_json, print_wrong
+from headcount.cli._verb import Verb, add_run_argument
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run and the set."""
+    add_run_argument(parser)
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help="which held-out set [test]")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Both ways, by digit and by carries."""
+    from headcount import api
+    from headcount.views.accuracy import accuracy_table
+
+    model = api.load(args.model)
+    evaluation = api.evaluate(model, args.split)
+    if args.json:
+        print_json(evaluation.to_dict())
+        return 0
+    out = console()
+    out.print(accuracy_table(evaluation))
+    print_wrong(out, evaluation.wrong, model.output.path / "results")
+    out.print(f"figure:  {model.output.figure(f'accuracy-{args.split}.png')}")
+    return 0
+
+
+PART = Verb("measure a model on held-out examples, teacher-forced and free-running", add_arguments, run)

@@ -1,0 +1,59 @@
+"""`headcount train TASK`: train a model into a run folder."""
+
+from __future__ import annotations
+
+import argparse
+
+from headcount.cli._flags import add_settings, given_settings
+from headcount.cli._output import console, print_json, print_wrong
+from headcount.cli._verb import Verb, add_quiet
+from headcount.runs.config import RunConfig
+from headcount.runs.presets import PRESETS
+from headcount.tasks import TASKS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One sub-command per task, with that task's settings."""
+    tasks = parser.add_subparsers(dest="task_name", metavar="TASK", required=True)
+    presets = "; ".join(f"{name}: {preset.help}" for name, preset in PRESETS.items())
+    for name in TASKS.names():
+        sub = tasks.add_parser(name, help=f"the {name} task", description=f"Train a model on {name}.")
+        sub.add_argument("-o", "--out", metavar="DIR", help=f"run folder [runs/{name}-SEED]")
+        sub.add_argument("--seed", type=int, metavar="N", help="decides everything random in training [0]")
+        sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
+        sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=presets)
+        sub.add_argument("--config", metavar="RUN", help="begin from another run's settings")
+        sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        add_quiet(sub)
+        add_settings(sub, RunConfig.sections(name))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, then say how good it is and where it is."""
+    from headcount import api
+    from headcount.views.accuracy import accuracy_table
+
+    trained = api.train(
+        args.task_name,
+        out=args.out,
+        seed=args.seed,
+        preset=args.preset,
+        config=args.config,
+        resume=args.resume,
+        quiet=args.quiet,
+        **given_settings(args, RunConfig.sections(args.task_name)),
+    )
+    evaluation = api.evaluate(trained)
+    if args.json:
+        steps = trained.folder.read_manifest()["steps"]
+        print_json({"run": trained.name, "steps": steps, "evaluation": evaluation.to_dict()})
+        return 0
+    out = console()
+    out.print(accuracy_table(evaluation))
+    print_wrong(out, evaluation.wrong, trained.output.path / "results")
+    out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure('curves.png')}")
+    out.print(f"next:    headcount verify {trained.name}")
+    return 0
+
+
+PART = Verb("train a model into a run folder", add_arguments, run)

@@ -1,0 +1,37 @@
+"""`headcount verify RUN`: check every example there is; exit 0 only if all are right."""
+
+from __future__ import annotations
+
+import argparse
+
+from headcount.cli._output import console, print_json, print_wrong
+from headcount.cli._verb import Verb, add_quiet, add_run_argument
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run."""
+    add_run_argument(parser)
+    add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The certificate."""
+    from headcount import api
+
+    model = api.load(args.model)
+    certificate = api.verify(model, quiet=args.quiet)
+    if args.json:
+        print_json(certificate.to_dict())
+        return 1 if certificate.errors else 0
+    out, file = console(), model.output.path / "results" / "certificate.json"
+    verdict = "every one right" if not certificate.errors else f"{certificate.errors:,} wrong"
+    out.print(f"{model.name}: {certificate.total:,} sums checked, {verdict}")
+    if not certificate.errors:
+        out.print(f"  narrowest win: {certificate.least_margin:.2f} logits, on {certificate.tightest}")
+    out.print(f"  {certificate.decoded:,} of them also decoded for real, same verdict on each")
+    print_wrong(out, certificate.wrong, file)
+    out.print(f"  certificate: {file}")
+    return 1 if certificate.errors else 0
+
+
+PART = Verb("check every example there is and list every error", add_arguments, run)

@@ -1,0 +1,123 @@
+"""All that is needed to repeat a run: the task, the model, the recipe and one seed.
+
+Settings have one name each across the three sections, so a flat `n_heads=2` (or `--n-heads 2`) finds its place.
+
+>>> RunConfig.build("addition", n_heads=2, steps=10).model.n_heads
+2
+>>> RunConfig.build("addition", preset=("older",)).task.range
+(0, 999)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headcount.config import adapter, field_names, parse, suggestion
+from headcount.errors import ConfigError, Fault, InputError
+from headcount.models.config import EncoderDecoderConfig
+from headcount.runs.presets import PRESETS
+from headcount.tasks import TASKS
+from headcount.training.config import TrainingConfig
+
+SCHEMA = 1
+Settings = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What `config.json` says."""
+
+    task_name: str
+    seed: int
+    task: Any
+    model: EncoderDecoderConfig
+    training: TrainingConfig
+
+    @staticmethod
+    def sections(task_name: str) -> dict[str, type]:
+        """The settings classes of a run, by section."""
+        return {
+            "task": TASKS.get(task_name).config_class,
+            "model": EncoderDecoderConfig,
+            "training": TrainingConfig,
+        }
+
+    @classmethod
+    def build(
+        cls,
+        task_name: str,
+        *,
+        base: RunConfig | None = None,
+        seed: int | None = None,
+        preset: Sequence[str] = (),
+        **settings: Any,
+    ) -> RunConfig:
+        """`base` or the defaults, then each preset in turn, then the given settings. Every fault is told at once."""
+        sections = cls.sections(task_name)
+        start = base.to_dict() if base else {}
+        merged: Settings = {section: dict(start.get(section, {})) for section in sections}
+        for name in preset:
+            if name not in PRESETS:
+                raise InputError(f"no preset {name!r}", suggestion(name, tuple(PRESETS)))
+            for section, values in PRESETS[name].settings.items():
+                merged[section] |= values
+        places = {field: section for section, part in sections.items() for field in field_names(part)}
+        unknown = []
+        for name, value in settings.items():
+            if name in places:
+                merged[places[name]][name] = value
+            else:
+                unknown.append(Fault(name, value, f"no such setting; {suggestion(name, tuple(places))}"))
+        return cls._checked(task_name, start.get("seed", 0) if seed is None else seed, merged, unknown)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
+        """Read what `to_dict` wrote."""
+        if data.get("schema") != SCHEMA:
+            raise InputError(f"config of version {data.get('schema')!r}; this headcount reads version {SCHEMA}")
+        known = {"schema", "task_name", "seed", "task", "model", "training"}
+        unknown = [
+            Fault(name, value, f"no such section; {suggestion(name, sorted(known))}")
+            for name, value in data.items()
+            if name not in known
+        ]
+        return cls._checked(data.get("task_name", ""), data.get("seed", 0), data, unknown)
+
+    @classmethod
+    def _checked(
+        cls, task_name: str, seed: Any, settings: Mapping[str, Mapping[str, Any]], faults: list[Fault]
+    ) -> RunConfig:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            faults.append(Fault("seed", seed, "should be a whole number from 0"))
+        try:
+            parsed = parse(cls.sections(task_name), settings)
+        except ConfigError as error:
+            raise ConfigError([*faults, *error.faults]) from error
+        if faults:
+            raise ConfigError(faults)
+        return cls(task_name=task_name, seed=seed, **parsed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        parts = {section: getattr(self, section) for section in ("task", "model", "training")}
+        dumped = {section: adapter(type(part)).dump_python(part) for section, part in parts.items()}
+        return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **dumped}
+
+    def to_json(self) -> str:
+        """The text of `config.json`."""
+        return json.dumps(self.to_dict(), indent=1) + "\n"
+
+    def differences(self, other: RunConfig) -> list[str]:
+        """What `other` has otherwise, as `section.name: ours, theirs`."""
+        ours, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        return [f"{name}: {ours[name]!r} here, {theirs[name]!r} asked for" for name in ours if ours[name] != theirs[name]]
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

@@ -1,0 +1,205 @@
+"""The run folder.
+
+    config.json         what was asked for; written first
+    environment.json    what it was answered with: versions, device, threads
+    log.jsonl           every step's loss, every evaluation
+    checkpoint-*        the last two states of an unfinished training; the digest is in the name
+    model.safetensors   the trained weights
+    results/*.json      what analyses found, each naming the weights it was found on
+    figures/*.png
+    manifest.json       digests of the above; written last, so a folder that has one is whole
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from headcount.errors import CheckpointError, InputError, RunError
+from headcount.results import Result
+from headcount.runs.config import RunConfig
+from headcount.runs.storage import explained, write_atomically
+
+KEPT_CHECKPOINTS = 2
+
+
+class RunFolder:
+    """Paths and files of one run; knows no torch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.json"
+        self.environment_file = path / "environment.json"
+        self.log_file = path / "log.jsonl"
+        self.weights_file = path / "model.safetensors"
+        self.manifest_file = path / "manifest.json"
+
+    # --- state --------------------------------------------------------------------------------------------------
+
+    @property
+    def holds_a_run(self) -> bool:
+        """Whether a run was begun here."""
+        return self.config_file.exists()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run here is whole."""
+        return self.manifest_file.exists()
+
+    def require_free(self) -> None:
+        """Refuse a folder that holds something."""
+        if self.is_finished:
+            raise RunError(f"{self.path} already holds a finished run", "choose another folder with -o, or delete it")
+        if self.holds_a_run:
+            raise RunError(
+                f"{self.path} already holds an unfinished run",
+                "go on with it by adding --resume, choose another folder with -o, or delete it",
+            )
+        with explained(f"look into {self.path}"):
+            others = [p.name for p in self.path.iterdir() if p.name[0] != "."] if self.path.exists() else []
+        if others:
+            raise RunError(
+                f"{self.path} is not empty and holds no run (it has {', '.join(sorted(others)[:3])})",
+                "choose another folder with -o",
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one training; the system lets go of it when the process dies."""
+        with explained(f"make the folder {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock: IO[str] = (self.path / ".lock").open("w")
+        with lock:
+            try:
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:
+                pass  # Windows: trained without the lock
+            except OSError as error:
+                raise RunError(f"another process is training in {self.path}", "wait for it, or stop it") from error
+            yield
+
+    # --- config, results, manifest --------------------------------------------------------------------------------
+
+    def read_config(self) -> RunConfig:
+        """What was asked for."""
+        if not self.holds_a_run:
+            raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
+        return RunConfig.from_dict(_read_json(self.config_file))
+
+    def read_environment(self) -> dict[str, Any]:
+        """What the training ran on."""
+        return dict(_read_json(self.environment_file))
+
+    def write_json(self, file: Path, data: Any) -> None:
+        """Write one JSON file."""
+        write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
+
+    def write_result(self, name: str, result: Result) -> Path:
+        """Keep what an analysis found."""
+        file = self.path / "results" / f"{name}.json"
+        write_atomically(file, result.to_json().encode())
+        return file
+
+    def figure(self, name: str) -> Path:
+        """Where a figure goes."""
+        file = self.path / "figures" / name
+        with explained(f"make the folder {file.parent}"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    def write_manifest(self, summary: dict[str, Any]) -> None:
+        """Declare the run whole."""
+        files = (self.config_file, self.environment_file, self.log_file, self.weights_file)
+        digests = {file.name: digest(file.read_bytes()) for file in files}
+        self.write_json(self.manifest_file, {"schema": 1, **summary, "files": digests})
+
+    def read_manifest(self) -> dict[str, Any]:
+        """Digests of the finished run's files."""
+        if not self.is_finished:
+            raise RunError(
+                f"the run in {self.path} is not finished",
+                f"go on with it: headcount train {self.read_config().task_name} -o {self.path} --resume",
+            )
+        return dict(_read_json(self.manifest_file))
+
+    def read_weights(self) -> tuple[bytes, str]:
+        """The trained weights and their digest, checked against the manifest."""
+        said = self.read_manifest()["files"][self.weights_file.name]
+        with explained(f"read {self.weights_file}"):
+            data = self.weights_file.read_bytes()
+        if digest(data) != said:
+            raise RunError(
+                f"{self.weights_file} is not what this run wrote",
+                "it is damaged or was replaced: restore it, or train again in another folder",
+            )
+        return data, said
+
+    # --- log ----------------------------------------------------------------------------------------------------
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """Every line of the log."""
+        with explained(f"read {self.log_file}"):
+            return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+
+    def cut_log(self, n_bytes: int) -> None:
+        """Forget what was logged after a checkpoint that is now gone on from."""
+        with explained(f"cut {self.log_file}"):
+            size = self.log_file.stat().st_size if self.log_file.exists() else 0
+            if size < n_bytes:
+                raise CheckpointError(
+                    f"{self.log_file} is shorter than when the checkpoint was saved ({size:,} of {n_bytes:,} bytes)",
+                    "the folder was changed by something else: start again in another folder with -o",
+                )
+            if size > n_bytes:
+                with self.log_file.open("r+b") as file:
+                    file.truncate(n_bytes)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[Path]:
+        """Oldest first."""
+        return sorted(self.path.glob("checkpoint-*.safetensors"))
+
+    def write_checkpoint(self, step: int, data: bytes) -> None:
+        """Keep this state, and the one before it."""
+        write_atomically(self.path / f"checkpoint-{step:09d}-{digest(data)[:16]}.safetensors", data)
+        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
+            old.unlink()
+
+    def read_checkpoint(self) -> bytes | None:
+        """The newest state, or None if there is none; damage is an error."""
+        found = self.checkpoints()
+        if not found:
+            return None
+        newest = found[-1]
+        with explained(f"read {newest}"):
+            data = newest.read_bytes()
+        if digest(data)[:16] != newest.stem.rpartition("-")[2]:
+            older = f"--resume then goes on from {found[-2].name}" if found[:-1] else "--resume then starts anew"
+            raise CheckpointError(f"{newest} is damaged or cut short", f"delete that file; {older}")
+        return data
+
+    def remove_checkpoints(self) -> None:
+        """A finished run needs none."""
+        for file in self.checkpoints():
+            file.unlink()
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read_json(file: Path) -> Any:
+    with explained(f"read {file}"):
+        text = file.read_text()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file} is not JSON: {error}", "restore it, or start again in another folder") from error

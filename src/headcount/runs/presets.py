@@ -1,0 +1,46 @@
+"""Named settings: the reports' data and recipe, to be laid over the defaults (REPORTS in docs/reports.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings by section, and what they are for."""
+
+    help: str
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+_FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
+
+PRESETS: dict[str, Preset] = {
+    "older": Preset(
+        "the older reports' data: operands 0..999, 10,000 fixed sums, no pair in two splits",
+        {"task": {**_FIXED, "low": 0, "high": 999}},
+    ),
+    "newer": Preset(
+        "the newer reports' data: operands 100..999, 10,000 fixed sums, splits drawn apart so that they overlap",
+        {"task": {**_FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
+    ),
+    "reports-recipe": Preset(
+        "the reports' training: post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs of 10,000",
+        {
+            "model": {"norm": "post", "dropout": 0.1},
+            "training": {
+                "steps": 50 * 10_000 // 64,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "schedule": "constant",
+                "weight_decay": 0.0,
+                "beta2": 0.999,
+                "averaging": 0.0,
+                "hard_share": 0.0,
+                "target": None,
+            },
+        },
+    ),
+}

@@ -1,0 +1,130 @@
+"""A finished run, ready to be asked.
+
+>>> run = load("sample:addition")
+>>> run.predict("374+814")
+'1188'
+>>> run.attention("374+814", "X1H2").shape
+torch.Size([4, 7])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headcount.config import suggestion
+from headcount.errors import InputError
+from headcount.heads import HeadId, HeadSite
+from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
+from headcount.seeds import integer
+from headcount.tasks import TASKS
+from headcount.tasks.base import Examples, Task, Tokens
+from headcount.training.evaluation import answer, evaluating
+
+SAMPLE = "sample:"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One example asked of a model. Tokens are ids, [position]."""
+
+    example: Examples
+    source: Tokens
+    fed: Tokens
+    """What the decoder heard: the start token, then its own words."""
+    said: Tokens
+    right: Tokens
+    probability: float
+    """That the model gave to its whole answer."""
+    weights: dict[HeadSite, Float[Tensor, "head query key"]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model, the task it was trained on, and where it is kept."""
+
+    name: str
+    folder: RunFolder
+    output: RunFolder
+    """Where analyses of it are written: the same folder, unless the run is a packaged sample."""
+    config: RunConfig
+    task: Task
+    model: EncoderDecoder
+    digest: str
+    """Of the weights; every result names it."""
+
+    def predict(self, text: str) -> str:
+        """The model's own answer, free-running."""
+        return self.task.show_tokens(self.ask(text).said)
+
+    def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:
+        """One head's attention weights while the model gives its own answer."""
+        head = self.find_head(head)
+        return self.ask(text).weights[head.site][head.index]
+
+    def ask(self, text: str) -> Reply:
+        """The model's own answer, how likely it held it, and every head's attention meanwhile."""
+        example = self.task.parse(text)
+        said = answer(self.model, self.task, example).free
+        start, batch = self.task.generation, self.task.encode(example)
+        own = said[:, len(start.given) :]
+        fed = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
+        weights: dict[HeadSite, Tensor] = {}
+        with evaluating(self.model) as device:
+            tensors = [torch.from_numpy(array).to(device) for array in (batch.source, fed, own)]
+            logits = self.model(tensors[0], tensors[1], weights=weights)
+            log_p = logits.log_softmax(dim=-1).gather(-1, tensors[2][..., None]).sum()
+        by_site = {site: weights[site][0].cpu() for site in self.model.sites}
+        return Reply(example[0], batch.source[0], fed[0], said[0], batch.answer[0], float(log_p.exp()), by_site)
+
+    def find_head(self, head: str | HeadId) -> HeadId:
+        """The head of that name, if this model has it."""
+        found = HeadId.parse(head) if isinstance(head, str) else head
+        if found not in self.model.heads:
+            config = self.config.model
+            raise InputError(
+                f"no head {str(found)!r} in {self.name}",
+                f"this model has {config.n_encoder_layers} encoder and {config.n_decoder_layers} decoder layers "
+                f"of {config.n_heads} heads, counted from 0",
+                f"list its heads: headcount heads {self.name}",
+            )
+        return found
+
+
+def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
+    """A finished run from its folder, or a packaged one by `sample:NAME`."""
+    name = str(run)
+    folder = RunFolder(_sample_path(name)) if name.startswith(SAMPLE) else RunFolder(Path(run))
+    config = folder.read_config()
+    weights, digest = folder.read_weights()
+    task, model = build(config)
+    model.load_state_dict(safetensors.torch.load(weights))
+    output = RunFolder(Path("runs") / name.replace(":", "-")) if name.startswith(SAMPLE) else folder
+    return Run(name, folder, output, config, task, model.to(device).eval(), digest)
+
+
+def build(config: RunConfig) -> tuple[Task, EncoderDecoder]:
+    """The task and a fresh model, its weights drawn from the seed."""
+    task = TASKS.get(config.task_name)(config.task)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer(config.seed, "weights"))
+        model = EncoderDecoder(config.model, n_tokens=len(task.tokens), pad_id=task.pad_id)
+    return task, model
+
+
+def _sample_path(name: str) -> Path:
+    samples = Path(str(resources.files("headcount") / "samples"))
+    known = sorted(p.name for p in samples.iterdir() if p.is_dir()) if samples.exists() else []
+    sample = name.removeprefix(SAMPLE)
+    if sample not in known:
+        raise InputError(f"no sample {sample!r} in the package", suggestion(sample, known))
+    return samples / sample

@@ -1,0 +1,58 @@
+"""Writing files so that a crash leaves nothing half-true, and errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headcount.errors import RunError
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, then go on with --resume",
+    errno.EDQUOT: "the disk quota is used up: free some space, then go on with --resume",
+    errno.EROFS: "the folder is read-only: choose another with -o",
+    errno.EACCES: "writing there is not permitted: choose another folder with -o",
+    errno.EPERM: "writing there is not permitted: choose another folder with -o",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another with -o",
+    errno.EEXIST: "a file of that name is in the way: choose another folder with -o",
+}
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Turn an operating system's error into one that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
+        raise RunError(f"could not {doing}", advice, "nothing that was saved before is lost") from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """All of `data` or, after a crash at any moment, what was there before."""
+    draft = path.with_name(f".{path.name}.draft")
+    with explained(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return  # other systems cannot open a folder, and need not
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,37 @@
+"""TensorBoard, if the extra is installed: pip install 'headcount[tensorboard]'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from headcount.statistics import Share
+from headcount.training.loop import Listener
+
+
+def tensorboard_listener(path: Path, step: int) -> list[Listener]:
+    """The listener, or nothing where TensorBoard is not installed."""
+    return [TensorBoard(path / "tensorboard", step)] if find_spec("tensorboard") else []
+
+
+class TensorBoard:
+    """Writes events; what an earlier try wrote after `step` is hidden."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(path), purge_step=step + 1)
+
+    def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
+        """Loss and learning rate."""
+        first = last_step - len(losses) + 1
+        for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
+            self._writer.add_scalar("loss", loss, step)
+            self._writer.add_scalar("learning rate", rate, step)
+
+    def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
+        """Both exact-match rates."""
+        self._writer.add_scalar("exact match/teacher-forced", teacher_forced.rate, step)
+        self._writer.add_scalar("exact match/free-running", free_running.rate, step)
+        self._writer.flush()

@@ -1,0 +1,178 @@
+"""Train into a run folder, so that a kill at any moment loses nothing that --resume does not make again."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from headcount import __version__
+from headcount.errors import ConfigError, Fault, HeadcountError
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
+from headcount.runs.run import Run, build, load
+from headcount.runs.storage import explained, write_atomically
+from headcount.runs.tensorboard import tensorboard_listener
+from headcount.statistics import Share
+from headcount.training.averaging import averaged
+from headcount.training.checkpoint import TrainingState, pack, unpack
+from headcount.training.device import choose_device
+from headcount.training.loop import Listener, fit, new_state
+
+
+class Interrupted(HeadcountError):
+    """Training was asked to stop; everything is saved."""
+
+    exit_code = 130
+
+
+def train_run(
+    config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()
+) -> Run:
+    """Train a new run in `path`, or go on with the one that is there."""
+    folder = RunFolder(path)
+    if resume and folder.holds_a_run:
+        _require_same(folder, config)
+        if folder.is_finished:
+            return load(path)
+    else:
+        folder.require_free()
+    with folder.locked(), torch.random.fork_rng():
+        environment = _settle(folder, config)
+        _train(folder, config, environment, listeners)
+    return load(path)
+
+
+def _train(
+    folder: RunFolder, config: RunConfig, environment: dict[str, Any], listeners: Sequence[Listener]
+) -> None:
+    torch.set_num_threads(environment["threads"])
+    task, model = build(config)
+    state = new_state(model.to(environment["device"]), config.training)
+    log_bytes = 0
+    if (checkpoint := folder.read_checkpoint()) is not None:
+        log_bytes = unpack(checkpoint, state)["log_bytes"]
+    folder.cut_log(log_bytes)
+    with Log(folder) as log, stop_on_interrupt() as asked_to_stop:
+        everyone = [log, *listeners, *tensorboard_listener(folder.path, state.step)]
+
+        def save(state: TrainingState) -> None:
+            folder.write_checkpoint(state.step, pack(state, {"log_bytes": log.flush()}))
+
+        done = fit(
+            state, task, config.training, config.seed, listeners=everyone, save=save, asked_to_stop=asked_to_stop
+        )
+    if not done:
+        raise Interrupted(
+            f"stopped at step {state.step:,}; everything is saved in {folder.path}",
+            f"go on with: headcount train {config.task_name} -o {folder.path} --resume",
+        )
+    with averaged(state):
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.model.state_dict().items()}
+    write_atomically(folder.weights_file, safetensors.torch.save(weights))
+    folder.write_manifest({"steps": state.step})
+    folder.remove_checkpoints()
+
+
+def _settle(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
+    """Write down what is asked and what it runs on; a resumed run keeps what it began with."""
+    if folder.holds_a_run and folder.environment_file.exists():
+        return folder.read_environment()
+    environment = {
+        "headcount": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "device": str(choose_device(config.training.device)),
+        "threads": config.training.threads or torch.get_num_threads(),
+    }
+    folder.write_json(folder.environment_file, environment)
+    write_atomically(folder.config_file, config.to_json().encode())
+    return environment
+
+
+def _require_same(folder: RunFolder, config: RunConfig) -> None:
+    there = folder.read_config()
+    differences = there.differences(config)
+    if differences:
+        raise HeadcountError(
+            f"{folder.path} holds a run with other settings",
+            *differences,
+            "leave those flags out to go on with it, or choose another folder with -o",
+        )
+
+
+class Log:
+    """Writes `log.jsonl`."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> Log:
+        with explained(f"open {self._folder.log_file}"):
+            self._file = self._folder.log_file.open("ab")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with explained(f"write {self._folder.log_file}"):
+            self._file.close()
+
+    def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
+        """One line a step."""
+        first = last_step - len(losses) + 1
+        for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
+            self._write({"step": step, "loss": loss, "learning_rate": rate})
+
+    def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
+        """One line an evaluation."""
+        self._write(
+            {
+                "step": step,
+                "n": free_running.n,
+                "teacher_forced": teacher_forced.rate,
+                "free_running": free_running.rate,
+            }
+        )
+
+    def flush(self) -> int:
+        """Everything onto the disk; returns how long the log is."""
+        with explained(f"write {self._folder.log_file}"):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with explained(f"write {self._folder.log_file}"):
+            self._file.write(json.dumps(line).encode() + b"\n")
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Inside, the first Ctrl-C (or SIGTERM) asks training to stop after its step; a second one stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    asked: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def note(number: int, frame: object) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, note) for number in signals}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""From a task and a model to a trained model: the loop, evaluation, and the state that survives a crash."""

@@ -1,0 +1,57 @@
+"""How a model is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from headcount.config import config
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@config
+class TrainingConfig:
+    """The recipe."""
+
+    steps: Count = 2000
+    """Most optimizer steps."""
+    batch_size: Count = 128
+    """Examples per step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    """Highest learning rate."""
+    schedule: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
+    """Course of the learning rate."""
+    warmup: Share = 0.3
+    """Share of the steps in which the learning rate rises."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """AdamW's weight decay."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    """AdamW's memory of squared gradients."""
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Largest norm of the gradient."""
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Decay of a running average of the weights, which is what is kept; 0 keeps the last weights."""
+    hard_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each batch taken from the training examples found hardest so far."""
+    target: Share | None = 1.0
+    """Stop when free-running exact match on the validation set reaches this."""
+    target_evaluations: Count = 3
+    """How many evaluations in a row must meet the target."""
+    eval_every: Count = 100
+    """Steps between evaluations."""
+    checkpoint_every: Count = 100
+    """Steps between checkpoints."""
+    device: str = "auto"
+    """auto (CUDA, then MPS, then CPU), or a PyTorch device such as cuda:1."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """CPU threads; 0 leaves it to PyTorch. Another number gives other bytes."""
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str) -> str:
+        if device.split(":")[0] not in ("auto", "cpu", "cuda", "mps"):
+            raise ValueError("should be auto, cpu, mps, cuda or cuda:N")
+        return device

@@ -1,0 +1,20 @@
+"""Where to compute."""
+
+from __future__ import annotations
+
+import torch
+
+from headcount.errors import RunError
+
+
+def choose_device(asked: str) -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if asked == "auto":
+        return torch.device(next(kind for kind, available in there.items() if available))
+    device = torch.device(asked)
+    n_cuda = torch.cuda.device_count()
+    if not there[device.type] or (device.type == "cuda" and (device.index or 0) >= n_cuda):
+        available = ", ".join(kind for kind, available in there.items() if available)
+        raise RunError(f"no device {asked!r} on this machine", f"available: {available}; or use --device auto")
+    return device

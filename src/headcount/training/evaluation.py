@@ -1,0 +1,159 @@
+"""How good a model is: under teacher forcing and free-running, always both, each number with its doubt.
+
+For a sound model the two exact-match rates are one number: fed the right prefix, the first wrong token is the same
+either way. A gap between them is a fault in the pipeline (no start token, a class the loss ignores), never
+"cascading errors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headcount.models.decoding import greedy
+from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.results import Result
+from headcount.statistics import Share
+from headcount.tasks.base import IGNORE, Batch, Examples, Task, Tokens
+
+BLOCK = 512
+"""Examples per forward pass: large enough to be efficient, small enough to stay in a processor's cache."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model said, token by token, and which whole answers were right."""
+
+    teacher_forced: Tokens
+    """After each fed token, the right ones having been fed."""
+    free: Tokens
+    """Whole answers, the model having heard only itself."""
+    batch: Batch
+
+    @property
+    def teacher_forced_hits(self) -> NDArray[np.bool_]:
+        """[example, label]: right, or not asked for."""
+        return (self.teacher_forced == self.batch.labels) | (self.batch.labels == IGNORE)
+
+    @property
+    def free_hits(self) -> NDArray[np.bool_]:
+        """[example, answer token]."""
+        return self.free == self.batch.answer
+
+    @property
+    def exact(self) -> tuple[Share, Share]:
+        """Exact match: teacher-forced, free-running."""
+        return _share(self.teacher_forced_hits.all(axis=1)), _share(self.free_hits.all(axis=1))
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
+    """Dropout and gradients off inside; yields the model's device."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield next(model.parameters()).device
+    finally:
+        model.train(was_training)
+
+
+def answer(model: EncoderDecoder, task: Task, examples: Examples) -> Answers:
+    """Both ways of answering these examples."""
+    batch, start = task.encode(examples), task.generation
+    forced, free = [], []
+    with evaluating(model) as device:
+        for i in range(0, len(batch), BLOCK):
+            part = batch[i : i + BLOCK]
+            source, fed = torch.from_numpy(part.source).to(device), torch.from_numpy(part.fed).to(device)
+            memory = model.encode(source)
+            forced.append(model.decode(fed, memory).argmax(dim=-1).cpu().numpy())
+            free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())
+    said = np.concatenate(free)
+    given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(said), len(start.given)))
+    return Answers(np.concatenate(forced), np.concatenate([given, said], axis=1), batch)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One group of examples, or one output position."""
+
+    facet: str
+    group: str
+    teacher_forced: Share | None
+    """None where teacher forcing asks nothing, as the first digit under the missing start token."""
+    free_running: Share
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """One example the model gets wrong when it runs freely."""
+
+    example: str
+    right: str
+    said: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Evaluation(Result):
+    """A model on one held-out set."""
+
+    split: str
+    model: str
+    """The digest of the weights that were evaluated."""
+    exact: Scores
+    digits: tuple[Scores, ...]
+    groups: tuple[Scores, ...]
+    wrong: tuple[WrongAnswer, ...]
+
+
+def evaluate(model: EncoderDecoder, task: Task, split: str, digest: str = "") -> Evaluation:
+    """Everything that is measured on a held-out set."""
+    examples = task.split(split)
+    said = answer(model, task, examples)
+    forced, free = said.teacher_forced_hits.all(axis=1), said.free_hits.all(axis=1)
+    groups = tuple(
+        Scores(facet, group, _share(forced[rows]), _share(free[rows]))
+        for facet, labels in task.facets(examples).items()
+        for group in sorted(set(labels))
+        for rows in [np.array(labels) == group]
+    )
+    return Evaluation(
+        split=split,
+        model=digest,
+        exact=Scores("exact match", "all", _share(forced), _share(free)),
+        digits=_by_digit(task, said),
+        groups=groups,
+        wrong=wrong_answers(task, examples[~free], said.free[~free]),
+    )
+
+
+def wrong_answers(task: Task, examples: Examples, said: Tokens) -> tuple[WrongAnswer, ...]:
+    """Each wrong answer with what is wrong about it."""
+    right = task.encode(examples).answer if len(examples) else said
+    return tuple(
+        WrongAnswer(task.show(e), task.show_tokens(r), task.show_tokens(s), task.explain(e, s))
+        for e, r, s in zip(examples, right, said, strict=True)
+    )
+
+
+def _by_digit(task: Task, said: Answers) -> tuple[Scores, ...]:
+    asked = said.batch.labels != IGNORE
+    unasked = said.batch.answer.shape[1] - said.batch.labels.shape[1]
+    scores = []
+    for i, position in enumerate(task.answer_positions):
+        forced = None
+        if i >= unasked and asked[:, i - unasked].any():
+            forced = _share(said.teacher_forced_hits[asked[:, i - unasked], i - unasked])
+        scores.append(Scores("digit", position.label, forced, _share(said.free_hits[:, i])))
+    return tuple(scores)
+
+
+def _share(hits: NDArray[np.bool_]) -> Share:
+    return Share.of(int(hits.sum()), len(hits))

@@ -1,0 +1,27 @@
+"""Hard training examples, found and fed back.
+
+At each evaluation some fresh training examples are tried, and those the model is least sure of join a pool. A share
+of every later batch comes from the pool. Held-out examples are never tried, since they are never drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.tasks.base import Examples, Task
+from headcount.training.margins import margins
+
+TRIED = 4096
+"""Fresh examples tried at each search."""
+KEPT = 128
+"""Of those, how many join the pool."""
+POOL = 1024
+"""Most examples in the pool; the oldest leave."""
+
+
+def find_hard(model: EncoderDecoder, task: Task, rng: np.random.Generator, pool: Examples) -> Examples:
+    """The pool after one more search."""
+    tried = task.draw(rng, TRIED)
+    hardest = tried[np.argsort(margins(model, task, tried), kind="stable")[:KEPT]]
+    return np.concatenate([pool, hardest])[-POOL:] if len(pool) else hardest

@@ -1,0 +1,138 @@
+"""The training loop, top to bottom.
+
+It knows no files: what it learns goes to listeners, and what must outlive a crash to `save`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from headcount.errors import HeadcountError
+from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.seeds import integer, stream
+from headcount.statistics import Share
+from headcount.tasks.base import IGNORE, Batch, Task
+from headcount.training.averaging import averaged, update_average
+from headcount.training.checkpoint import TrainingState
+from headcount.training.config import TrainingConfig
+from headcount.training.evaluation import answer
+from headcount.training.hard import find_hard
+from headcount.training.schedule import learning_rate
+
+REPORT_EVERY = 10
+"""Steps between reports to the listeners: reading a loss waits for the device, so it is not done at every step."""
+
+
+class Listener(Protocol):
+    """Someone who wants to know how training goes."""
+
+    def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
+        """Losses and learning rates of the steps up to `last_step` that were not told yet."""
+
+    def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
+        """Exact match on the validation set."""
+
+
+def new_state(model: EncoderDecoder, config: TrainingConfig) -> TrainingState:
+    """A training that has not begun."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=config.learning_rate,
+        betas=(0.9, config.beta2),
+        weight_decay=config.weight_decay,
+        fused=next(model.parameters()).device.type in ("cpu", "cuda"),
+    )
+    return TrainingState(model, optimizer)
+
+
+def fit(
+    state: TrainingState,
+    task: Task,
+    config: TrainingConfig,
+    seed: int,
+    *,
+    listeners: Sequence[Listener] = (),
+    save: Callable[[TrainingState], None] = lambda state: None,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Train until the steps are done or the target is met; False if asked to stop before that."""
+    model, optimizer = state.model, state.optimizer
+    device = next(model.parameters()).device
+    losses: list[torch.Tensor] = []
+    rates: list[float] = []
+    model.train()
+
+    while state.step < config.steps and not _target_met(state, config):
+        rates.append(learning_rate(config, state.step))
+        for group in optimizer.param_groups:
+            group["lr"] = rates[-1]
+
+        torch.manual_seed(integer(seed, "dropout", state.step))
+        batch = _draw(state, task, config, stream(seed, "batch", state.step))
+        source, fed, labels = (torch.from_numpy(a).to(device) for a in (batch.source, batch.fed, batch.labels))
+
+        logits = model(source, fed)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+        optimizer.step()
+        update_average(state, config.averaging)
+
+        state.step += 1
+        losses.append(loss.detach())
+        stopping = asked_to_stop()
+        is_last = state.step == config.steps or stopping
+        evaluates = state.step % config.eval_every == 0 or state.step == config.steps
+        saves = state.step % config.checkpoint_every == 0 or is_last
+
+        if state.step % REPORT_EVERY == 0 or evaluates or saves:
+            _tell(listeners, state.step, torch.stack(losses).tolist(), rates)
+            losses, rates = [], []
+        if evaluates:
+            _evaluate(state, task, config, seed, listeners)
+        if saves:
+            save(state)
+        if stopping:
+            return False
+    return True
+
+
+def _target_met(state: TrainingState, config: TrainingConfig) -> bool:
+    return config.target is not None and state.targets_met >= config.target_evaluations
+
+
+def _draw(state: TrainingState, task: Task, config: TrainingConfig, rng: np.random.Generator) -> Batch:
+    n_hard = round(config.hard_share * config.batch_size) if len(state.hard) else 0
+    examples = task.draw(rng, config.batch_size - n_hard)
+    if n_hard:
+        examples = np.concatenate([examples, state.hard[rng.integers(len(state.hard), size=n_hard)]])
+    return task.encode(examples)
+
+
+def _tell(listeners: Sequence[Listener], step: int, losses: list[float], rates: list[float]) -> None:
+    if not np.isfinite(losses).all():
+        raise HeadcountError(
+            f"training diverged: the loss is no longer a number by step {step}",
+            "start again with a lower --learning-rate or --clip-norm",
+        )
+    for listener in listeners:
+        listener.on_steps(step, losses, rates)
+
+
+def _evaluate(
+    state: TrainingState, task: Task, config: TrainingConfig, seed: int, listeners: Sequence[Listener]
+) -> None:
+    with averaged(state):
+        forced, free = answer(state.model, task, task.split("validation")).exact
+        if config.hard_share:
+            state.hard = find_hard(state.model, task, stream(seed, "hard", state.step), state.hard)
+    if config.target is not None:
+        state.targets_met = state.targets_met + 1 if free.rate >= config.target else 0
+    for listener in listeners:
+        listener.on_evaluation(state.step, forced, free)
