@@ -20,7 +20,7 @@ from headcount.runs.train import train_run
 from headcount.training.evaluation import Evaluation
 from headcount.training.evaluation import evaluate as evaluate_model
 from headcount.views.accuracy import draw_accuracy
-from headcount.views.attention import draw_patterns
+from headcount.views.attention import draw_heads, draw_pages
 from headcount.views.curves import draw_curves
 from headcount.views.progress import TrainingProgress, counting
 from headcount.views.style import save
@@ -78,7 +78,10 @@ class HeadsShown:
 
     patterns: AttentionPatterns
     data: Path
+    pages: list[Path]
+    """One per kind of site."""
     pictures: list[Path]
+    """One per head."""
 
 
 def show_heads(run: str | Path | Run, on: str | None = None, *, split: str = "test") -> HeadsShown:
@@ -88,7 +91,7 @@ def show_heads(run: str | Path | Run, on: str | None = None, *, split: str = "te
     name = f"heads-{patterns.example}" if patterns.example else f"heads-{split}"
     data = run.output.write_result(name, patterns)
     folder = run.output.figure(f"{name}/page.png").parent
-    return HeadsShown(patterns, data, draw_patterns(patterns, folder))
+    return HeadsShown(patterns, data, draw_pages(patterns, folder), draw_heads(patterns, folder))
 
 
 def _loaded(run: str | Path | Run) -> Run:

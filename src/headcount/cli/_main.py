@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from headcount import __version__
-from headcount.errors import HeadcountError
+from headcount.cli._verb import Parser, Verb
+from headcount.config import suggestion
+from headcount.errors import HeadcountError, InputError
 from headcount.registry import Registry
 
 VERBS = Registry("headcount.cli")
@@ -16,8 +18,10 @@ VERBS = Registry("headcount.cli")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
-    args = _parser().parse_args(arguments)
+    args, unknown = _parser().parse_known_args(arguments)
     try:
+        if unknown:
+            raise _unknown(unknown[0], args.parser)
         return int(args.run(args))
     except HeadcountError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -31,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="headcount",
         description="Which heads count, and how far they reach: a laboratory for attention.",
         epilog="Try: headcount predict sample:addition 374+814",
@@ -40,16 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"headcount {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name in VERBS.names():
-        verb = VERBS.get(name)
+        verb: Verb = VERBS.get(name)
         sub = verbs.add_parser(name, help=verb.summary, description=verb.summary)
+        sub.set_defaults(run=verb.run, parser=sub)
         verb.add_arguments(sub)
-        # `train` hangs its tasks below itself, and they have their own --json.
-        if not any(isinstance(action, argparse._SubParsersAction) for action in sub._actions):
-            add_json(sub)
-        sub.set_defaults(run=verb.run)
     return parser
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Every verb speaks to people and to programs."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+def _unknown(argument: str, parser: argparse.ArgumentParser) -> InputError:
+    known = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    flag = argument.partition("=")[0]
+    return InputError(f"{parser.prog} has no {flag!r}", suggestion(flag, known), f"see: {parser.prog} --help")

@@ -1,10 +1,19 @@
-"""What a verb is."""
+"""What a verb is, and the arguments that several verbs share."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors look like headcount's other errors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what was wrong and where help is; exit code 2."""
+        self.exit(2, f"error: {message}\n  see: {self.prog} --help\n")
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,11 @@ class Verb:
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """The run that a verb is about."""
     parser.add_argument("model", metavar="RUN", help="a run folder, or sample:addition")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Every verb speaks to people and to programs."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 
 from headcount.cli._output import console, print_json, print_wrong
-from headcount.cli._verb import Verb, add_run_argument
+from headcount.cli._verb import Verb, add_json, add_run_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run and the set."""
     add_run_argument(parser)
+    add_json(parser)
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="which held-out set [test]")
 
 

@@ -7,12 +7,14 @@ import argparse
 from rich.table import Table
 
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_run_argument
+from headcount.cli._verb import Verb, add_json, add_run_argument
+from headcount.heads import HeadId
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and what to look at."""
     add_run_argument(parser)
+    add_json(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--on", metavar="SUM", help="draw every head on one example, such as 374+814")
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
@@ -24,24 +26,22 @@ def run(args: argparse.Namespace) -> int:
 
     model = api.load(args.model)
     if args.on is None and not args.all_test:
-        return _list(model, args.json)
+        return _list(model.model.heads, args.json)
     shown = api.show_heads(model, on=args.on)
     if args.json:
-        files = {"data": str(shown.data), "pictures": [str(path) for path in shown.pictures]}
+        files = {"data": str(shown.data), "pictures": [str(path) for path in shown.pages + shown.pictures]}
         print_json({**shown.patterns.to_dict(), "files": files})
         return 0
     out = console()
     out.print(shown.patterns.title)
-    pages = [path for path in shown.pictures if path.stem.count(".") == 0]
-    for page in pages:
+    for page in shown.pages:
         out.print(f"  {page}")
-    out.print(f"  one picture per head ({len(shown.pictures) - len(pages)}): {shown.pictures[0].parent}")
+    out.print(f"  one picture per head ({len(shown.pictures)}): {shown.pictures[0].parent}")
     out.print(f"  numbers: {shown.data}")
     return 0
 
 
-def _list(model: object, as_json: bool) -> int:
-    heads = model.model.heads  # type: ignore[attr-defined]
+def _list(heads: tuple[HeadId, ...], as_json: bool) -> int:
     if as_json:
         print_json({"heads": [{"head": str(head), "short": head.short} for head in heads]})
         return 0

@@ -6,7 +6,7 @@ import argparse
 
 from headcount.cli._flags import add_settings, given_settings
 from headcount.cli._output import console, print_json, print_wrong
-from headcount.cli._verb import Verb, add_quiet
+from headcount.cli._verb import Verb, add_json, add_quiet
 from headcount.runs.config import RunConfig
 from headcount.runs.presets import PRESETS
 from headcount.tasks import TASKS
@@ -23,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=presets)
         sub.add_argument("--config", metavar="RUN", help="begin from another run's settings")
-        sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        add_json(sub)
         add_quiet(sub)
+        sub.set_defaults(parser=sub)
         add_settings(sub, RunConfig.sections(name))
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 
 from headcount.cli._output import console, print_json, print_wrong
-from headcount.cli._verb import Verb, add_quiet, add_run_argument
+from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run."""
     add_run_argument(parser)
+    add_json(parser)
     add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """The certificate."""
     from headcount import api
+    from headcount.views.report import verdict
 
     model = api.load(args.model)
     certificate = api.verify(model, quiet=args.quiet)
@@ -24,13 +26,9 @@ def run(args: argparse.Namespace) -> int:
         print_json(certificate.to_dict())
         return 1 if certificate.errors else 0
     out, file = console(), model.output.path / "results" / "certificate.json"
-    verdict = "every one right" if not certificate.errors else f"{certificate.errors:,} wrong"
-    out.print(f"{model.name}: {certificate.total:,} sums checked, {verdict}")
-    if not certificate.errors:
-        out.print(f"  narrowest win: {certificate.least_margin:.2f} logits, on {certificate.tightest}")
-    out.print(f"  {certificate.decoded:,} of them also decoded for real, same verdict on each")
+    out.print(verdict(certificate))
     print_wrong(out, certificate.wrong, file)
-    out.print(f"  certificate: {file}")
+    out.print(f"certificate: {file}")
     return 1 if certificate.errors else 0
 
 

@@ -52,9 +52,9 @@ def carries_of(pairs: NDArray[np.int64], n_columns: int) -> Carries:
     return Carries(into, out, out.sum(axis=1), longest)
 
 
-def column_name(column: int) -> str:
+def column_name(column: int | np.integer) -> str:
     """`1s`, `10s`, `100s`, ..."""
-    return f"{10**column}s" if column < 6 else f"10^{column}s"
+    return f"{10 ** int(column)}s" if column < 6 else f"10^{column}s"
 
 
 def explain_digits(pair: NDArray[np.int64], said: Columns) -> str:
@@ -63,14 +63,13 @@ def explain_digits(pair: NDArray[np.int64], said: Columns) -> str:
     right = digits_of(pair.sum(), len(said))
     carried = np.append(carries_of(pair[None], n_columns).out[0], False)
     faults = []
-    for column in reversed(range(len(said))):
-        if said[column] == right[column]:
-            continue
-        carry_in = column > 0 and carried[column - 1]
+    for column in reversed(np.flatnonzero(said != right)):
         note = ""
-        if carry_in and said[column] == (right[column] - 1) % 10:
-            note = f" (lost the carry from the {column_name(column - 1)})"
-        elif column > 0 and not carry_in and said[column] == (right[column] + 1) % 10:
-            note = f" (made up a carry from the {column_name(column - 1)})"
+        if column > 0:
+            carry_in, off_by = carried[column - 1], (said[column] - right[column]) % 10
+            if carry_in and off_by == 9:
+                note = f" (lost the carry from the {column_name(column - 1)})"
+            elif not carry_in and off_by == 1:
+                note = f" (made up a carry from the {column_name(column - 1)})"
         faults.append(f"{column_name(column)}: {said[column]}, should be {right[column]}{note}")
     return "; ".join(faults)

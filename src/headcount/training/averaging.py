@@ -19,7 +19,7 @@ def update_average(state: TrainingState, decay: float) -> None:
     if not state.average:
         state.average = {name: p.clone() for name, p in parameters.items()}
     now = min(decay, (1 + state.step) / (10 + state.step))
-    torch._foreach_lerp_(list(state.average.values()), list(parameters.values()), 1 - now)
+    torch._foreach_lerp_([state.average[name] for name in parameters], list(parameters.values()), 1 - now)
 
 
 @contextmanager

@@ -39,10 +39,22 @@ def accuracy_table(evaluation: Evaluation) -> Table:
     table.add_column("n", justify="right")
     table.add_column("teacher-forced", justify="right")
     table.add_column("free-running", justify="right")
-    for scores in _rows(evaluation):
-        forced = "not asked" if scores.teacher_forced is None else percent(scores.teacher_forced)
-        table.add_row(_name(scores), f"{scores.free_running.n:,}", forced, percent(scores.free_running))
+    for row in accuracy_rows(evaluation):
+        table.add_row(*row)
     return table
+
+
+def accuracy_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
+    """Group, n, teacher-forced, free-running."""
+    return [
+        (
+            _name(scores),
+            f"{scores.free_running.n:,}",
+            "not asked" if scores.teacher_forced is None else percent(scores.teacher_forced),
+            percent(scores.free_running),
+        )
+        for scores in _rows(evaluation)
+    ]
 
 
 def percent(share: Share) -> str:

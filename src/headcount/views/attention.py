@@ -22,15 +22,18 @@ _KINDS = {
 }
 
 
-def draw_patterns(patterns: AttentionPatterns, folder: Path) -> list[Path]:
-    """Every head's heat map and every page; returns the pages first."""
-    pages = [save(draw_page(patterns, *kind), folder / f"{'-'.join(kind)}.png") for kind in _kinds(patterns)]
-    heads = [
+def draw_pages(patterns: AttentionPatterns, folder: Path) -> list[Path]:
+    """One page per kind of site."""
+    return [save(draw_page(patterns, *kind), folder / f"{'-'.join(kind)}.png") for kind in _kinds(patterns)]
+
+
+def draw_heads(patterns: AttentionPatterns, folder: Path) -> list[Path]:
+    """One heat map per head."""
+    return [
         save(draw_head(patterns, site, head), folder / f"{head.head}.png")
         for site in patterns.sites
         for head in site.heads
     ]
-    return pages + heads
 
 
 def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
@@ -44,6 +47,8 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
             image = _heat_map(axes, site, head, fontsize=8)
             axes.set_title(f"{head.head}  ({head.short})", fontsize=9)
         row[0].set_ylabel(_query_label(site))
+        for axes in row:
+            axes.label_outer()
     for axes in grid[-1]:
         axes.set_xlabel("key: looked at")
     figure.colorbar(image, ax=grid, label="attention weight (each row sums to 1)", shrink=0.8)

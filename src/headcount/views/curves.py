@@ -39,7 +39,7 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
         xlabel="training step",
         ylabel="exact match (%)",
         ylim=(-2, 102),
-        title=f"Validation sums (n = {n:,}; band: 95 % Wilson interval)",
+        title=f"Validation (n = {n:,}, band: 95 % interval)",
     )
     right.legend(frameon=False, loc="lower right")
     for axes in (left, right):

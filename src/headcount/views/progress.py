@@ -78,7 +78,7 @@ class TrainingProgress:
         self._last_line = time.monotonic()
         speed = self._speed(step)
         left = (self._steps - step) * self._batch_size / speed if speed else float("nan")
-        self._console.print(f"step {step:,}/{self._steps:,}  {self._state(step)}  eta {left:.0f} s", highlight=False)
+        self._console.print(f"step {step:,}/{self._steps:,}  {self._state(step)}  eta {left:.0f} s", highlight=False, soft_wrap=True)
 
     def _speed(self, step: int) -> float:
         if self._started is None:
@@ -107,6 +107,6 @@ def _plain_counter(console: Console, what: str) -> Callable[[int, int], None]:
         if time.monotonic() - last >= LINE_EVERY or done == total:
             last = time.monotonic()
             left = (last - started) / done * (total - done)
-            console.print(f"{what}: {done:,}/{total:,}  eta {left:.0f} s", highlight=False)
+            console.print(f"{what}: {done:,}/{total:,}  eta {left:.0f} s", highlight=False, soft_wrap=True)
 
     return count

@@ -1,0 +1,67 @@
+"""A tiny task and a tiny trained run that the tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headcount.runs.config import RunConfig
+from headcount.runs.run import Run
+from headcount.runs.train import train_run
+
+TINY: dict[str, Any] = {
+    "digits": 1,
+    "n_validation": 10,
+    "n_test": 10,
+    "d_model": 16,
+    "n_heads": 2,
+    "n_encoder_layers": 1,
+    "n_decoder_layers": 2,
+    "d_ff": 32,
+    "encoding": "learned",
+    "steps": 12,
+    "batch_size": 8,
+    "eval_every": 4,
+    "checkpoint_every": 3,
+    "threads": 1,
+    "device": "cpu",
+}
+"""One-digit sums on a model of a few thousand weights: a step takes a millisecond or two."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=4, help="how often the kill test kills")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def tiny() -> dict[str, Any]:
+    return dict(TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run, hardly trained."""
+    return train_run(RunConfig.build("addition", **TINY), tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def good_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run that has learned one-digit sums well, though perhaps not all."""
+    settings = TINY | {"steps": 600, "batch_size": 32, "d_model": 32, "d_ff": 64, "learning_rate": 5e-3, "target": None}
+    settings |= {"eval_every": 300, "checkpoint_every": 600}
+    return train_run(RunConfig.build("addition", **settings), tmp_path_factory.mktemp("runs") / "good")
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

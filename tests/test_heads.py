@@ -1,0 +1,80 @@
+"""A head has two names, and both lead back to it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headcount.errors import InputError
+from headcount.heads import HeadId, HeadSite
+
+SITES = [("encoder", "self", "E"), ("decoder", "self", "D"), ("decoder", "cross", "X"), ("layer", "self", "L")]
+counts = st.integers(0, 10**6)
+sites = st.builds(lambda site, layer: HeadSite(site[0], layer, site[1]), st.sampled_from(SITES), counts)
+heads = st.builds(HeadId, sites, counts)
+
+
+@given(heads)
+def test_both_names_lead_back_to_the_head(head: HeadId) -> None:
+    assert HeadId.parse(str(head)) == head
+    assert HeadId.parse(head.short) == head
+    assert HeadId.parse(f"  {head.short.lower()}\n") == head
+    assert eval(repr(head).replace("HeadId(", "HeadId.parse(")) == head
+
+
+@given(heads, heads)
+def test_names_differ_where_heads_differ(one: HeadId, other: HeadId) -> None:
+    assert (one == other) == (str(one) == str(other)) == (one.short == other.short)
+    assert (one == other) <= (hash(one) == hash(other))
+
+
+@given(st.sampled_from(SITES), counts, counts)
+def test_the_names_are_spelled_out_from_the_parts(site: tuple[str, str, str], layer: int, index: int) -> None:
+    stack, kind, letter = site
+    head = HeadSite(stack, layer, kind).head(index)
+    assert str(head) == f"{stack}.{layer}.{kind}.{index}"
+    assert head.short == f"{letter}{layer}H{index}"
+    assert head.short.startswith(head.site.short + "H")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", " ", "E1", "H2", "1H2", "E1H", "EH2", "E-1H2", "E1H-2", "E1.H2", "Q1H2", "E1H2 E1H3", "E1H2x", "EE1H2",
+        "encoder.1.self", "encoder.1.self.", "encoder.1.2", "encoder.1.self.2.3", "encoder.-1.self.2",
+        "encoder.one.self.2", "Encoder.1.self.2", "coder.1.self.2", "encoder.1.both.2", "encoder 1 self 2",
+    ],
+)  # fmt: skip
+def test_a_bad_name_is_told_how_to_write_one(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        HeadId.parse(name)
+    assert caught.value.what == f"{name!r} is not the name of a head"
+    assert "encoder.1.self.2 or E1H2" in caught.value.advice[0]
+
+
+@given(st.text(max_size=12))
+def test_no_text_breaks_the_parser(text: str) -> None:
+    try:
+        head = HeadId.parse(text)
+    except InputError:
+        return
+    assert HeadId.parse(str(head)) == HeadId.parse(head.short) == head
+
+
+@pytest.mark.parametrize("name", ["encoder.0.cross.1", "layer.0.cross.1"])
+def test_a_well_formed_name_of_no_site_is_told_the_sites(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        HeadId.parse(name)
+    assert caught.value.what == f"no attention site '{name.rpartition('.')[0]}'"
+    for known in ("encoder.N.self", "decoder.N.self", "decoder.N.cross", "layer.N.self"):
+        assert known in caught.value.advice[0]
+
+
+def test_heads_are_frozen_and_sort_by_site_then_number() -> None:
+    names = ["decoder.0.cross.0", "decoder.0.self.0", "decoder.0.self.10", "decoder.10.self.1", "encoder.2.self.0"]
+    assert [str(head) for head in sorted(map(HeadId.parse, reversed(names)))] == [
+        "decoder.0.cross.0", "decoder.0.self.0", "decoder.0.self.10", "decoder.10.self.1", "encoder.2.self.0",
+    ]  # fmt: skip
+    with pytest.raises(AttributeError):
+        HeadId.parse("E1H2").index = 3  # type: ignore[misc]

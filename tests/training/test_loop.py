@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+import torch
+
+from headcount.errors import HeadcountError
+from headcount.runs.config import RunConfig
+from headcount.runs.run import build
+from headcount.training.averaging import averaged
+from headcount.training.checkpoint import pack, unpack
+from headcount.training.loop import fit, new_state
+
+
+class Recorder:
+    """A listener that remembers."""
+
+    def __init__(self):
+        self.losses, self.evaluations = {}, []
+
+    def on_steps(self, last_step, losses, rates):
+        assert len(losses) == len(rates)
+        for step, loss in enumerate(losses, start=last_step - len(losses) + 1):
+            assert step not in self.losses, "a step is told once"
+            self.losses[step] = loss
+
+    def on_evaluation(self, step, teacher_forced, free_running):
+        self.evaluations.append((step, free_running.rate))
+
+
+def start(settings, **changes):
+    config = RunConfig.build("addition", seed=3, **(settings | changes))
+    task, model = build(config)
+    return config, task, new_state(model, config.training)
+
+
+def weights(state):
+    return {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
+
+
+def test_every_step_and_every_evaluation_is_told(tiny):
+    config, task, state = start(tiny, steps=25, eval_every=10, checkpoint_every=7)
+    heard, saved = Recorder(), []
+    assert fit(state, task, config.training, 3, listeners=[heard], save=lambda s: saved.append(s.step))
+    assert list(heard.losses) == list(range(1, 26))
+    assert [step for step, _ in heard.evaluations] == [10, 20, 25]
+    assert saved == [7, 14, 21, 25]
+    assert heard.losses[25] < heard.losses[1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.2}, {"averaging": 0.9}, {"hard_share": 0.5}, {"norm": "post"}])
+def test_going_on_from_bytes_ends_in_the_same_bytes(tiny, changes):
+    config, task, whole = start(tiny, **changes)
+    fit(whole, task, config.training, 3)
+
+    _, _, first = start(tiny, **changes)
+    fit(first, task, config.training, 3, asked_to_stop=lambda: first.step == 5)
+    _, _, second = start(tiny, **changes)
+    assert unpack(pack(first, {"log_bytes": 17}), second)["log_bytes"] == 17
+    fit(second, task, config.training, 3)
+
+    assert second.step == whole.step
+    assert pack(second, {}) == pack(whole, {})
+
+
+def test_seeds_differ_and_repeat(tiny):
+    runs = []
+    for seed in (1, 1, 2):
+        config, task, state = start(tiny)
+        fit(state, task, config.training, seed)
+        runs.append(pack(state, {}))
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_stops_when_the_target_is_met_often_enough(tiny):
+    config, task, state = start(tiny, target=0.0, target_evaluations=2, steps=100, eval_every=5)
+    assert fit(state, task, config.training, 0)
+    assert state.step == 10
+    config, task, state = start(tiny, target=None, steps=15, eval_every=5)
+    fit(state, task, config.training, 0)
+    assert state.step == 15
+
+
+def test_divergence_is_an_error_not_a_result(tiny):
+    config, task, state = start(tiny, learning_rate=1e30, schedule="constant", clip_norm=1e30)
+    with pytest.raises(HeadcountError, match=r"diverged.*\n.*--learning-rate"):
+        fit(state, task, config.training, 0)
+
+
+def test_the_average_is_the_running_average(tiny):
+    config, task, state = start(tiny, averaging=0.9, steps=4)
+    seen = []
+    fit(state, task, config.training, 0, asked_to_stop=lambda: seen.append(weights(state)) or False)
+    expected = seen[0]
+    for step, now in enumerate(seen):
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = {name: decay * expected[name] + (1 - decay) * now[name] for name in now}
+    own = weights(state)
+    with averaged(state):
+        for name, tensor in state.model.state_dict().items():
+            torch.testing.assert_close(tensor, expected[name])
+    assert all(torch.equal(own[name], tensor) for name, tensor in state.model.state_dict().items())
+    assert any(not torch.equal(own[name], expected[name]) for name in own)
+
+
+def test_hard_examples_are_training_examples(tiny):
+    config, task, state = start(tiny, hard_share=0.5, steps=20, eval_every=2)
+    fit(state, task, config.training, 0)
+    assert len(state.hard) > 100
+    assert not task.splits.is_held_out(state.hard).any()
+    held = np.concatenate([task.split("test"), task.split("validation")])
+    assert task.splits.is_held_out(held[:, ::-1]).all()
