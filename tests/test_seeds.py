@@ -38,9 +38,9 @@ def test_the_index_defaults_to_zero() -> None:
 
 
 def test_a_stream_does_not_touch_the_global_one() -> None:
-    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    before = np.random.get_state()[1].tolist()
     stream(0, "batch").standard_normal(100)
-    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+    assert np.random.get_state()[1].tolist() == before
 
 
 def test_another_process_gets_the_same_stream() -> None:

@@ -55,7 +55,7 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
     wrong: list[Examples] = []
     least, tightest = np.inf, ""
     done = 0
-    with _workers(run) as compute:
+    with workers(run) as compute:
         for examples, lead in compute(lambda block: (block, margins(run.model, task, block)), task.walk(BLOCK)):
             wrong.append(examples[lead <= 0])
             if lead.min() < least:
@@ -92,7 +92,7 @@ def _certify(run: Run, wrong: Examples, least: float, tightest: str, sample: int
 
 
 @contextmanager
-def _workers(run: Run) -> Iterator[Callable[..., Iterator[tuple[Examples, np.ndarray]]]]:
+def workers(run: Run) -> Iterator[Callable[..., Iterator[tuple[Examples, np.ndarray]]]]:
     """Something like `map`: on a CPU, one block per core at a time, which beats splitting each small product."""
     threads = torch.get_num_threads()
     if next(run.model.parameters()).device.type != "cpu" or threads == 1:

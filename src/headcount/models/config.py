@@ -30,7 +30,7 @@ class EncoderDecoderConfig:
     """LayerNorm before each block (pre) or after the residual sum (post, as the 2017 paper)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of activations dropped in training."""
-    encoding: str = "sinusoidal"
+    encoding: str = "learned"
     """How the model knows positions."""
     n_positions: Count = 64
     """Rows of a learned position table."""

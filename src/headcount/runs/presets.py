@@ -27,9 +27,9 @@ PRESETS: dict[str, Preset] = {
         {"task": {**_FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
     ),
     "reports-recipe": Preset(
-        "the reports' training: post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs of 10,000",
+        "the reports' training: sinusoidal positions, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs of 10,000",
         {
-            "model": {"norm": "post", "dropout": 0.1},
+            "model": {"encoding": "sinusoidal", "norm": "post", "dropout": 0.1},
             "training": {
                 "steps": 50 * 10_000 // 64,
                 "batch_size": 64,

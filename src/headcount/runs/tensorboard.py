@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,9 +11,17 @@ from headcount.statistics import Share
 from headcount.training.loop import Listener
 
 
-def tensorboard_listener(path: Path, step: int) -> list[Listener]:
-    """The listener, or nothing where TensorBoard is not installed."""
-    return [TensorBoard(path / "tensorboard", step)] if find_spec("tensorboard") else []
+@contextmanager
+def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
+    """One listener, or none where TensorBoard is not installed."""
+    if find_spec("tensorboard") is None:
+        yield []
+        return
+    listener = TensorBoard(path / "tensorboard", step)
+    try:
+        yield [listener]
+    finally:
+        listener.close()
 
 
 class TensorBoard:
@@ -35,3 +44,7 @@ class TensorBoard:
         self._writer.add_scalar("exact match/teacher-forced", teacher_forced.rate, step)
         self._writer.add_scalar("exact match/free-running", free_running.rate, step)
         self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()

@@ -22,7 +22,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
 from headcount.runs.storage import explained, write_atomically
-from headcount.runs.tensorboard import tensorboard_listener
+from headcount.runs.tensorboard import tensorboard_listeners
 from headcount.statistics import Share
 from headcount.training.averaging import averaged
 from headcount.training.checkpoint import TrainingState, pack, unpack
@@ -63,8 +63,12 @@ def _train(
     if (checkpoint := folder.read_checkpoint()) is not None:
         log_bytes = unpack(checkpoint, state)["log_bytes"]
     folder.cut_log(log_bytes)
-    with Log(folder) as log, stop_on_interrupt() as asked_to_stop:
-        everyone = [log, *listeners, *tensorboard_listener(folder.path, state.step)]
+    with (
+        Log(folder) as log,
+        tensorboard_listeners(folder.path, state.step) as boards,
+        stop_on_interrupt() as asked_to_stop,
+    ):
+        everyone = [log, *listeners, *boards]
 
         def save(state: TrainingState) -> None:
             folder.write_checkpoint(state.step, pack(state, {"log_bytes": log.flush()}))

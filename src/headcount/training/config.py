@@ -18,7 +18,7 @@ class TrainingConfig:
 
     steps: Count = 2000
     """Most optimizer steps."""
-    batch_size: Count = 128
+    batch_size: Count = 64
     """Examples per step."""
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
     """Highest learning rate."""
@@ -28,16 +28,16 @@ class TrainingConfig:
     """Share of the steps in which the learning rate rises."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """AdamW's weight decay."""
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """AdamW's memory of squared gradients."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Largest norm of the gradient."""
-    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.98
     """Decay of a running average of the weights, which is what is kept; 0 keeps the last weights."""
-    hard_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    hard_share: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Share of each batch taken from the training examples found hardest so far."""
-    target: Share | None = 1.0
-    """Stop when free-running exact match on the validation set reaches this."""
+    target: Share | None = None
+    """Stop early when free-running exact match on the validation set reaches this, such as 0.995 [default: never]."""
     target_evaluations: Count = 3
     """How many evaluations in a row must meet the target."""
     eval_every: Count = 100

@@ -1,6 +1,6 @@
 """Hard training examples, found and fed back.
 
-At each evaluation some fresh training examples are tried, and those the model is least sure of join a pool. A share
+Once the model is mostly right, some fresh training examples are tried at each evaluation, and those the model is least sure of join a pool. A share
 of every later batch comes from the pool. Held-out examples are never tried, since they are never drawn.
 """
 
@@ -12,6 +12,8 @@ from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.tasks.base import Examples, Task
 from headcount.training.margins import margins
 
+MOSTLY_RIGHT = 0.9
+"""Exact match from which on a search is worth its time; before, nearly everything is hard."""
 TRIED = 4096
 """Fresh examples tried at each search."""
 KEPT = 128

@@ -21,7 +21,7 @@ from headcount.training.averaging import averaged, update_average
 from headcount.training.checkpoint import TrainingState
 from headcount.training.config import TrainingConfig
 from headcount.training.evaluation import answer
-from headcount.training.hard import find_hard
+from headcount.training.hard import MOSTLY_RIGHT, find_hard
 from headcount.training.schedule import learning_rate
 
 REPORT_EVERY = 10
@@ -130,9 +130,10 @@ def _evaluate(
 ) -> None:
     with averaged(state):
         forced, free = answer(state.model, task, task.split("validation")).exact
-        if config.hard_share:
-            state.hard = find_hard(state.model, task, stream(seed, "hard", state.step), state.hard)
-    if config.target is not None:
-        state.targets_met = state.targets_met + 1 if free.rate >= config.target else 0
     for listener in listeners:
         listener.on_evaluation(state.step, forced, free)
+    if config.target is not None:
+        state.targets_met = state.targets_met + 1 if free.rate >= config.target else 0
+    if config.hard_share and free.rate >= MOSTLY_RIGHT:
+        with averaged(state):
+            state.hard = find_hard(state.model, task, stream(seed, "hard", state.step), state.hard)

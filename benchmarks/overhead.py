@@ -1,0 +1,84 @@
+"""What our loop costs over a bare PyTorch loop on the same model and the same batches.
+
+Ours is the whole training: drawing batches, logging every step to disk, checkpoints, averaging. The bare loop gets
+its batches ready-made. Evaluations are off in both. Rounds alternate, and the middle one counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from headcount.runs.config import RunConfig
+from headcount.runs.run import build
+from headcount.runs.train import train_run
+from headcount.seeds import stream
+
+STEPS, ROUNDS = 200, 5
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    """Seconds of processor time per step."""
+    torch.set_num_threads(1)
+    config = RunConfig.build("addition", steps=STEPS, eval_every=10 * STEPS, target=None, threads=1)
+    ours, bare = [], []
+    for _ in range(ROUNDS):
+        ours.append(_ours(config))
+        bare.append(_bare(config))
+    ratio = statistics.median(ours) / statistics.median(bare)
+    yield {
+        "question": f"a training step of ours, against a bare loop ({STEPS} steps, middle of {ROUNDS} rounds, 1 thread)",
+        "ours": f"{1e3 * statistics.median(ours) / STEPS:.2f} ms",
+        "other": f"{1e3 * statistics.median(bare) / STEPS:.2f} ms",
+        "ratio": ratio,
+        "promise": "at most 1.05",
+        "kept": ratio <= 1.05,
+    }
+
+
+class _Clock:
+    """Starts at the end of the first step and stops at the end of the last, as the bare loop's clock does."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def on_steps(self, last_step: int, losses: Any, rates: Any) -> None:
+        self.times.append((last_step, time.process_time()))
+
+    def on_evaluation(self, step: int, teacher_forced: Any, free_running: Any) -> None:
+        self.times.pop()  # the one evaluation comes after the last step; do not count it
+
+    def seconds(self) -> float:
+        (first, began), (last, ended) = self.times[0], self.times[-1]
+        return (ended - began) / (last - first) * STEPS
+
+
+def _ours(config: RunConfig) -> float:
+    clock = _Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        train_run(config, Path(folder) / "run", listeners=[clock])
+    return clock.seconds()
+
+
+def _bare(config: RunConfig) -> float:
+    task, model = build(config)
+    batches = []
+    for step in range(STEPS):
+        batch = task.encode(task.draw(stream(0, "batch", step), config.training.batch_size))
+        batches.append([torch.from_numpy(array) for array in (batch.source, batch.fed, batch.labels)])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.training.learning_rate, fused=True)
+    started = time.process_time()
+    for source, fed, labels in batches:
+        loss = F.cross_entropy(model(source, fed).flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return time.process_time() - started

@@ -1,0 +1,110 @@
+"""Each verb: a table for people, one JSON object for programs, and the exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headcount import __version__
+from headcount.cli import main
+from headcount.registry import Registry
+
+
+def flags(settings):
+    return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def run_json(capsys, *arguments):
+    code = main([*map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("verb", Registry("headcount.cli").names())
+def test_every_verb_has_help_and_json(verb, capsys):
+    arguments = [verb, "addition", "--help"] if verb == "train" else [verb, "--help"]
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_predict(capsys):
+    assert main(["predict", "sample:addition", "374+814"]) == 0
+    assert "374+814 = 1188  (right; probability" in capsys.readouterr().out
+    code, said = run_json(capsys, "predict", "sample:addition", "300+600")
+    assert code == 0
+    assert (said["said"], said["right"], said["correct"]) == ("0900", "0900", True)
+
+
+@pytest.mark.parametrize("text", ["37x", "1234+5", "", "-1+200", "374+814+1"])
+def test_predict_says_what_is_allowed(text, capsys):
+    assert main(["predict", "sample:addition", "--", text]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert "from 100 to 999" in printed.err
+
+
+def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
+    arguments = ["train", "addition", "--seed", "4", *flags(tiny), "--quiet"]
+    code, trained = run_json(capsys, *arguments)
+    assert (code, trained["run"], trained["steps"]) == (0, "runs/addition-4", 12)
+    assert {"kind", "exact", "digits", "groups", "wrong"} <= trained["evaluation"].keys()
+    assert Path("runs/addition-4/figures/curves.png").exists()
+
+    assert main(arguments) == 2
+    assert "already holds a finished run" in capsys.readouterr().err
+    assert main([*arguments, "--resume"]) == 0
+    assert "teacher-forced" in capsys.readouterr().out
+
+    code, evaluation = run_json(capsys, "evaluate", "runs/addition-4", "--split", "validation")
+    assert (code, evaluation["split"]) == (0, "validation")
+
+    code, certificate = run_json(capsys, "verify", "runs/addition-4", "--quiet")
+    assert code == 1, "a check that does not hold is exit code 1"
+    assert certificate["total"] == 100
+    assert certificate["errors"] == len(certificate["wrong"]) > 0
+    assert {"example", "said", "right", "why"} == certificate["wrong"][0].keys()
+    assert main(["verify", "runs/addition-4", "--quiet"]) == 1
+    assert "100 sums checked" in capsys.readouterr().out
+
+    code, listed = run_json(capsys, "heads", "runs/addition-4")
+    assert (code, listed["heads"][0]) == (0, {"head": "encoder.0.self.0", "short": "E0H0"})
+    code, shown = run_json(capsys, "heads", "runs/addition-4", "--on", "3+4")
+    assert code == 0
+    assert shown["example"] == "3+4"
+    assert all(Path(path).exists() for path in [shown["files"]["data"], *shown["files"]["pictures"]])
+    assert main(["heads", "runs/addition-4", "--all-test"]) == 0
+    assert "decoder-cross.png" in capsys.readouterr().out
+
+
+def test_another_runs_settings_can_be_repeated(tiny, in_tmp, capsys):
+    assert main(["train", "addition", *flags(tiny), "--quiet", "-o", "a"]) == 0
+    assert main(["train", "addition", "--config", "a/config.json", "--seed", "1", "--quiet", "-o", "b"]) == 0
+    capsys.readouterr()
+    first, second = (json.loads(Path(name, "config.json").read_text()) for name in "ab")
+    assert (first.pop("seed"), second.pop("seed")) == (0, 1)
+    assert first == second
+
+
+def test_wrong_usage_is_exit_code_2_and_says_what_to_do(in_tmp, capsys):
+    assert main(["train", "addition", "--n-heads", "7", "--steps", "-1"]) == 2
+    error = capsys.readouterr().err
+    assert "2 faults" in error
+    assert "must divide d_model" in error
+    assert main(["train", "addition", "--head", "7"]) == 2
+    assert "headcount train addition has no '--head'" in capsys.readouterr().err
+    assert main(["verify", "runs/none"]) == 2
+    assert "no run in runs/none" in capsys.readouterr().err
+    assert main(["predict", "sample:subtraction", "1+1"]) == 2
+    assert "addition" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main(["dance"])
+    assert stopped.value.code == 2
+    assert not list(in_tmp.iterdir()), "nothing is written when nothing can be done"
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"headcount {__version__}\n"

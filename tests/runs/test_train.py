@@ -1,0 +1,224 @@
+"""A run folder under fire: killed, interrupted, full disk, damaged files, wrong folders."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+
+from headcount.errors import CheckpointError, HeadcountError, RunError
+from headcount.runs import storage
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
+from headcount.runs.run import load
+from headcount.runs.train import Interrupted, train_run
+
+
+def files(folder: Path):
+    """What is kept; each try adds events for TensorBoard, which are a copy of the log."""
+    kept = (p for p in folder.rglob("*") if p.is_file() and p.parent.name != "tensorboard")
+    return {p.relative_to(folder): p.read_bytes() for p in kept}
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAt:
+    """A listener that dies like a bug would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_steps(self, last_step, losses, rates):
+        if last_step >= self.step:
+            raise Stop
+
+    def on_evaluation(self, step, teacher_forced, free_running): ...
+
+
+DRIVER = """
+import json, sys
+import torch
+from pathlib import Path
+from headcount.runs.config import RunConfig
+from headcount.runs.train import train_run
+print("ready", flush=True)
+train_run(RunConfig.build("addition", **json.loads(sys.argv[2])), Path(sys.argv[1]), resume=True)
+"""
+
+
+def drive(out, settings, timeout=None):
+    """Train in a process of its own, or SIGKILL it `timeout` seconds after it is ready; returns (whole?, seconds)."""
+    arguments = [sys.executable, "-c", DRIVER, str(out), json.dumps(settings)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        started = time.monotonic()
+        try:
+            assert process.wait(timeout) == 0
+        except subprocess.TimeoutExpired:
+            process.kill()
+        return process.wait() == 0, time.monotonic() - started
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_in_the_same_bytes(tiny, tmp_path, pytestconfig):
+    """SIGKILL at random moments, resumed each time. `pytest --kills 20` for the long version."""
+    kills, rng = pytestconfig.getoption("--kills"), random.Random(0)
+    settings = tiny | {"steps": 100 * kills, "eval_every": 40, "checkpoint_every": 10, "target": None}
+    settings |= {"averaging": 0.9, "hard_share": 0.25, "dropout": 0.1}
+    whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
+    _, seconds = drive(whole.path, settings)
+    in_training = 0
+    for _ in range(kills):
+        finished, _ = drive(killed.path, settings, timeout=rng.uniform(0, 2 * seconds / kills))
+        in_training += bool(killed.checkpoints()) and not finished
+    drive(killed.path, settings)
+    assert in_training, "no kill fell into the training"
+    for file in ("model.safetensors", "log.jsonl", "config.json", "manifest.json"):
+        assert (killed.path / file).read_bytes() == (whole.path / file).read_bytes(), file
+    assert not killed.checkpoints()
+
+
+def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_path):
+    config = RunConfig.build("addition", **tiny)
+    whole = train_run(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "crashed", listeners=[StopAt(8)])
+    assert RunFolder(tmp_path / "crashed").checkpoints()
+    crashed = train_run(config, tmp_path / "crashed", resume=True)
+    assert crashed.digest == whole.digest
+    assert crashed.folder.log_file.read_bytes() == whole.folder.log_file.read_bytes()
+
+
+def test_resume_before_anything_was_saved_starts_anew(tiny, tmp_path):
+    config = RunConfig.build("addition", **tiny)
+    whole = train_run(config, tmp_path / "whole", resume=True)
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "early", listeners=[StopAt(1)])
+    assert not RunFolder(tmp_path / "early").checkpoints()
+    assert train_run(config, tmp_path / "early", resume=True).digest == whole.digest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, number):
+    config = RunConfig.build("addition", **tiny)
+
+    class Interrupter(StopAt):
+        def on_steps(self, last_step, losses, rates):
+            if last_step == self.step:
+                os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted, match=r"--resume") as stopped:
+        train_run(config, tmp_path / "run", listeners=[Interrupter(3)])
+    assert str(tmp_path / "run") in str(stopped.value)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = train_run(config, tmp_path / "run", resume=True)
+    assert again.digest == train_run(config, tmp_path / "whole").digest
+
+
+def test_a_finished_run_is_never_overwritten(tiny_run, tiny):
+    before = files(tiny_run.folder.path)
+    with pytest.raises(RunError, match="already holds a finished run"):
+        train_run(RunConfig.build("addition", **tiny), tiny_run.folder.path)
+    assert train_run(tiny_run.config, tiny_run.folder.path, resume=True).digest == tiny_run.digest
+    assert files(tiny_run.folder.path) == before
+
+
+def test_an_unfinished_run_and_a_strange_folder_are_not_overwritten(tiny, tmp_path):
+    config = RunConfig.build("addition", **tiny)
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "run", listeners=[StopAt(8)])
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "thesis.txt").write_text("ten years of work")
+    before = files(tmp_path)
+    with pytest.raises(RunError, match=r"unfinished(.|\n)*--resume"):
+        train_run(config, tmp_path / "run")
+    with pytest.raises(RunError, match=r"not empty(.|\n)*-o"):
+        train_run(config, tmp_path / "strange")
+    with pytest.raises(HeadcountError, match=r"other settings(.|\n)*training.steps: 12 here, 13 asked for"):
+        train_run(RunConfig.build("addition", **tiny | {"steps": 13}), tmp_path / "run", resume=True)
+    assert files(tmp_path) == before
+
+
+def test_two_trainings_cannot_share_a_folder(tiny, tmp_path):
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(RunError, match="another process is training"):
+        train_run(RunConfig.build("addition", **tiny), tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\xff" + data[-8:]])
+def test_a_damaged_checkpoint_is_told_and_nothing_lost(tiny, tmp_path, damage):
+    config = RunConfig.build("addition", **tiny)
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "run", listeners=[StopAt(10)])
+    older, newest = RunFolder(tmp_path / "run").checkpoints()
+    newest.write_bytes(damage(newest.read_bytes()))
+    before = files(tmp_path)
+    with pytest.raises(CheckpointError, match=f"damaged or cut short(.|\\n)*delete(.|\\n)*{older.name}"):
+        train_run(config, tmp_path / "run", resume=True)
+    assert files(tmp_path) == before
+    newest.unlink()
+    assert train_run(config, tmp_path / "run", resume=True).digest == train_run(config, tmp_path / "whole").digest
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "not permitted")]
+)
+def test_a_full_or_closed_disk_is_told_and_nothing_lost(tiny, tmp_path, monkeypatch, number, advice):
+    config = RunConfig.build("addition", **tiny)
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "run", listeners=[StopAt(8)])
+    before = files(tmp_path)
+
+    def refuse(handle):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage.os, "fsync", refuse)
+    with pytest.raises(RunError, match=advice):
+        train_run(config, tmp_path / "run", resume=True)
+    monkeypatch.undo()
+    kept = {path: data for path, data in files(tmp_path).items() if path.suffix != ".jsonl"}
+    assert kept == {path: data for path, data in before.items() if path.suffix != ".jsonl"}
+    assert train_run(config, tmp_path / "run", resume=True).digest == train_run(config, tmp_path / "whole").digest
+
+
+def test_a_folder_that_cannot_be_made(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="choose another"):
+        train_run(RunConfig.build("addition", **tiny), tmp_path / "file" / "run")
+
+
+def test_load_refuses_what_is_not_whole(tiny, tiny_run, tmp_path):
+    with pytest.raises(RunError, match="no run in"):
+        load(tmp_path / "nothing")
+    with pytest.raises(Stop):
+        train_run(RunConfig.build("addition", **tiny), tmp_path / "half", listeners=[StopAt(8)])
+    with pytest.raises(RunError, match=r"not finished(.|\n)*--resume"):
+        load(tmp_path / "half")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name, data in files(tiny_run.folder.path).items():
+        if name.parent == Path():
+            (copy / name).write_bytes(data)
+    assert load(copy).digest == tiny_run.digest
+    (copy / "model.safetensors").write_bytes((copy / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(RunError, match="not what this run wrote"):
+        load(copy)
+
+
+def test_the_folder_says_all_that_is_needed(tiny_run, tiny):
+    folder = tiny_run.folder
+    assert RunConfig.from_dict(json.loads(folder.config_file.read_text())) == RunConfig.build("addition", **tiny)
+    assert folder.read_environment()["threads"] == 1
+    log = folder.read_log()
+    assert [line["step"] for line in log if "loss" in line] == list(range(1, 13))
+    assert [line["step"] for line in log if "free_running" in line] == [4, 8, 12]
+    assert set(safetensors.torch.load_file(folder.weights_file)) == set(tiny_run.model.state_dict())
+    assert list((folder.path / "tensorboard").glob("events.*"))
