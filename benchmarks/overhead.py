@@ -34,7 +34,7 @@ def measure() -> Iterator[dict[str, Any]]:
         bare.append(_bare(config))
     ratio = statistics.median(ours) / statistics.median(bare)
     yield {
-        "question": f"a training step of ours, against a bare loop ({STEPS} steps, middle of {ROUNDS} rounds, 1 thread)",
+        "question": f"a training step of ours, against a bare loop ({STEPS} steps, median of {ROUNDS}, 1 thread)",
         "ours": f"{1e3 * statistics.median(ours) / STEPS:.2f} ms",
         "other": f"{1e3 * statistics.median(bare) / STEPS:.2f} ms",
         "ratio": ratio,

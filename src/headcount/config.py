@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -29,13 +28,15 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from headcount.errors import ConfigError, Fault
 
 T = TypeVar("T")
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
     """Make a frozen settings class that refuses unknown names and impossible values."""
     rules = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-    return checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)
+    made: type[T] = checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)  # type: ignore[assignment]
+    return made
 
 
 def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -62,10 +63,11 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
-@cache
 def adapter(cls: type) -> TypeAdapter[Any]:
-    """The checker of a settings class."""
-    return TypeAdapter(cls)
+    """What turns plain data into a dataclass, checking it, and back."""
+    if cls not in _ADAPTERS:
+        _ADAPTERS[cls] = TypeAdapter(cls)
+    return _ADAPTERS[cls]
 
 
 def _fault(section: str, cls: type, detail: Any) -> Fault:

@@ -5,9 +5,11 @@
     ├── InputError              a sum, head or part name that cannot be understood
     ├── RunError                a run folder that cannot be used
     │   └── CheckpointError     a saved state that is damaged or belongs to another run
+    ├── Interrupted             asked to stop; everything is saved
     └── CheckFailed             a check that was asked for did not hold
 
-The command line prints the message without a traceback. Exit code 1 for `CheckFailed`, 2 for the rest.
+The command line prints the message without a traceback and exits with the error's `exit_code`: 1 for a failed check,
+130 when interrupted, 2 for the rest.
 """
 
 from __future__ import annotations
@@ -58,6 +60,12 @@ class RunError(HeadcountError):
 
 class CheckpointError(RunError):
     """A saved state that is damaged, cut short, or from another run."""
+
+
+class Interrupted(HeadcountError):
+    """Training was asked to stop; everything is saved."""
+
+    exit_code = 130
 
 
 class CheckFailed(HeadcountError):

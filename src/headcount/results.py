@@ -7,11 +7,11 @@ written by an older headcount is refused with a reason instead of being misread.
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any, ClassVar, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from headcount.config import adapter
 from headcount.errors import InputError
 
 
@@ -22,7 +22,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return {"kind": type(self).__name__, "schema": self.SCHEMA, **_adapter(type(self)).dump_python(self)}
+        return {"kind": type(self).__name__, "schema": self.SCHEMA, **adapter(type(self)).dump_python(self)}
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -39,12 +39,7 @@ class Result:
                 "make it again with this version of headcount",
             )
         try:
-            result: Self = _adapter(cls).validate_python(data)
+            result: Self = adapter(cls).validate_python(data)
         except ValidationError as error:
             raise InputError(f"this {cls.__name__} is damaged: {error}", "make it again") from error
         return result
-
-
-@cache
-def _adapter(cls: type) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)

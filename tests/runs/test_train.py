@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 
-from headcount.errors import CheckpointError, HeadcountError, RunError
+from headcount.errors import CheckpointError, HeadcountError, Interrupted, RunError
 from headcount.runs import storage
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import load
-from headcount.runs.train import Interrupted, train_run
+from headcount.runs.train import train_run
 
 
 def files(folder: Path):

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
+from headcount.errors import CheckpointError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.training.checkpoint import unpack
 from headcount.training.evaluation import Evaluation, answer, evaluate, evaluating
-from headcount.training.margins import margins
-from headcount.errors import CheckpointError
 from headcount.training.loop import new_state
+from headcount.training.margins import margins
 
 
 def plain_greedy(model, task, example):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,7 +121,7 @@ def average_patterns(run: Run, split: str) -> AttentionPatterns:
 
 def _sites(
     run: Run,
-    moments: dict[HeadSite, tuple[NDArray[np.floating], NDArray[np.floating] | None]],
+    moments: Mapping[HeadSite, tuple[NDArray[np.floating], NDArray[np.floating] | None]],
     source: tuple[str, ...],
     fed: tuple[str, ...],
     steps: tuple[str, ...],

@@ -33,8 +33,9 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> No
     flag, text = name.replace("_", "-"), (field.description or "").replace("%", "%%")
     if field.annotation is bool:
         spelled = f"--no-{flag}" if field.default else f"--{flag}"
-        group.add_argument(spelled, dest=name, action="store_const", const=not field.default,
-                           default=argparse.SUPPRESS, help=text)
+        group.add_argument(
+            spelled, dest=name, action="store_const", const=not field.default, default=argparse.SUPPRESS, help=text
+        )
         return
     choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
     hint = f" One of: {', '.join(choices)}." if choices else ""

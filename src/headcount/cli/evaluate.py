@@ -17,10 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Both ways, by digit and by carries."""
-    from headcount import api
+    from headcount import api, load
     from headcount.views.accuracy import accuracy_table
 
-    model = api.load(args.model)
+    model = load(args.model)
     evaluation = api.evaluate(model, args.split)
     if args.json:
         print_json(evaluation.to_dict())

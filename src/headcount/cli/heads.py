@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """A list of names, or pictures and numbers."""
-    from headcount import api
+    from headcount import api, load
 
-    model = api.load(args.model)
+    model = load(args.model)
     if args.on is None and not args.all_test:
         return _list(model.model.heads, args.json)
     shown = api.show_heads(model, on=args.on)

@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The model's own answer, free-running."""
-    from headcount import api
+    from headcount import load
 
-    model = api.load(args.model)
+    model = load(args.model)
     reply = model.ask(args.example)
     example, said, right = model.task.show(reply.example), *map(model.task.show_tokens, (reply.said, reply.right))
     if args.json:

@@ -17,10 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The certificate."""
-    from headcount import api
+    from headcount import api, load
     from headcount.views.report import verdict
 
-    model = api.load(args.model)
+    model = load(args.model)
     certificate = api.verify(model, quiet=args.quiet)
     if args.json:
         print_json(certificate.to_dict())

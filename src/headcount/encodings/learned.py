@@ -24,7 +24,7 @@ class Learned(Encoding):
     def embed(
         self, x: Float[Tensor, "batch length d_model"], ids: Int[Tensor, " length"]
     ) -> Float[Tensor, "batch length d_model"]:
-        """x + row(ids)."""
+        """X + row(ids)."""
         if int(ids.max()) >= self.n_positions:
             raise InputError(
                 f"position {int(ids.max())} is past the end of a learned table of {self.n_positions} rows",

@@ -21,7 +21,7 @@ class Sinusoidal(Encoding):
     def embed(
         self, x: Float[Tensor, "batch length d_model"], ids: Int[Tensor, " length"]
     ) -> Float[Tensor, "batch length d_model"]:
-        """x + PE(ids)."""
+        """X + PE(ids)."""
         return x + self.table(ids).to(x.dtype)
 
     def table(self, ids: Int[Tensor, " length"]) -> Float[Tensor, "length d_model"]:

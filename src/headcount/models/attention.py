@@ -114,9 +114,7 @@ class MultiHeadAttention(nn.Module):
         z_BQD = z_BHQE.transpose(1, 2).flatten(start_dim=2)
         return self.output(z_BQD), weights_BHQK
 
-    def _keys_and_values(
-        self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None
-    ) -> tuple[Tensor, Tensor]:
+    def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
         if memory is not None and cache is not None and cache.key is not None and cache.value is not None:
             return cache.key, cache.value  # the memory does not change while an answer is decoded
         source = x if memory is None else memory

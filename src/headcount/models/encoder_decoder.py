@@ -1,7 +1,7 @@
 """The encoder-decoder transformer: reads a source, writes an answer one token at a time.
 
-    source [3 7 4 + 8 1 4] -> encoder -> memory
-    fed    [<s> 1 1 8]     -> decoder, looking at the memory -> logits for [1 1 8 8]
+source [3 7 4 + 8 1 4] -> encoder -> memory
+fed    [<s> 1 1 8]     -> decoder, looking at the memory -> logits for [1 1 8 8]
 """
 
 from __future__ import annotations

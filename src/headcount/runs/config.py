@@ -113,7 +113,9 @@ class RunConfig:
     def differences(self, other: RunConfig) -> list[str]:
         """What `other` has otherwise, as `section.name: ours, theirs`."""
         ours, theirs = _flat(self.to_dict()), _flat(other.to_dict())
-        return [f"{name}: {ours[name]!r} here, {theirs[name]!r} asked for" for name in ours if ours[name] != theirs[name]]
+        return [
+            f"{name}: {ours[name]!r} here, {theirs[name]!r} asked for" for name in ours if ours[name] != theirs[name]
+        ]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

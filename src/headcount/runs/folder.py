@@ -1,13 +1,13 @@
 """The run folder.
 
-    config.json         what was asked for; written first
-    environment.json    what it was answered with: versions, device, threads
-    log.jsonl           every step's loss, every evaluation
-    checkpoint-*        the last two states of an unfinished training; the digest is in the name
-    model.safetensors   the trained weights
-    results/*.json      what analyses found, each naming the weights it was found on
-    figures/*.png
-    manifest.json       digests of the above; written last, so a folder that has one is whole
+config.json         what was asked for; written first
+environment.json    what it was answered with: versions, device, threads
+log.jsonl           every step's loss, every evaluation
+checkpoint-*        the last two states of an unfinished training; the digest is in the name
+model.safetensors   the trained weights
+results/*.json      what analyses found, each naming the weights it was found on
+figures/*.png
+manifest.json       digests of the above; written last, so a folder that has one is whole
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ PRESETS: dict[str, Preset] = {
         {"task": {**_FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
     ),
     "reports-recipe": Preset(
-        "the reports' training: sinusoidal positions, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs of 10,000",
+        "the reports' training: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
         {
             "model": {"encoding": "sinusoidal", "norm": "post", "dropout": 0.1},
             "training": {

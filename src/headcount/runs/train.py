@@ -7,7 +7,6 @@ import os
 import platform
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ import safetensors.torch
 import torch
 
 from headcount import __version__
-from headcount.errors import ConfigError, Fault, HeadcountError
+from headcount.errors import HeadcountError, Interrupted
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
@@ -30,15 +29,7 @@ from headcount.training.device import choose_device
 from headcount.training.loop import Listener, fit, new_state
 
 
-class Interrupted(HeadcountError):
-    """Training was asked to stop; everything is saved."""
-
-    exit_code = 130
-
-
-def train_run(
-    config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()
-) -> Run:
+def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
     """Train a new run in `path`, or go on with the one that is there."""
     folder = RunFolder(path)
     if resume and folder.holds_a_run:
@@ -53,9 +44,7 @@ def train_run(
     return load(path)
 
 
-def _train(
-    folder: RunFolder, config: RunConfig, environment: dict[str, Any], listeners: Sequence[Listener]
-) -> None:
+def _train(folder: RunFolder, config: RunConfig, environment: dict[str, Any], listeners: Sequence[Listener]) -> None:
     torch.set_num_threads(environment["threads"])
     task, model = build(config)
     state = new_state(model.to(environment["device"]), config.training)

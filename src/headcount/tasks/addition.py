@@ -122,9 +122,7 @@ class Addition:
     def splits(self) -> PairSplits:
         """Which pairs are trained on and which are held out."""
         c = self.config
-        return PairSplits(
-            self.low, self.high, c.n_train, c.n_validation, c.n_test, c.splits_may_overlap, c.split_seed
-        )
+        return PairSplits(self.low, self.high, c.n_train, c.n_validation, c.n_test, c.splits_may_overlap, c.split_seed)
 
     def split(self, name: str) -> Examples:
         """The `validation`, `test` or fixed `train` examples."""

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headcount.errors import CheckpointError
+from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.tasks.base import Examples
 
 
@@ -23,7 +24,7 @@ from headcount.tasks.base import Examples
 class TrainingState:
     """Everything that a training step changes."""
 
-    model: torch.nn.Module
+    model: EncoderDecoder
     optimizer: torch.optim.Optimizer
     step: int = 0
     """Steps done."""

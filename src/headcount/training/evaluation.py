@@ -48,7 +48,7 @@ class Answers:
     @property
     def exact(self) -> tuple[Share, Share]:
         """Exact match: teacher-forced, free-running."""
-        return _share(self.teacher_forced_hits.all(axis=1)), _share(self.free_hits.all(axis=1))
+        return _share(_all_right(self.teacher_forced_hits)), _share(_all_right(self.free_hits))
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def evaluate(model: EncoderDecoder, task: Task, split: str, digest: str = "") ->
     """Everything that is measured on a held-out set."""
     examples = task.split(split)
     said = answer(model, task, examples)
-    forced, free = said.teacher_forced_hits.all(axis=1), said.free_hits.all(axis=1)
+    forced, free = _all_right(said.teacher_forced_hits), _all_right(said.free_hits)
     groups = tuple(
         Scores(facet, group, _share(forced[rows]), _share(free[rows]))
         for facet, labels in task.facets(examples).items()
@@ -153,6 +153,10 @@ def _by_digit(task: Task, said: Answers) -> tuple[Scores, ...]:
             forced = _share(said.teacher_forced_hits[asked[:, i - unasked], i - unasked])
         scores.append(Scores("digit", position.label, forced, _share(said.free_hits[:, i])))
     return tuple(scores)
+
+
+def _all_right(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return np.asarray(hits.all(axis=1))
 
 
 def _share(hits: NDArray[np.bool_]) -> Share:

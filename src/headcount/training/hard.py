@@ -1,7 +1,7 @@
 """Hard training examples, found and fed back.
 
-Once the model is mostly right, some fresh training examples are tried at each evaluation, and those the model is least sure of join a pool. A share
-of every later batch comes from the pool. Held-out examples are never tried, since they are never drawn.
+Once the model is mostly right, some fresh training examples are tried at each evaluation, and those it is least sure
+of join a pool. A share of every later batch comes from the pool. Held-out examples are never drawn, so never tried.
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ class TrainingProgress:
         self._last_line = time.monotonic()
         speed = self._speed(step)
         left = (self._steps - step) * self._batch_size / speed if speed else float("nan")
-        self._console.print(f"step {step:,}/{self._steps:,}  {self._state(step)}  eta {left:.0f} s", highlight=False, soft_wrap=True)
+        self._console.print(
+            f"step {step:,}/{self._steps:,}  {self._state(step)}  eta {left:.0f} s", highlight=False, soft_wrap=True
+        )
 
     def _speed(self, step: int) -> float:
         if self._started is None:
