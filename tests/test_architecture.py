@@ -35,6 +35,7 @@ FLOORS = (
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 KNOW_NO_TORCH = ("views", "heads", "results", "statistics", "config", "tasks")
 VIEWS_MAY_RUN = (*BASE, "tasks", "views")
+GUARDS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def modules(source: Path) -> dict[str, Path]:
 def imports(module: str, path: Path, known: set[str]) -> Iterator[Import]:
     """Every import in a file, also those inside functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test).endswith("TYPE_CHECKING")]
+    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) in GUARDS]
     for_types = {id(node) for guard in guards for part in guard.body for node in ast.walk(part)}
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
@@ -73,23 +74,26 @@ def imports(module: str, path: Path, known: set[str]) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             above = package.rsplit(".", node.level - 1)[0] if node.level else ""
             origin = ".".join(filter(None, (above, node.module)))
-            # `from headcount import load` goes through the lazy door: keep the name, so that it can be refused.
-            names = [f"{origin}.{alias.name}" for alias in node.names]
-            targets = [name if name in known or origin == "headcount" else origin for name in names]
+            targets = [_home(origin, alias.name, known) for alias in node.names]
         else:
             continue
         yield from (Import(module, target, node.lineno, id(node) in for_types) for target in targets)
 
 
-def fault(found: Import, known: set[str]) -> str | None:
+def _home(origin: str, name: str, known: set[str]) -> str:
+    """The module that `from origin import name` is about; what the package hands out lazily lives elsewhere."""
+    if f"{origin}.{name}" in known:
+        return f"{origin}.{name}"
+    return headcount._HOMES.get(name, origin) if origin == "headcount" else origin
+
+
+def fault(found: Import) -> str | None:
     """Why this import is forbidden, if it is."""
-    importer, target = room(found.module), found.target.removesuffix(".__version__")
+    importer, target = room(found.module), found.target
     if target.split(".")[0] == "torch":
         return "knows no torch" if importer in KNOW_NO_TORCH else None
     if target.split(".")[0] != "headcount" or (found.module == "headcount" and found.for_types):
         return None
-    if target not in known:
-        return "is not a module: import from where the name lives"
     if importer not in FLOOR_OF or room(target) not in FLOOR_OF:
         return "has a room without a floor: put it into FLOORS"
     if FLOOR_OF[importer] < FLOOR_OF[room(target)]:
@@ -103,7 +107,7 @@ def faults(source: Path) -> list[str]:
     """Every forbidden import below a package folder."""
     found = modules(source)
     everything = [item for module, path in found.items() for item in imports(module, path, set(found))]
-    told = [(item, fault(item, set(found))) for item in everything]
+    told = [(item, fault(item)) for item in everything]
     return [f"{item.module}:{item.line}: {item.target} {why}" for item, why in told if why]
 
 
@@ -118,9 +122,10 @@ PLANTS = {
     "relative": ("models/new.py", "from ..training import loop", "headcount.training.loop points the wrong way"),
     "inside a function": ("heads.py", "def f():\n    from headcount.tasks import TASKS", "points the wrong way"),
     "types only": ("seeds.py", "if TYPE_CHECKING:\n    from headcount.api import train", "points the wrong way"),
-    "lazy door": ("models/new.py", "from headcount import load", "headcount.load is not a module"),
+    "lazy door": ("models/new.py", "from headcount import load", "headcount.runs.run points the wrong way"),
     "unknown room": ("attic/new.py", "from headcount import api", "put it into FLOORS"),
     "view": ("views/new.py", "from headcount.training import loop", "under TYPE_CHECKING"),
+    "view, not": ("views/new.py", "if not TYPE_CHECKING: from headcount.runs import run", "under TYPE_CHECKING"),
     "view, else": (
         "views/new.py",
         "if TYPE_CHECKING: ...\nelse: from headcount.runs import run",
@@ -134,6 +139,7 @@ FINE = {
     "same room": ("training/new.py", "from .loop import fit"),
     "types in a view": ("views/new.py", "if TYPE_CHECKING:\n    from headcount.training.loop import Listener"),
     "types at the door": ("__init__.py", "if TYPE_CHECKING:\n    from headcount.api import train"),
+    "lazy door": ("cli/new.py", "from headcount import load"),
     "version": ("errors.py", "from headcount import __version__"),
     "torch in a model": ("models/new.py", "import torch"),
 }

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 
+unhurried = settings(deadline=None)
 SITES = [("encoder", "self", "E"), ("decoder", "self", "D"), ("decoder", "cross", "X"), ("layer", "self", "L")]
 counts = st.integers(0, 10**6)
 sites = st.builds(lambda site, layer: HeadSite(site[0], layer, site[1]), st.sampled_from(SITES), counts)
 heads = st.builds(HeadId, sites, counts)
 
 
+@unhurried
 @given(heads)
 def test_both_names_lead_back_to_the_head(head: HeadId) -> None:
     assert HeadId.parse(str(head)) == head
@@ -23,12 +25,14 @@ def test_both_names_lead_back_to_the_head(head: HeadId) -> None:
     assert eval(repr(head).replace("HeadId(", "HeadId.parse(")) == head
 
 
+@unhurried
 @given(heads, heads)
 def test_names_differ_where_heads_differ(one: HeadId, other: HeadId) -> None:
     assert (one == other) == (str(one) == str(other)) == (one.short == other.short)
     assert (one == other) <= (hash(one) == hash(other))
 
 
+@unhurried
 @given(st.sampled_from(SITES), counts, counts)
 def test_the_names_are_spelled_out_from_the_parts(site: tuple[str, str, str], layer: int, index: int) -> None:
     stack, kind, letter = site
@@ -53,6 +57,7 @@ def test_a_bad_name_is_told_how_to_write_one(name: str) -> None:
     assert "encoder.1.self.2 or E1H2" in caught.value.advice[0]
 
 
+@unhurried
 @given(st.text(max_size=12))
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:

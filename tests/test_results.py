@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.statistics import Share
+
+unhurried = settings(deadline=None)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ weathers = st.builds(
 )
 
 
+@unhurried
 @given(weathers)
 def test_a_result_round_trips(weather: Weather) -> None:
     text = weather.to_json()
@@ -55,6 +58,7 @@ def test_a_result_round_trips(weather: Weather) -> None:
     assert Weather.from_json(text).to_json() == text
 
 
+@unhurried
 @given(weathers)
 def test_the_json_is_plain_and_names_kind_and_version(weather: Weather) -> None:
     data = json.loads(weather.to_json())

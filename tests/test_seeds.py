@@ -6,20 +6,23 @@ import subprocess
 import sys
 
 import numpy as np
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headcount.seeds import integer, stream
 
+unhurried = settings(deadline=None)
 keys = st.tuples(st.integers(0, 2**32), st.text(max_size=8), st.integers(0, 2**32))
 
 
+@unhurried
 @given(keys)
 def test_the_same_key_gives_the_same_stream(key: tuple[int, str, int]) -> None:
     assert integer(*key) == integer(*key)
     assert stream(*key).bytes(32) == stream(*key).bytes(32)
 
 
+@unhurried
 @given(keys, keys)
 def test_different_keys_give_different_streams(one: tuple[int, str, int], other: tuple[int, str, int]) -> None:
     assume(one != other and "/" not in one[1] + other[1])
@@ -27,6 +30,7 @@ def test_different_keys_give_different_streams(one: tuple[int, str, int], other:
     assert stream(*one).bytes(32) != stream(*other).bytes(32)
 
 
+@unhurried
 @given(keys)
 def test_a_seed_fits_a_signed_64_bit_integer(key: tuple[int, str, int]) -> None:
     assert 0 <= integer(*key) < 2**63

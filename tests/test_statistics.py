@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from headcount.statistics import Share
 
+unhurried = settings(deadline=None)
 trials = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 
+@unhurried
 @given(trials, st.floats(0.01, 0.999))
 def test_the_interval_is_scipys(trial: tuple[int, int], confidence: float) -> None:
     share = Share.of(*trial, confidence)
@@ -20,6 +22,7 @@ def test_the_interval_is_scipys(trial: tuple[int, int], confidence: float) -> No
     assert (share.low, share.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-12)
 
 
+@unhurried
 @given(trials)
 def test_the_interval_holds_the_rate_and_stays_a_share(trial: tuple[int, int]) -> None:
     share = Share.of(*trial)
@@ -28,6 +31,7 @@ def test_the_interval_holds_the_rate_and_stays_a_share(trial: tuple[int, int]) -
     assert share.low < share.high
 
 
+@unhurried
 @given(trials)
 def test_doubt_mirrors_when_right_and_wrong_trade_places(trial: tuple[int, int]) -> None:
     right, wrong = Share.of(*trial), Share.of(trial[1] - trial[0], trial[1])

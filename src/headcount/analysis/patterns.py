@@ -95,7 +95,7 @@ def average_patterns(run: Run, split: str) -> AttentionPatterns:
             source, fed = torch.from_numpy(part.source).to(device), torch.from_numpy(part.fed).to(device)
             run.model(source, fed, weights=weights)
             for site, w in weights.items():
-                w = w.double().cpu()
+                w = w.cpu().double()
                 first, second = sums.get(site, (torch.zeros(()), torch.zeros(())))
                 sums[site] = first + w.sum(dim=0), second + (w * w).sum(dim=0)
     n = len(batch)

@@ -25,9 +25,10 @@ class Learned(Encoding):
         self, x: Float[Tensor, "batch length d_model"], ids: Int[Tensor, " length"]
     ) -> Float[Tensor, "batch length d_model"]:
         """X + row(ids)."""
-        if int(ids.max()) >= self.n_positions:
+        last = int(ids.max())
+        if last >= self.n_positions:
             raise InputError(
-                f"position {int(ids.max())} is past the end of a learned table of {self.n_positions} rows",
+                f"position {last} is past the end of a learned table of {self.n_positions} rows",
                 "train with a larger --n-positions, or use --encoding sinusoidal",
             )
         return x + self.rows(ids)

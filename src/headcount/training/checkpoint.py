@@ -67,10 +67,12 @@ def _restore(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     device = next(state.model.parameters()).device
     state.average = {name: tensor.to(device) for name, tensor in _under("average.", tensors).items()}
     state.hard = tensors["hard"].numpy().copy()
-    moments = _under("optimizer.", tensors)
-    for name, parameter in state.model.named_parameters():
-        found = {key: moments[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
-        state.optimizer.state[parameter] = {key: moment.to(device) for key, moment in found.items()}
+    moments, packed = _under("optimizer.", tensors), state.optimizer.state_dict()
+    packed["state"] = {
+        i: {key: moments[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+        for i, (name, _) in enumerate(state.model.named_parameters())
+    }
+    state.optimizer.load_state_dict(packed)  # knows which of them belong on the device
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ class TrainingConfig:
     """Highest learning rate."""
     schedule: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
     """Course of the learning rate."""
-    warmup: Share = 0.3
+    warmup: Share = 0.2
     """Share of the steps in which the learning rate rises."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """AdamW's weight decay."""
