@@ -103,3 +103,9 @@ def test_a_damaged_result_says_where(changes: dict[str, object]) -> None:
     with pytest.raises(InputError, match="this Weather is damaged") as caught:
         Weather.from_json(tampered(**changes))
     assert next(iter(changes)) in caught.value.what
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null"])
+def test_text_that_is_no_object_is_an_input_error(text: str) -> None:
+    with pytest.raises(InputError):
+        Result.from_json(text)

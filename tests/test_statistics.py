@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,3 +61,9 @@ def test_what_is_no_share_is_refused(correct: int, n: int) -> None:
 def test_a_share_reads_as_percent_with_its_doubt() -> None:
     assert str(Share.of(809_998, 810_000)) == "100.00% [100.00%, 100.00%], n=810,000"
     assert str(Share.of(98, 100)) == "98.00% [93.00%, 99.45%], n=100"
+
+
+@pytest.mark.parametrize("confidence", [-0.5, 0.0, 1.0, 1.5, math.nan])
+def test_a_confidence_that_is_none_is_refused(confidence: float) -> None:
+    with pytest.raises(ValueError, match="confidence"):
+        Share.of(5, 10, confidence)

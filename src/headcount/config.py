@@ -34,17 +34,23 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
     """Make a frozen settings class that refuses unknown names and impossible values."""
-    rules = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    # Defaults are checked too: 4 heads are a fault once d_model is 30.
+    rules = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True)
     made: type[T] = checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)  # type: ignore[assignment]
     return made
 
 
 def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Check every section against its class; one `ConfigError` tells all faults of all sections."""
-    parsed, faults = {}, []
+    parsed: dict[str, Any] = {}
+    faults: list[Fault] = []
     for section, cls in classes.items():
+        given = sections.get(section, {})
+        if not isinstance(given, Mapping):
+            faults.append(Fault(section, given, "should be a table of settings"))
+            continue
         try:
-            parsed[section] = adapter(cls).validate_python(dict(sections.get(section, {})))
+            parsed[section] = adapter(cls).validate_python(dict(given))
         except ValidationError as error:
             faults += [_fault(section, cls, detail) for detail in error.errors()]
     if faults:

@@ -17,8 +17,8 @@ from headcount.errors import InputError
 
 _LETTERS = {("encoder", "self"): "E", ("decoder", "self"): "D", ("decoder", "cross"): "X", ("layer", "self"): "L"}
 _SITES = {letter: site for site, letter in _LETTERS.items()}
-_LONG = re.compile(r"(encoder|decoder|layer)\.(\d+)\.(self|cross)\.(\d+)")
-_SHORT = re.compile(r"([EDXL])(\d+)H(\d+)", re.IGNORECASE)
+_LONG = re.compile(r"(encoder|decoder|layer)\.(\d{1,6})\.(self|cross)\.(\d{1,6})")
+_SHORT = re.compile(r"([EDXL])(\d{1,6})H(\d{1,6})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, order=True)

@@ -31,7 +31,10 @@ class Result:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read back what `to_json` wrote."""
-        data = json.loads(text)
+        try:
+            data = dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"this is not a {cls.__name__} but {text[:40]!r}", "make it again") from error
         kind, schema = data.pop("kind", None), data.pop("schema", None)
         if (kind, schema) != (cls.__name__, cls.SCHEMA):
             raise InputError(

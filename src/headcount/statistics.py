@@ -27,6 +27,8 @@ class Share:
         """The share of `n` trials that were `correct`."""
         if not 0 <= correct <= n or n == 0:
             raise ValueError(f"{correct} of {n} is no share: there must be trials, and no more hits than trials")
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence should lie between 0 and 1, not at {confidence}")
         z = float(ndtri(0.5 + confidence / 2))
         rate = correct / n
         centre = (rate + z * z / (2 * n)) / (1 + z * z / n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -174,3 +175,13 @@ def test_a_cache_grows_in_self_attention_and_stays_in_cross_attention() -> None:
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(ValueError, match=r"n_heads \(3\) must divide d_model \(8\)"):
         MultiHeadAttention(8, 3)
+
+
+def test_a_bias_of_minus_infinity_hides_as_a_mask_does() -> None:
+    query, key, value = (torch.randn(1, 1, 2, 4) for _ in range(3))
+    bias = torch.tensor([[[[-math.inf, 0.0], [-math.inf, -math.inf]]]])
+    mask = torch.tensor([[[[True, True], [True, False]]]])
+    for chosen in (None, mask):
+        z, fused = attend(query, key, value, chosen, bias)[0], attend_fused(query, key, value, chosen, bias)
+        torch.testing.assert_close(z, fused)
+        assert (z[0, 0, 1] == 0).all()

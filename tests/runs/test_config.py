@@ -54,3 +54,9 @@ def test_presets_are_possible(name):
     assert RunConfig.build("addition", preset=[name])
     with pytest.raises(InputError, match="no preset"):
         RunConfig.build("addition", preset=[name + "x"])
+
+
+@pytest.mark.parametrize("section", [3, None, [1], "x"])
+def test_a_section_that_is_no_mapping_is_a_fault(section: object) -> None:
+    with pytest.raises(ConfigError):
+        RunConfig.from_dict({"schema": 1, "task_name": "addition", "task": section})

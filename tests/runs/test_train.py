@@ -216,7 +216,7 @@ def test_load_refuses_what_is_not_whole(tiny, tiny_run, tmp_path):
 def test_the_folder_says_all_that_is_needed(tiny_run, tiny):
     folder = tiny_run.folder
     assert RunConfig.from_dict(json.loads(folder.config_file.read_text())) == RunConfig.build("addition", **tiny)
-    assert folder.read_environment()["threads"] == 1
+    assert folder.read_environment()["device"] == "cpu"
     log = folder.read_log()
     assert [line["step"] for line in log if "loss" in line] == list(range(1, 13))
     assert [line["step"] for line in log if "free_running" in line] == [4, 8, 12]

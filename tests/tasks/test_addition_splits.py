@@ -72,15 +72,14 @@ def test_what_is_held_out_depends_on_the_split_seed_alone() -> None:
     assert ordered(one) != ordered(other)
 
 
-@pytest.mark.parametrize("block", [1, 7, 100, 8100, 10**6])
-def test_the_walk_meets_every_sum_once(block: int) -> None:
-    task = addition(digits=2, high=20, n_validation=1, n_test=1)
-    blocks = list(task.walk(block))
+@pytest.mark.parametrize(("low", "high"), [(10, 20), (0, 99), (97, 99), (10, 99)])
+def test_the_walk_meets_every_sum_once_and_answers_in_order(low: int, high: int) -> None:
+    task = addition(digits=2, low=low, high=high, n_validation=1, n_test=1)
+    blocks = list(task.walk())
     pairs = [tuple(pair) for part in blocks for pair in part.tolist()]
-    assert pairs == [(a, b) for a in range(10, 21) for b in range(10, 21)]
+    assert sorted(pairs) == [(a, b) for a in range(low, high + 1) for b in range(low, high + 1)]
     assert len(pairs) == task.domain_size
-    assert {len(part) for part in blocks[:-1]} <= {block}
-    assert 0 < len(blocks[-1]) <= block
+    assert [set(part.sum(axis=1).tolist()) for part in blocks] == [{total} for total in range(2 * low, 2 * high + 1)]
 
 
 def test_older_data_shares_nothing_between_splits() -> None:
@@ -129,3 +128,19 @@ def test_exactly_half_of_the_pairs_may_be_set_apart() -> None:
     task = addition(digits=1, n_train=7, n_validation=10, n_test=10)
     sets = [unordered(task.split(name)) for name in ("train", "validation", "test")]
     assert len(set().union(*sets)) == 27 == 55 // 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({"digits": 1}, "task.n_test"),
+        ({"digits": 2}, "task.n_test"),
+        ({"low": 990}, "task.n_test"),
+        ({"n_train": 300_000}, "task.n_test"),
+        ({"d_model": 30}, "model.n_heads"),
+    ],
+)
+def test_a_default_that_no_longer_fits_is_a_fault(settings: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.build("addition", **settings)
+    assert [fault.where for fault in caught.value.faults] == [where]

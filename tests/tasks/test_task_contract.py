@@ -110,11 +110,11 @@ def test_a_wrong_answer_is_shown_and_explained(task: Task) -> None:
 
 def test_the_walk_is_the_whole_domain(task: Task) -> None:
     if task.domain_size > 10**6:
-        first = next(task.walk(1000))
-        assert len(names(task, first)) == 1000
+        first = next(task.walk())
+        assert len(names(task, first)) == len(first)
         return
-    blocks = list(task.walk(50_000))
+    blocks = list(task.walk())
     walked = np.concatenate(blocks).reshape(task.domain_size, -1)
-    assert {len(block) for block in blocks[:-1]} <= {50_000}
+    assert all((answers == answers[0]).all() for answers in (task.encode(block).answer for block in blocks))
     assert len(np.unique(walked, axis=0)) == task.domain_size
     assert (walked == task.split("test")[0].ravel()).all(axis=1).sum() == 1

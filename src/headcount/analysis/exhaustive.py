@@ -1,29 +1,34 @@
 """Is every answer right? Not on a test set: on every example there is.
 
-One forward pass per example decides whether free-running generation is right (training/margins.py). A random sample,
-and every example found wrong, is also decoded for real; if the two ways ever disagree there is no certificate.
+One forward pass per example decides whether free-running generation is right (training/margins.py). A sample spread
+over the domain, and every example found wrong, is also decoded for real; if the two ways ever disagree there is no
+certificate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headcount.errors import CheckFailed, InputError
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.seeds import stream
-from headcount.tasks.base import Examples
+from headcount.tasks.base import Examples, Task
+from headcount.training.device import n_threads
 from headcount.training.evaluation import WrongAnswer, answer, wrong_answers
 from headcount.training.margins import margins
 
+T = TypeVar("T")
 LARGEST_DOMAIN = 100_000_000
-BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
     least, tightest = np.inf, ""
     done = 0
     with workers(run) as compute:
-        for examples, lead in compute(lambda block: (block, margins(run.model, task, block)), task.walk(BLOCK)):
+        for examples, lead in compute(lambda block: (block, margins(run.model, task, block)), task.walk()):
             wrong.append(examples[lead <= 0])
             if lead.min() < least:
                 least, tightest = float(lead.min()), task.show(examples[lead.argmin()])
@@ -67,9 +72,7 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
 
 
 def _certify(run: Run, wrong: Examples, least: float, tightest: str, sample: int) -> Certificate:
-    picked = next(run.task.walk(run.task.domain_size))
-    picked = picked[stream(0, "verify").choice(len(picked), size=min(sample, len(picked)), replace=False)]
-    decoded = np.concatenate([wrong, picked])
+    decoded = np.concatenate([wrong, *_every(run.task, max(1, run.task.domain_size // sample))])
     said = answer(run.model, run.task, decoded)
     is_right, expected = said.free_hits.all(axis=1), margins(run.model, run.task, decoded) > 0
     if (is_right != expected).any():
@@ -91,15 +94,31 @@ def _certify(run: Run, wrong: Examples, least: float, tightest: str, sample: int
     )
 
 
+def _every(task: Task, nth: int) -> Iterator[Examples]:
+    """Every nth example of the domain, so that each answer and each size of number is among them."""
+    seen = 0
+    for examples in task.walk():
+        yield examples[-seen % nth :: nth]
+        seen += len(examples)
+
+
 @contextmanager
-def workers(run: Run) -> Iterator[Callable[..., Iterator[tuple[Examples, np.ndarray]]]]:
-    """Something like `map`: on a CPU, one block per core at a time, which beats splitting each small product."""
-    threads = torch.get_num_threads()
-    if next(run.model.parameters()).device.type != "cpu" or threads == 1:
+def workers(run: Run) -> Iterator[Callable[..., Iterator[tuple[Examples, NDArray[np.float32]]]]]:
+    """Something like `map`: on a CPU, a block per core at a time, which beats splitting each small product."""
+    if next(run.model.parameters()).device.type != "cpu":
         yield map
         return
-    try:
-        with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(threads)
+    n = os.cpu_count() or 1
+    with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield lambda function, blocks: _map_ahead(pool, function, blocks, 4 * n)
+
+
+def _map_ahead(pool: Executor, function: Callable[..., T], blocks: Iterable[Examples], ahead: int) -> Iterator[T]:
+    """`pool.map` in order, but with only a few blocks in memory at a time."""
+    waiting: deque[Future[T]] = deque()
+    for block in blocks:
+        waiting.append(pool.submit(function, block))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

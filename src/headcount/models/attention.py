@@ -36,6 +36,7 @@ def attend(
     bias: Bias | None = None,
 ) -> tuple[Float[Tensor, "batch head query d_head"], Weights]:
     """The textbook: what each head's queries gather, and the weights they gathered it with."""
+    mask = _hide(mask, bias)
     score_BHQK = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         score_BHQK = score_BHQK + bias
@@ -56,6 +57,7 @@ def attend_fused(
     bias: Bias | None = None,
 ) -> Float[Tensor, "batch head query d_head"]:
     """The same z in one kernel, which takes mask and bias as a single additive term."""
+    mask = _hide(mask, bias)
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     lowest = torch.finfo(query.dtype).min
@@ -63,6 +65,14 @@ def attend_fused(
     z_BHQE = F.scaled_dot_product_attention(query, key, value, attn_mask=open_score.where(mask, lowest))
     sees_something = mask.any(dim=-1, keepdim=True)
     return z_BHQE if sees_something.all() else z_BHQE.masked_fill(~sees_something, 0.0)
+
+
+def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
+    """A bias of -inf hides a position just as a mask does."""
+    if bias is None or not bias.isneginf().any():
+        return mask
+    open_BHQK = ~bias.isneginf()
+    return open_BHQK if mask is None else mask & open_BHQK
 
 
 class KeyValueCache:
@@ -95,7 +105,7 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch query d_model"],
+        x: Float[Tensor, "#batch query d_model"],
         memory: Float[Tensor, "batch key d_model"] | None = None,
         *,
         mask: Mask | None = None,
@@ -103,9 +113,12 @@ class MultiHeadAttention(nn.Module):
         need_weights: bool = False,
         cache: KeyValueCache | None = None,
     ) -> tuple[Float[Tensor, "batch query d_model"], Weights | None]:
-        """What attention adds to the residual stream, and the weights if `need_weights`."""
-        q_BHQE = self._split(self.query(x))
+        """What attention adds to the residual stream, and the weights if `need_weights`.
+
+        One row of `x` may look at a memory of many rows, and becomes many.
+        """
         k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
+        q_BHQE = self._split(self.query(x)).expand(len(k_BHKE), -1, -1, -1)
         weights_BHQK = None
         if need_weights:
             z_BHQE, weights_BHQK = attend(q_BHQE, k_BHKE, v_BHKE, mask, bias)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headcount.heads import HeadSite
@@ -12,6 +12,8 @@ from headcount.models.attention import KeyValueCache, Mask, MultiHeadAttention
 from headcount.models.config import EncoderDecoderConfig
 
 Stream = Float[Tensor, "batch length d_model"]
+Rows = Float[Tensor, "#batch length d_model"]
+"""A stream, or one row that many rows of a memory share."""
 WeightsBySite = dict[HeadSite, Tensor]
 Caches = dict[HeadSite, KeyValueCache]
 
@@ -25,7 +27,7 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Stream, block: Callable[[Tensor], Tensor]) -> Stream:
+    def forward(self, x: Rows, block: Callable[[Tensor], Tensor]) -> Stream:
         """The stream after the block."""
         if self.pre:
             return x + self.dropout(block(self.norm(x)))
@@ -43,7 +45,7 @@ class AttentionBlock(nn.Module):
 
     def forward(
         self,
-        x: Stream,
+        x: Rows,
         memory: Float[Tensor, "batch source d_model"] | None = None,
         *,
         mask: Mask | None = None,
@@ -103,11 +105,11 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        x: Stream,
+        x: Rows,
         memory: Float[Tensor, "batch source d_model"],
         *,
         mask: Mask | None,
-        memory_mask: Mask | None,
+        memory_mask: Bool[Tensor, "#batch #head #query #source"] | None,
         weights: WeightsBySite | None,
         caches: Caches | None,
     ) -> Stream:

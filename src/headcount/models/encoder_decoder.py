@@ -51,11 +51,14 @@ class EncoderDecoder(nn.Module):
     def forward(
         self,
         source: Int[Tensor, "batch source"],
-        fed: Int[Tensor, "batch target"],
+        fed: Int[Tensor, "#batch target"],
         *,
         weights: WeightsBySite | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
-        """Logits after every fed token; a `weights` dict receives each site's attention weights."""
+        """Logits after every fed token; a `weights` dict receives each site's attention weights.
+
+        One row of fed tokens serves all sources.
+        """
         return self.decode(fed, self.encode(source, weights=weights), weights=weights)
 
     def encode(self, source: Int[Tensor, "batch source"], *, weights: WeightsBySite | None = None) -> Memory:
@@ -70,7 +73,7 @@ class EncoderDecoder(nn.Module):
 
     def decode(
         self,
-        fed: Int[Tensor, "batch target"],
+        fed: Int[Tensor, "#batch target"],
         memory: Memory,
         *,
         n_past: int = 0,

@@ -25,7 +25,7 @@ from headcount.runs.tensorboard import tensorboard_listeners
 from headcount.statistics import Share
 from headcount.training.averaging import averaged
 from headcount.training.checkpoint import TrainingState, pack, unpack
-from headcount.training.device import choose_device
+from headcount.training.device import choose_device, n_threads
 from headcount.training.loop import Listener, fit, new_state
 
 
@@ -38,16 +38,15 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
             return load(path)
     else:
         folder.require_free()
-    with folder.locked(), torch.random.fork_rng():
-        environment = _settle(folder, config)
-        _train(folder, config, environment, listeners)
+    with folder.locked(), torch.random.fork_rng(), n_threads(config.training.threads):
+        device = _settle(folder, config)["device"]
+        _train(folder, config, device, listeners)
     return load(path)
 
 
-def _train(folder: RunFolder, config: RunConfig, environment: dict[str, Any], listeners: Sequence[Listener]) -> None:
-    torch.set_num_threads(environment["threads"])
+def _train(folder: RunFolder, config: RunConfig, device: str, listeners: Sequence[Listener]) -> None:
     task, model = build(config)
-    state = new_state(model.to(environment["device"]), config.training)
+    state = new_state(model.to(device), config.training)
     log_bytes = 0
     if (checkpoint := folder.read_checkpoint()) is not None:
         log_bytes = unpack(checkpoint, state)["log_bytes"]
@@ -87,7 +86,6 @@ def _settle(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "device": str(choose_device(config.training.device)),
-        "threads": config.training.threads or torch.get_num_threads(),
     }
     folder.write_json(folder.environment_file, environment)
     write_atomically(folder.config_file, config.to_json().encode())

@@ -137,11 +137,11 @@ class Addition:
         """How many sums there are."""
         return self.splits.n_operands**2
 
-    def walk(self, block: int) -> Iterator[Examples]:
-        """Every sum there is, `block` at a time."""
-        for start in range(0, self.domain_size, block):
-            index = np.arange(start, min(start + block, self.domain_size))
-            yield self.low + np.stack(np.divmod(index, self.splits.n_operands), axis=1)
+    def walk(self) -> Iterator[Examples]:
+        """Every sum there is, those with the same answer together."""
+        for total in range(2 * self.low, 2 * self.high + 1):
+            first = np.arange(max(self.low, total - self.high), min(self.high, total - self.low) + 1)
+            yield np.stack([first, total - first], axis=1)
 
     # --- tokens -------------------------------------------------------------------------------------------------
 
@@ -216,11 +216,11 @@ class Addition:
         found = re.fullmatch(r"\s*([0-9]+)\s*\+\s*([0-9]+)\s*", text)
         if found is None:
             raise InputError(f"{text!r} is not a sum" if text.strip() else "no sum was given", allowed)
-        operands = [int(digits) for digits in found.groups()]
-        for operand in operands:
-            if not self.low <= operand <= self.high:
-                raise InputError(f"{operand} in {text.strip()!r} is outside what this model was trained on", allowed)
-        return np.array([operands])
+        operands = [digits.lstrip("0") or "0" for digits in found.groups()]
+        for digits in operands:
+            if len(digits) > self.n_columns or not self.low <= int(digits) <= self.high:
+                raise InputError(f"{digits[:20]} in {text.strip()[:40]!r} is outside what this task knows", allowed)
+        return np.array([[int(digits) for digits in operands]])
 
     @property
     def _sample(self) -> str:

@@ -86,8 +86,8 @@ class Task(Protocol):
     def encode(self, examples: Examples) -> Batch:
         """Token ids of these examples."""
 
-    def walk(self, block: int) -> Iterator[Examples]:
-        """Every example there is, a block at a time."""
+    def walk(self) -> Iterator[Examples]:
+        """Every example there is, in blocks that share one answer."""
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
         """Ways to group the examples: the name of a facet, and each example's group in it."""

@@ -46,8 +46,8 @@ class TrainingConfig:
     """Steps between checkpoints."""
     device: str = "auto"
     """auto (CUDA, then MPS, then CPU), or a PyTorch device such as cuda:1."""
-    threads: Annotated[int, Field(ge=0)] = 0
-    """CPU threads; 0 leaves it to PyTorch. Another number gives other bytes."""
+    threads: Annotated[int, Field(ge=1)] = 1
+    """CPU threads. Steps this small gain nothing from a second one; another number gives other bytes."""
 
     @field_validator("device")
     @classmethod

@@ -1,6 +1,9 @@
-"""Where to compute."""
+"""Where to compute, and with how many threads."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,3 +21,14 @@ def choose_device(asked: str) -> torch.device:
         available = ", ".join(kind for kind, available in there.items() if available)
         raise RunError(f"no device {asked!r} on this machine", f"available: {available}; or use --device auto")
     return device
+
+
+@contextmanager
+def n_threads(n: int) -> Iterator[None]:
+    """PyTorch computes with `n` threads inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

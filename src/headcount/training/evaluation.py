@@ -21,7 +21,7 @@ from headcount.results import Result
 from headcount.statistics import Share
 from headcount.tasks.base import IGNORE, Batch, Examples, Task, Tokens
 
-BLOCK = 512
+BLOCK = 256
 """Examples per forward pass: large enough to be efficient, small enough to stay in a processor's cache."""
 
 

@@ -1,0 +1,26 @@
+"""One small model of every kind."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from headcount.encodings import ENCODINGS
+from headcount.models.config import EncoderDecoderConfig
+from headcount.models.encoder_decoder import EncoderDecoder
+
+
+@pytest.fixture(scope="session", params=product(["pre", "post"], ENCODINGS.names()), ids="-".join)
+def model(request: pytest.FixtureRequest) -> EncoderDecoder:
+    """Tokens 0 to 9, `+` 10, start 11, padding 12; no weight is left at 0 or 1, where a fault would not show."""
+    norm, encoding = request.param
+    shape = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 2, "n_decoder_layers": 3, "d_ff": 32, "n_positions": 16}
+    config = EncoderDecoderConfig(norm=norm, encoding=encoding, **shape)
+    torch.manual_seed(0)
+    made = EncoderDecoder(config, n_tokens=13, pad_id=12).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return made
