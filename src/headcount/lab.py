@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -29,11 +30,11 @@ class Lab:
     certificate: Certificate
 
 
-def run_lab(out: Path, *, seed: int = 0, quiet: bool = False) -> Lab:
-    """Everything on the defaults; one that was interrupted goes on where it was."""
+def run_lab(out: Path, *, seed: int = 0, quiet: bool = False, **settings: Any) -> Lab:
+    """Everything on the defaults, or with other training settings; one that was interrupted goes on where it was."""
     say = _announcer(quiet)
     say("1/3  training an adder (3-digit sums, every sum of the test set held out)")
-    run = train("addition", out=out / "addition", seed=seed, resume=True, quiet=quiet)
+    run = train("addition", out=out / "addition", seed=seed, resume=True, quiet=quiet, **settings)
     evaluation = evaluate(run)
     say(f"2/3  checking all {run.task.domain_size:,} sums")
     certificate = verify(run, quiet=quiet)

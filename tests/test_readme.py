@@ -1,0 +1,32 @@
+"""What the README shows works as shown."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from headcount.cli._main import _parser
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.slow
+def test_the_python_example_runs(in_tmp, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines()[-2:] == ["1188", "torch.Size([4, 7])"]
+    assert Path("runs/mine/figures/curves.png").exists()
+
+
+def test_the_shell_examples_are_possible():
+    commands = [line.strip() for line in README.read_text().splitlines() if line.startswith("    headcount ")]
+    assert len(commands) >= 5
+    for command in commands:
+        _, unknown = _parser().parse_known_args(shlex.split(command, comments=True)[1:])
+        assert not unknown, command
+
+
+def test_its_pictures_and_links_are_there():
+    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
+        assert (README.parent / target).exists(), target
