@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
 WORKERS ?= 2
 SAMPLE := src/headcount/samples/addition
-SAMPLE_SEED := 0
+SAMPLE_SEED := 1
 
 .PHONY: lab test check bench sample format clean
 
