@@ -20,18 +20,19 @@ from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.runs.train import train_run
 from headcount.seeds import stream
+from headcount.training.device import n_threads
 
 STEPS, ROUNDS = 200, 5
 
 
 def measure() -> Iterator[dict[str, Any]]:
     """Seconds of processor time per step."""
-    torch.set_num_threads(1)
     config = RunConfig.build("addition", steps=STEPS, eval_every=10 * STEPS, target=None, threads=1)
     ours, bare = [], []
-    for _ in range(ROUNDS):
-        ours.append(_ours(config))
-        bare.append(_bare(config))
+    with n_threads(1):
+        for _ in range(ROUNDS):
+            ours.append(_ours(config))
+            bare.append(_bare(config))
     ratio = statistics.median(ours) / statistics.median(bare)
     yield {
         "question": f"a training step of ours, against a bare loop ({STEPS} steps, median of {ROUNDS}, 1 thread)",

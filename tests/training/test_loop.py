@@ -93,13 +93,13 @@ def test_divergence_is_an_error_not_a_result(tiny):
 
 
 def test_the_average_is_the_running_average(tiny):
-    config, task, state = start(tiny, averaging=0.9, steps=4)
-    seen = []
-    fit(state, task, config.training, 0, asked_to_stop=lambda: seen.append(weights(state)) or False)
-    expected = seen[0]
-    for step, now in enumerate(seen):
-        decay = min(0.9, (1 + step) / (10 + step))
-        expected = {name: decay * expected[name] + (1 - decay) * now[name] for name in now}
+    config, task, state = start(tiny, averaging=0.9, steps=27)
+    seen = {}
+    fit(state, task, config.training, 0, asked_to_stop=lambda: bool(seen.update({state.step: weights(state)})))
+    expected = seen[5]
+    for step in range(5, 28, 5):
+        decay = min(0.9, (1 + step) / (10 + step)) ** 5
+        expected = {name: decay * expected[name] + (1 - decay) * seen[step][name] for name in expected}
     own = weights(state)
     with averaged(state):
         for name, tensor in state.model.state_dict().items():

@@ -33,11 +33,9 @@ class TensorBoard:
         self._writer = SummaryWriter(str(path), purge_step=step + 1)
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Loss and learning rate."""
-        first = last_step - len(losses) + 1
-        for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
-            self._writer.add_scalar("loss", loss, step)
-            self._writer.add_scalar("learning rate", rate, step)
+        """Mean loss since the last report, and the learning rate; `log.jsonl` has every step's."""
+        self._writer.add_scalar("loss", sum(losses) / len(losses), last_step)
+        self._writer.add_scalar("learning rate", rates[-1], last_step)
 
     def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
         """Both exact-match rates."""

@@ -42,7 +42,7 @@ class TrainingConfig:
     """How many evaluations in a row must meet the target."""
     eval_every: Count = 100
     """Steps between evaluations."""
-    checkpoint_every: Count = 100
+    checkpoint_every: Count = 200
     """Steps between checkpoints."""
     device: str = "auto"
     """auto (CUDA, then MPS, then CPU), or a PyTorch device such as cuda:1."""

@@ -82,9 +82,9 @@ def fit(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
         optimizer.step()
+        state.step += 1
         update_average(state, config.averaging)
 
-        state.step += 1
         losses.append(loss.detach())
         stopping = asked_to_stop()
         is_last = state.step == config.steps or stopping

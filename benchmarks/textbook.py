@@ -1,0 +1,63 @@
+"""Our weights in a forward pass written as the exercise's solutions write it.
+
+Masks are always made and applied, attention weights are always computed, and generation runs the whole model again
+on the source and on all that was said, for every token.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from headcount.models.attention import MultiHeadAttention
+from headcount.models.blocks import AttentionBlock, FeedForward
+from headcount.models.encoder_decoder import EncoderDecoder
+
+
+def attention(module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+    """Scaled dot product with a 0/1 mask."""
+    batch, heads = len(x), module.n_heads
+    q = module.query(x).view(batch, -1, heads, x.shape[-1] // heads).transpose(1, 2)
+    k = module.key(source).view(batch, -1, heads, x.shape[-1] // heads).transpose(1, 2)
+    v = module.value(source).view(batch, -1, heads, x.shape[-1] // heads).transpose(1, 2)
+    scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
+    weights = torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1)
+    z = torch.matmul(weights, v).transpose(1, 2).contiguous().view(batch, -1, x.shape[-1])
+    return module.output(z)
+
+
+def forward(model: EncoderDecoder, source: Tensor, fed: Tensor) -> Tensor:
+    """Logits of a pre-LN model."""
+    source_mask = (source != model.pad_id).unsqueeze(1).unsqueeze(2)
+    causal = torch.tril(torch.ones(fed.shape[1], fed.shape[1])).unsqueeze(0).unsqueeze(0)
+    x = model.source_positions.embed(model.source_tokens(source), torch.arange(source.shape[1]))
+    for layer in model.encoder:
+        x = _attend(layer.self_attention, x, None, source_mask)
+        x = _think(layer.feed_forward, x)
+    memory = model.encoder_norm(x)
+    x = model.target_positions.embed(model.target_tokens(fed), torch.arange(fed.shape[1]))
+    for layer in model.decoder:
+        x = _attend(layer.self_attention, x, None, causal)
+        x = _attend(layer.cross_attention, x, memory, source_mask)
+        x = _think(layer.feed_forward, x)
+    return model.to_logits(model.decoder_norm(x))
+
+
+@torch.no_grad()
+def generate(model: EncoderDecoder, source: Tensor, first: int, n_tokens: int) -> Tensor:
+    """Greedy decoding without a cache."""
+    said = torch.full((len(source), 1), first)
+    for _ in range(n_tokens):
+        said = torch.cat([said, forward(model, source, said)[:, -1:].argmax(dim=-1)], dim=1)
+    return said[:, 1:]
+
+
+def _attend(block: AttentionBlock, x: Tensor, memory: Tensor | None, mask: Tensor) -> Tensor:
+    normed = block.residual.norm(x)
+    return x + attention(block.attention, normed, normed if memory is None else memory, mask)
+
+
+def _think(block: FeedForward, x: Tensor) -> Tensor:
+    return x + block.layers(block.residual.norm(x))
