@@ -29,6 +29,7 @@ GOAL, LONGEST, EVERY = 0.995, 1800.0, 50
 def measure() -> Iterator[dict[str, Any]]:
     """Both recipes, over two seeds each."""
     seconds: dict[str, list[float]] = {"ours": [], "reports": []}
+    ours_met = True
     for seed in (0, 1):
         processes = {
             name: subprocess.Popen(
@@ -40,6 +41,7 @@ def measure() -> Iterator[dict[str, Any]]:
             said = json.loads(process.communicate()[0])
             print(f"  {name}, seed {seed}: {said}", file=sys.stderr, flush=True)
             seconds[name].append(said["seconds"])
+            ours_met &= said["met"] or name != "ours"
     ratio = sum(seconds["reports"]) / sum(seconds["ours"])
     yield {
         "question": f"processor time to {GOAL:.1%} free-running, against the reports' recipe (2 seeds, 1 thread each)",
@@ -47,7 +49,7 @@ def measure() -> Iterator[dict[str, Any]]:
         "other": " and ".join(f"{s:.0f} s" for s in seconds["reports"]),
         "ratio": ratio,
         "promise": "at least 6, aim 10",
-        "kept": ratio >= 6,
+        "kept": ours_met and ratio >= 6,
     }
 
 

@@ -22,8 +22,8 @@ from headcount.training.evaluation import evaluate as evaluate_model
 from headcount.views.accuracy import draw_accuracy
 from headcount.views.attention import draw_heads, draw_pages
 from headcount.views.curves import draw_curves
-from headcount.views.progress import TrainingProgress, counting
-from headcount.views.style import save
+from headcount.views.progress import TrainingProgress, announcer, counting
+from headcount.views.style import png
 
 
 def train(
@@ -43,13 +43,19 @@ def train(
     another run instead of the defaults. The default folder is `runs/TASK-SEED`.
     """
     base = RunFolder(_config_folder(config)).read_config() if config else None
-    path = Path(out) if out else Path("runs") / f"{task}-{seed or 0}"
-    if resume and RunFolder(path).holds_a_run:
-        base = RunFolder(path).read_config()
     wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
+    path = Path(out) if out else Path("runs") / f"{task}-{wanted.seed}"
+    say = announcer(quiet)
+    if resume and RunFolder(path).holds_a_run:
+        # What was not asked for now stays as it was asked for then.
+        base = base or RunFolder(path).read_config()
+        wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
+        say(f"{path} is finished already" if RunFolder(path).is_finished else f"going on with {path}")
+    elif resume:
+        say(f"nothing to resume in {path}: starting anew")
     with TrainingProgress(wanted.training.steps, wanted.training.batch_size, quiet=quiet) as progress:
         run = train_run(wanted, path, resume=resume, listeners=[progress])
-    save(draw_curves(run.folder.read_log(), f"Training of {run.name}"), run.output.figure("curves.png"))
+    run.output.write_figure("curves.png", png(draw_curves(run.folder.read_log(), f"Training of {run.name}")))
     evaluate(run)
     return run
 
@@ -59,13 +65,14 @@ def evaluate(run: str | Path | Run, split: str = "test") -> Evaluation:
     run = _loaded(run)
     evaluation = evaluate_model(run.model, run.task, split, run.digest)
     run.output.write_result(f"evaluation-{split}", evaluation)
-    save(draw_accuracy(evaluation, f"{run.name} on its {split} set"), run.output.figure(f"accuracy-{split}.png"))
+    run.output.write_figure(f"accuracy-{split}.png", png(draw_accuracy(evaluation, f"{run.name} on its {split} set")))
     return evaluation
 
 
 def verify(run: str | Path | Run, *, quiet: bool = False) -> Certificate:
     """Check every example there is."""
     run = _loaded(run)
+    run.output.require_writable()
     with counting("checking", quiet=quiet) as progress:
         certificate = check_every_example(run, progress=progress)
     run.output.write_result("certificate", certificate)
@@ -90,8 +97,11 @@ def show_heads(run: str | Path | Run, on: str | None = None, *, split: str = "te
     patterns = patterns_on(run, on) if on is not None else average_patterns(run, split)
     name = f"heads-{patterns.example}" if patterns.example else f"heads-{split}"
     data = run.output.write_result(name, patterns)
-    folder = run.output.figure(f"{name}/page.png").parent
-    return HeadsShown(patterns, data, draw_pages(patterns, folder), draw_heads(patterns, folder))
+    pages, heads = (
+        [run.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
+        for figures in (draw_pages(patterns), draw_heads(patterns))
+    )
+    return HeadsShown(patterns, data, pages, heads)
 
 
 def _loaded(run: str | Path | Run) -> Run:

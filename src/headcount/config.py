@@ -22,10 +22,12 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from headcount.errors import ConfigError, Fault
+from headcount.registry import Registry
 
 T = TypeVar("T")
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
@@ -38,6 +40,21 @@ def config(cls: type[T]) -> type[T]:
     rules = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True)
     made: type[T] = checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)  # type: ignore[assignment]
     return made
+
+
+@dataclasses.dataclass(frozen=True)
+class PartOf:
+    """Marks a setting that names a part of a registry: `Annotated[str, PartOf(ENCODINGS)]`."""
+
+    registry: Registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, name: str) -> str:
+        if name not in self.registry.names():
+            raise ValueError(suggestion(name, self.registry.names()))
+        return name
 
 
 def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def test_all_faults_of_all_sections_are_told_at_once():
     assert "6 faults" in text
     assert "must divide d_model (128): 1, 2, 4" in text
     assert "did you mean 'n_heads'?" in text
-    assert "learned, sinusoidal" in text
+    assert "did you mean 'sinusoidal'?" in text
 
 
 @pytest.mark.parametrize("task", TASKS.names())

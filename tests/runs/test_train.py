@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+import torch
 
 from headcount.errors import CheckpointError, HeadcountError, Interrupted, RunError
-from headcount.runs import storage
+from headcount.runs import storage, train
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import load
@@ -96,6 +98,58 @@ def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_pat
     crashed = train_run(config, tmp_path / "crashed", resume=True)
     assert crashed.digest == whole.digest
     assert crashed.folder.log_file.read_bytes() == whole.folder.log_file.read_bytes()
+
+
+def test_what_is_kept_is_the_average(tiny, tmp_path, monkeypatch):
+    states = []
+    fit = train.fit
+    monkeypatch.setattr(train, "fit", lambda state, *args, **more: states.append(state) or fit(state, *args, **more))
+    run = train_run(RunConfig.build("addition", **tiny | {"averaging": 0.9}), tmp_path / "run")
+    (state,) = states
+    kept = safetensors.torch.load_file(run.folder.weights_file)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in state.average.items())
+    assert any(not torch.equal(kept[name], tensor) for name, tensor in state.model.state_dict().items())
+
+
+def test_a_kill_between_the_first_two_files(tiny, tmp_path):
+    config = RunConfig.build("addition", **tiny)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(config.to_json())
+    assert train_run(config, tmp_path / "run", resume=True).digest == train_run(config, tmp_path / "whole").digest
+
+
+def test_a_kill_after_the_manifest_leaves_no_checkpoints(tiny_run, tmp_path):
+    copy = RunFolder(Path(shutil.copytree(tiny_run.folder.path, tmp_path / "copy")))
+    copy.write_checkpoint(9, b"left over")
+    train_run(tiny_run.config, copy.path, resume=True)
+    assert not copy.checkpoints()
+
+
+def test_a_device_that_is_gone_is_told(tiny, tmp_path):
+    config = RunConfig.build("addition", **tiny)
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "run", listeners=[StopAt(8)])
+    RunFolder(tmp_path / "run").write_json(tmp_path / "run" / "environment.json", {"device": "cuda:7"})
+    with pytest.raises(RunError, match="no device 'cuda:7'"):
+        train_run(config, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("name", ["config.json", "manifest.json"])
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"3", b"\xff\xfe", b'{"schema": 1}'])
+def test_damaged_descriptions_are_told(tiny_run, tmp_path, name, text):
+    copy = Path(shutil.copytree(tiny_run.folder.path, tmp_path / "copy"))
+    (copy / name).write_bytes(text)
+    with pytest.raises(HeadcountError):
+        load(copy)
+
+
+def test_an_edited_config_is_noticed(tiny_run, tmp_path):
+    copy = Path(shutil.copytree(tiny_run.folder.path, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    config["task"]["least_first"] = True
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match="not what this run wrote"):
+        load(copy)
 
 
 def test_resume_before_anything_was_saved_starts_anew(tiny, tmp_path):

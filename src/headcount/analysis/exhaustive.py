@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 from headcount.errors import CheckFailed, InputError
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.tasks.base import Examples, Task
+from headcount.tasks.base import Examples
 from headcount.training.device import n_threads
-from headcount.training.evaluation import WrongAnswer, answer, wrong_answers
+from headcount.training.evaluation import WrongAnswer, answer, evaluating, wrong_answers
 from headcount.training.margins import margins
 
 T = TypeVar("T")
 LARGEST_DOMAIN = 100_000_000
+DECODED_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -57,49 +58,55 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
             f"{total:,} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
             "measure it on its test set instead: headcount evaluate",
         )
-    wrong: list[Examples] = []
+    nth, done, wrong, right = max(1, total // sample), 0, [], []
     least, tightest = np.inf, ""
-    done = 0
-    with workers(run) as compute:
+    with evaluating(run.model), workers(run) as compute:
         for examples, lead in compute(lambda block: (block, margins(run.model, task, block)), task.walk()):
+            if np.isnan(lead).any():
+                raise CheckFailed(f"{run.name} answers with numbers that are not numbers", "its weights are useless")
+            picked = np.arange(len(examples)) % nth == -done % nth
             wrong.append(examples[lead <= 0])
+            right.append(examples[picked & (lead > 0)])
             if lead.min() < least:
                 least, tightest = float(lead.min()), task.show(examples[lead.argmin()])
             done += len(examples)
             if progress:
                 progress(done, total)
-    return _certify(run, np.concatenate(wrong), least, tightest, sample)
-
-
-def _certify(run: Run, wrong: Examples, least: float, tightest: str, sample: int) -> Certificate:
-    decoded = np.concatenate([wrong, *_every(run.task, max(1, run.task.domain_size // sample))])
-    said = answer(run.model, run.task, decoded)
-    is_right, expected = said.free_hits.all(axis=1), margins(run.model, run.task, decoded) > 0
-    if (is_right != expected).any():
-        example = run.task.show(decoded[(is_right != expected).argmax()])
-        raise CheckFailed(
-            f"one forward pass and real decoding disagree on {int((is_right != expected).sum())} of {len(decoded)} "
-            f"examples, {example} first: there can be no certificate",
-            "this is a fault in the pipeline, not in the model's arithmetic: please report it",
-        )
+    said = _decode_for_real(run, np.concatenate(wrong), np.concatenate(right), progress)
     return Certificate(
         run=run.name,
         model=run.digest,
-        total=run.task.domain_size,
-        errors=len(wrong),
-        wrong=wrong_answers(run.task, wrong, said.free[: len(wrong)]),
-        least_margin=None if len(wrong) else least,
+        total=total,
+        errors=sum(map(len, wrong)),
+        wrong=said,
+        least_margin=None if said else least,
         tightest=tightest,
-        decoded=len(decoded),
+        decoded=len(said) + sum(map(len, right)),
     )
 
 
-def _every(task: Task, nth: int) -> Iterator[Examples]:
-    """Every nth example of the domain, so that each answer and each size of number is among them."""
-    seen = 0
-    for examples in task.walk():
-        yield examples[-seen % nth :: nth]
-        seen += len(examples)
+def _decode_for_real(
+    run: Run, wrong: Examples, right: Examples, progress: Callable[[int, int], None] | None
+) -> tuple[WrongAnswer, ...]:
+    """Decode what was found wrong and a sample of what was found right; each must come out as it was found."""
+    found: list[WrongAnswer] = []
+    total = run.task.domain_size
+    everything = np.concatenate([wrong, right])
+    for i in range(0, len(everything), DECODED_AT_ONCE):
+        part = everything[i : i + DECODED_AT_ONCE]
+        said = answer(run.model, run.task, part).free
+        is_right = (said == run.task.encode(part).answer).all(axis=1)
+        expected = np.arange(i, i + len(part)) >= len(wrong)
+        if (is_right != expected).any():
+            example = run.task.show(part[(is_right != expected).argmax()])
+            raise CheckFailed(
+                f"one forward pass and real decoding disagree on {example}: there can be no certificate",
+                "this is a fault in the pipeline, not in the model's arithmetic: please report it",
+            )
+        found += wrong_answers(run.task, part[~is_right], said[~is_right])
+        if progress:
+            progress(total + i + len(part), total + len(everything))
+    return tuple(found)
 
 
 @contextmanager
@@ -108,7 +115,7 @@ def workers(run: Run) -> Iterator[Callable[..., Iterator[tuple[Examples, NDArray
     if next(run.model.parameters()).device.type != "cpu":
         yield map
         return
-    n = os.cpu_count() or 1
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield lambda function, blocks: _map_ahead(pool, function, blocks, 4 * n)
 

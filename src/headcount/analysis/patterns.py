@@ -13,7 +13,7 @@ from torch import Tensor
 from headcount.heads import HeadSite
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.training.evaluation import BLOCK, evaluating
+from headcount.training.evaluation import evaluating, in_blocks, on_device
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -90,10 +90,9 @@ def average_patterns(run: Run, split: str) -> AttentionPatterns:
     batch = task.encode(task.split(split))
     sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
     with evaluating(run.model) as device:
-        for i in range(0, len(batch), BLOCK):
-            part, weights = batch[i : i + BLOCK], dict[HeadSite, Tensor]()
-            source, fed = torch.from_numpy(part.source).to(device), torch.from_numpy(part.fed).to(device)
-            run.model(source, fed, weights=weights)
+        for part in in_blocks(batch):
+            weights: dict[HeadSite, Tensor] = {}
+            run.model(*on_device(device, part.source, part.fed), weights=weights)
             for site, w in weights.items():
                 w = w.cpu().double()
                 first, second = sums.get(site, (torch.zeros(()), torch.zeros(())))

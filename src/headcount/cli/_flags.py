@@ -11,6 +11,8 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+from headcount.config import PartOf
+
 _TITLES = {"task": "data", "model": "model", "training": "training"}
 
 
@@ -38,6 +40,7 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> No
         )
         return
     choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
+    choices += [name for mark in field.metadata if isinstance(mark, PartOf) for name in mark.registry.names()]
     hint = f" One of: {', '.join(choices)}." if choices else ""
     default = "" if field.default is None else f" [{field.default}]"
     group.add_argument(f"--{flag}", dest=name, default=argparse.SUPPRESS, metavar="X", help=text + hint + default)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from headcount import __version__
 from headcount.cli._verb import Parser, Verb
 from headcount.config import suggestion
-from headcount.errors import HeadcountError, InputError
+from headcount.errors import HeadcountError, InputError, Interrupted
 from headcount.registry import Registry
 
 VERBS = Registry("headcount.cli")
@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unknown:
             raise _unknown(unknown[0], args.parser)
         return int(args.run(args))
+    except Interrupted as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.exit_code
     except HeadcountError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

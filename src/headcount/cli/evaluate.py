@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     out = console()
     out.print(accuracy_table(evaluation))
-    print_wrong(out, evaluation.wrong, model.output.path / "results")
-    out.print(f"figure:  {model.output.figure(f'accuracy-{args.split}.png')}")
+    print_wrong(out, evaluation.wrong, model.output.result_file(f"evaluation-{args.split}"))
+    out.print(f"figure:  {model.output.figure_file(f'accuracy-{args.split}.png')}")
     return 0
 
 

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, then say how good it is and where it is."""
     from headcount import api
+    from headcount.training.evaluation import Evaluation
     from headcount.views.accuracy import accuracy_table
 
     trained = api.train(
@@ -44,15 +45,15 @@ def run(args: argparse.Namespace) -> int:
         quiet=args.quiet,
         **given_settings(args, RunConfig.sections(args.task_name)),
     )
-    evaluation = api.evaluate(trained)
+    evaluation = trained.output.read_result("evaluation-test", Evaluation)
     if args.json:
         steps = trained.folder.read_manifest()["steps"]
         print_json({"run": trained.name, "steps": steps, "evaluation": evaluation.to_dict()})
         return 0
     out = console()
     out.print(accuracy_table(evaluation))
-    print_wrong(out, evaluation.wrong, trained.output.path / "results")
-    out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure('curves.png')}")
+    print_wrong(out, evaluation.wrong, trained.output.result_file("evaluation-test"))
+    out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}")
     out.print(f"next:    headcount verify {trained.name}")
     return 0
 

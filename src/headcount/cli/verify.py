@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(certificate.to_dict())
         return 1 if certificate.errors else 0
-    out, file = console(), model.output.path / "results" / "certificate.json"
+    out, file = console(), model.output.result_file("certificate")
     out.print(verdict(certificate))
     print_wrong(out, certificate.wrong, file)
     out.print(f"certificate: {file}")

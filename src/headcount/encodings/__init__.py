@@ -1,6 +1,6 @@
 """What a position does to the model: one encoding, one file.
 
-An encoding takes position ids, not lengths, so a task or a wrapper may choose the ids and the model never knows.
+An encoding takes position ids, not lengths: whoever calls it may choose them.
 """
 
 from headcount.registry import Registry

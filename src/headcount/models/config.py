@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from headcount.config import config
+from headcount.config import PartOf, config
 from headcount.encodings import ENCODINGS
 
 Count = Annotated[int, Field(ge=1)]
@@ -30,7 +30,7 @@ class EncoderDecoderConfig:
     """LayerNorm before each block (pre) or after the residual sum (post, as the 2017 paper)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of activations dropped in training."""
-    encoding: str = "learned"
+    encoding: Annotated[str, PartOf(ENCODINGS)] = "learned"
     """How the model knows positions."""
     n_positions: Count = 64
     """Rows of a learned position table."""
@@ -43,10 +43,3 @@ class EncoderDecoderConfig:
             allowed = [n for n in range(1, d_model + 1) if d_model % n == 0]
             raise ValueError(f"must divide d_model ({d_model}): {', '.join(map(str, allowed))}")
         return n_heads
-
-    @field_validator("encoding")
-    @classmethod
-    def _known(cls, encoding: str) -> str:
-        if encoding not in ENCODINGS.names():
-            raise ValueError(f"there are: {', '.join(ENCODINGS.names())}")
-        return encoding

@@ -20,6 +20,7 @@ from headcount.errors import ConfigError, Fault, InputError
 from headcount.models.config import EncoderDecoderConfig
 from headcount.runs.presets import PRESETS
 from headcount.tasks import TASKS
+from headcount.tasks.base import Task
 from headcount.training.config import TrainingConfig
 
 SCHEMA = 1
@@ -78,13 +79,14 @@ class RunConfig:
         """Read what `to_dict` wrote."""
         if data.get("schema") != SCHEMA:
             raise InputError(f"config of version {data.get('schema')!r}; this headcount reads version {SCHEMA}")
-        known = {"schema", "task_name", "seed", "task", "model", "training"}
-        unknown = [
-            Fault(name, value, f"no such section; {suggestion(name, sorted(known))}")
+        known = ("schema", "task_name", "seed", "task", "model", "training")
+        faults = [
+            Fault(name, value, f"no such section; {suggestion(name, known)}")
             for name, value in data.items()
             if name not in known
         ]
-        return cls._checked(data.get("task_name", ""), data.get("seed", 0), data, unknown)
+        faults += [Fault(name, None, "is missing") for name in known if name not in data]
+        return cls._checked(data.get("task_name", ""), data.get("seed", 0), data, faults)
 
     @classmethod
     def _checked(
@@ -96,6 +98,7 @@ class RunConfig:
             parsed = parse(cls.sections(task_name), settings)
         except ConfigError as error:
             raise ConfigError([*faults, *error.faults]) from error
+        faults += _too_short(TASKS.get(task_name)(parsed["task"]), parsed["model"])
         if faults:
             raise ConfigError(faults)
         return cls(task_name=task_name, seed=seed, **parsed)
@@ -116,6 +119,13 @@ class RunConfig:
         return [
             f"{name}: {ours[name]!r} here, {theirs[name]!r} asked for" for name in ours if ours[name] != theirs[name]
         ]
+
+
+def _too_short(task: Task, model: EncoderDecoderConfig) -> list[Fault]:
+    longest = max(len(task.source_positions), len(task.fed_positions))
+    if model.n_positions >= longest:
+        return []
+    return [Fault("model.n_positions", model.n_positions, f"this task has sequences of {longest}: raise n_positions")]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """The run folder.
 
-config.json         what was asked for; written first
-environment.json    what it was answered with: versions, device, threads
-log.jsonl           every step's loss, every evaluation
-checkpoint-*        the last two states of an unfinished training; the digest is in the name
-model.safetensors   the trained weights
-results/*.json      what analyses found, each naming the weights it was found on
-figures/*.png
-manifest.json       digests of the above; written last, so a folder that has one is whole
+    config.json         what was asked for; written first
+    environment.json    what it runs on: versions and device
+    log.jsonl           every step's loss, every evaluation
+    checkpoint-*        the last two states of an unfinished training; the digest is in the name
+    model.safetensors   the trained weights
+    results/*.json      what analyses found, each naming the weights it was found on
+    figures/*.png
+    tensorboard/        the log for TensorBoard, where that is installed
+    manifest.json       digests of the above; written last, so a folder that has one is whole
+
+Everything is written atomically, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from headcount.errors import CheckpointError, InputError, RunError
+from headcount.errors import CheckpointError, ConfigError, RunError
 from headcount.results import Result
 from headcount.runs.config import RunConfig
 from headcount.runs.storage import explained, write_atomically
 
 KEPT_CHECKPOINTS = 2
+R = TypeVar("R", bound=Result)
 
 
 class RunFolder:
@@ -80,7 +84,7 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except ImportError:
                 pass  # Windows: trained without the lock
-            except OSError as error:
+            except BlockingIOError as error:
                 raise RunError(f"another process is training in {self.path}", "wait for it, or stop it") from error
             yield
 
@@ -90,28 +94,48 @@ class RunFolder:
         """What was asked for."""
         if not self.holds_a_run:
             raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
-        return RunConfig.from_dict(_read_json(self.config_file))
+        try:
+            return RunConfig.from_dict(_read_json(self.config_file))
+        except ConfigError as error:
+            raise ConfigError(error.faults, f"in {self.config_file}: restore it, or start again elsewhere") from error
 
     def read_environment(self) -> dict[str, Any]:
         """What the training ran on."""
-        return dict(_read_json(self.environment_file))
+        return _read_json(self.environment_file)
 
     def write_json(self, file: Path, data: Any) -> None:
         """Write one JSON file."""
         write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
+    def result_file(self, name: str) -> Path:
+        """Where an analysis' result is kept."""
+        return self.path / "results" / f"{name}.json"
+
     def write_result(self, name: str, result: Result) -> Path:
         """Keep what an analysis found."""
-        file = self.path / "results" / f"{name}.json"
+        file = self.result_file(name)
         write_atomically(file, result.to_json().encode())
         return file
 
-    def figure(self, name: str) -> Path:
-        """Where a figure goes."""
-        file = self.path / "figures" / name
-        with explained(f"make the folder {file.parent}"):
-            file.parent.mkdir(parents=True, exist_ok=True)
+    def read_result(self, name: str, kind: type[R]) -> R:
+        """What an analysis found."""
+        with explained(f"read {self.result_file(name)}"):
+            return kind.from_json(self.result_file(name).read_text())
+
+    def figure_file(self, name: str) -> Path:
+        """Where a figure is kept."""
+        return self.path / "figures" / name
+
+    def write_figure(self, name: str, png: bytes) -> Path:
+        """Keep a figure."""
+        file = self.figure_file(name)
+        write_atomically(file, png)
         return file
+
+    def require_writable(self) -> None:
+        """Find out before long work, not after it, that its result has no place."""
+        write_atomically(self.path / "results" / ".probe", b"")
+        (self.path / "results" / ".probe").unlink()
 
     def write_manifest(self, summary: dict[str, Any]) -> None:
         """Declare the run whole."""
@@ -126,19 +150,20 @@ class RunFolder:
                 f"the run in {self.path} is not finished",
                 f"go on with it: headcount train {self.read_config().task_name} -o {self.path} --resume",
             )
-        return dict(_read_json(self.manifest_file))
+        return _read_json(self.manifest_file)
 
     def read_weights(self) -> tuple[bytes, str]:
-        """The trained weights and their digest, checked against the manifest."""
-        said = self.read_manifest()["files"][self.weights_file.name]
-        with explained(f"read {self.weights_file}"):
-            data = self.weights_file.read_bytes()
-        if digest(data) != said:
-            raise RunError(
-                f"{self.weights_file} is not what this run wrote",
-                "it is damaged or was replaced: restore it, or train again in another folder",
-            )
-        return data, said
+        """The trained weights and their digest; they and the config must be what the manifest says."""
+        digests = self.read_manifest().get("files", {})
+        for file in (self.config_file, self.weights_file):
+            with explained(f"read {file}"):
+                data = file.read_bytes()
+            if digest(data) != digests.get(file.name):
+                raise RunError(
+                    f"{file} is not what this run wrote",
+                    "it is damaged or was changed: restore it, or train again in another folder",
+                )
+        return data, digest(data)
 
     # --- log ----------------------------------------------------------------------------------------------------
 
@@ -196,10 +221,10 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _read_json(file: Path) -> Any:
+def _read_json(file: Path) -> dict[str, Any]:
     with explained(f"read {file}"):
-        text = file.read_text()
+        data = file.read_bytes()
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file} is not JSON: {error}", "restore it, or start again in another folder") from error
+        return dict(json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{file} is damaged: {error}", "restore it, or start again in another folder") from error

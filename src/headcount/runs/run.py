@@ -28,7 +28,7 @@ from headcount.runs.folder import RunFolder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
 from headcount.tasks.base import Examples, Task, Tokens
-from headcount.training.evaluation import answer, evaluating
+from headcount.training.evaluation import answer, evaluating, on_device
 
 SAMPLE = "sample:"
 
@@ -80,9 +80,9 @@ class Run:
         fed = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
         weights: dict[HeadSite, Tensor] = {}
         with evaluating(self.model) as device:
-            tensors = [torch.from_numpy(array).to(device) for array in (batch.source, fed, own)]
-            logits = self.model(tensors[0], tensors[1], weights=weights)
-            log_p = logits.log_softmax(dim=-1).gather(-1, tensors[2][..., None]).sum()
+            source_tokens, fed_tokens, own_tokens = on_device(device, batch.source, fed, own)
+            logits = self.model(source_tokens, fed_tokens, weights=weights)
+            log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum()
         by_site = {site: weights[site][0].cpu() for site in self.model.sites}
         return Reply(example[0], batch.source[0], fed[0], said[0], batch.answer[0], float(log_p.exp()), by_site)
 

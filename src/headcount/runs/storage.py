@@ -11,13 +11,14 @@ from pathlib import Path
 from headcount.errors import RunError
 
 _ADVICE = {
-    errno.ENOSPC: "the disk is full: free some space, then go on with --resume",
-    errno.EDQUOT: "the disk quota is used up: free some space, then go on with --resume",
-    errno.EROFS: "the folder is read-only: choose another with -o",
-    errno.EACCES: "writing there is not permitted: choose another folder with -o",
-    errno.EPERM: "writing there is not permitted: choose another folder with -o",
-    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another with -o",
-    errno.EEXIST: "a file of that name is in the way: choose another folder with -o",
+    errno.ENOSPC: "the disk is full: free some space, then try again (a training goes on with --resume)",
+    errno.EDQUOT: "the disk quota is used up: free some space, then try again (a training goes on with --resume)",
+    errno.EROFS: "the folder is read-only: work in another one",
+    errno.EACCES: "that is not permitted to you: work in another folder",
+    errno.EPERM: "that is not permitted to you: work in another folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another path",
+    errno.EEXIST: "a file of that name is in the way: choose another path",
+    errno.ENAMETOOLONG: "the path is too long: choose a shorter one",
 }
 
 

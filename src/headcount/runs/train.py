@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import safetensors.torch
 import torch
 
 from headcount import __version__
-from headcount.errors import HeadcountError, Interrupted
+from headcount.errors import Interrupted, RunError
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
@@ -32,19 +33,20 @@ from headcount.training.loop import Listener, fit, new_state
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
     """Train a new run in `path`, or go on with the one that is there."""
     folder = RunFolder(path)
-    if resume and folder.holds_a_run:
-        _require_same(folder, config)
-        if folder.is_finished:
-            return load(path)
-    else:
-        folder.require_free()
+    if not (resume and folder.holds_a_run):
+        folder.require_free()  # before the lock, which would make the folder
     with folder.locked(), torch.random.fork_rng(), n_threads(config.training.threads):
-        device = _settle(folder, config)["device"]
-        _train(folder, config, device, listeners)
+        if resume and folder.holds_a_run:
+            _require_same(folder, config)
+        else:
+            folder.require_free()
+        if not folder.is_finished:
+            _train(folder, config, _settle(folder, config), listeners)
+        folder.remove_checkpoints()
     return load(path)
 
 
-def _train(folder: RunFolder, config: RunConfig, device: str, listeners: Sequence[Listener]) -> None:
+def _train(folder: RunFolder, config: RunConfig, device: torch.device, listeners: Sequence[Listener]) -> None:
     task, model = build(config)
     state = new_state(model.to(device), config.training)
     log_bytes = 0
@@ -67,36 +69,37 @@ def _train(folder: RunFolder, config: RunConfig, device: str, listeners: Sequenc
     if not done:
         raise Interrupted(
             f"stopped at step {state.step:,}; everything is saved in {folder.path}",
-            f"go on with: headcount train {config.task_name} -o {folder.path} --resume",
+            f"go on with: headcount train {config.task_name} -o {shlex.quote(str(folder.path))} --resume",
         )
-    with averaged(state):
+    with averaged(state):  # serialised inside: on a CPU the tensors below are the model's own memory
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.model.state_dict().items()}
-    write_atomically(folder.weights_file, safetensors.torch.save(weights))
+        data = safetensors.torch.save(weights)
+    write_atomically(folder.weights_file, data)
     folder.write_manifest({"steps": state.step})
-    folder.remove_checkpoints()
 
 
-def _settle(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
-    """Write down what is asked and what it runs on; a resumed run keeps what it began with."""
-    if folder.holds_a_run and folder.environment_file.exists():
-        return folder.read_environment()
+def _settle(folder: RunFolder, config: RunConfig) -> torch.device:
+    """Write down what is asked and what it runs on; a resumed run keeps the device it began with."""
+    if folder.environment_file.exists():
+        return choose_device(str(folder.read_environment()["device"]))
+    device = choose_device(config.training.device)
     environment = {
         "headcount": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "device": str(choose_device(config.training.device)),
+        "device": str(device),
     }
-    folder.write_json(folder.environment_file, environment)
     write_atomically(folder.config_file, config.to_json().encode())
-    return environment
+    folder.write_json(folder.environment_file, environment)
+    return device
 
 
 def _require_same(folder: RunFolder, config: RunConfig) -> None:
     there = folder.read_config()
     differences = there.differences(config)
     if differences:
-        raise HeadcountError(
+        raise RunError(
             f"{folder.path} holds a run with other settings",
             *differences,
             "leave those flags out to go on with it, or choose another folder with -o",

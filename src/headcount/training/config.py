@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -9,7 +10,7 @@ from pydantic import Field, field_validator
 from headcount.config import config
 
 Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 @config
@@ -24,7 +25,7 @@ class TrainingConfig:
     """Highest learning rate."""
     schedule: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
     """Course of the learning rate."""
-    warmup: Share = 0.2
+    warmup: Fraction = 0.2
     """Share of the steps in which the learning rate rises."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """AdamW's weight decay."""
@@ -36,8 +37,8 @@ class TrainingConfig:
     """Decay of a running average of the weights, which is what is kept; 0 keeps the last weights."""
     hard_share: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Share of each batch taken from the training examples found hardest so far."""
-    target: Share | None = None
-    """Stop early when free-running exact match on the validation set reaches this, such as 0.995 [default: never]."""
+    target: Fraction | None = None
+    """Stop early when free-running exact match on the validation set reaches this, such as 0.995; none: never."""
     target_evaluations: Count = 3
     """How many evaluations in a row must meet the target."""
     eval_every: Count = 100
@@ -46,12 +47,12 @@ class TrainingConfig:
     """Steps between checkpoints."""
     device: str = "auto"
     """auto (CUDA, then MPS, then CPU), or a PyTorch device such as cuda:1."""
-    threads: Annotated[int, Field(ge=1)] = 1
+    threads: Count = 1
     """CPU threads. Steps this small gain nothing from a second one; another number gives other bytes."""
 
     @field_validator("device")
     @classmethod
     def _is_a_device(cls, device: str) -> str:
-        if device.split(":")[0] not in ("auto", "cpu", "cuda", "mps"):
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device):
             raise ValueError("should be auto, cpu, mps, cuda or cuda:N")
         return device

@@ -63,14 +63,24 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
         model.train(was_training)
 
 
+def in_blocks(batch: Batch) -> Iterator[Batch]:
+    """The batch, a forward pass' worth at a time."""
+    for i in range(0, len(batch), BLOCK):
+        yield batch[i : i + BLOCK]
+
+
+def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
+    """Arrays as tensors where the model is."""
+    return [torch.from_numpy(array).to(device) for array in arrays]
+
+
 def answer(model: EncoderDecoder, task: Task, examples: Examples) -> Answers:
     """Both ways of answering these examples."""
     batch, start = task.encode(examples), task.generation
     forced, free = [], []
     with evaluating(model) as device:
-        for i in range(0, len(batch), BLOCK):
-            part = batch[i : i + BLOCK]
-            source, fed = torch.from_numpy(part.source).to(device), torch.from_numpy(part.fed).to(device)
+        for part in in_blocks(batch):
+            source, fed = on_device(device, part.source, part.fed)
             memory = model.encode(source)
             forced.append(model.decode(fed, memory).argmax(dim=-1).cpu().numpy())
             free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())

@@ -20,7 +20,7 @@ from headcount.tasks.base import IGNORE, Batch, Task
 from headcount.training.averaging import averaged, update_average
 from headcount.training.checkpoint import TrainingState
 from headcount.training.config import TrainingConfig
-from headcount.training.evaluation import answer
+from headcount.training.evaluation import answer, on_device
 from headcount.training.hard import MOSTLY_RIGHT, find_hard
 from headcount.training.schedule import learning_rate
 
@@ -74,7 +74,7 @@ def fit(
 
         torch.manual_seed(integer(seed, "dropout", state.step))
         batch = _draw(state, task, config, stream(seed, "batch", state.step))
-        source, fed, labels = (torch.from_numpy(a).to(device) for a in (batch.source, batch.fed, batch.labels))
+        source, fed, labels = on_device(device, batch.source, batch.fed, batch.labels)
 
         logits = model(source, fed)
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
@@ -99,8 +99,8 @@ def fit(
         if saves:
             save(state)
         if stopping:
-            return False
-    return True
+            break
+    return state.step == config.steps or _target_met(state, config)
 
 
 def _target_met(state: TrainingState, config: TrainingConfig) -> bool:
@@ -130,10 +130,9 @@ def _evaluate(
 ) -> None:
     with averaged(state):
         forced, free = answer(state.model, task, task.split("validation")).exact
-    for listener in listeners:
-        listener.on_evaluation(state.step, forced, free)
+        for listener in listeners:
+            listener.on_evaluation(state.step, forced, free)
+        if config.hard_share and free.rate >= MOSTLY_RIGHT:
+            state.hard = find_hard(state.model, task, stream(seed, "hard", state.step), state.hard)
     if config.target is not None:
         state.targets_met = state.targets_met + 1 if free.rate >= config.target else 0
-    if config.hard_share and free.rate >= MOSTLY_RIGHT:
-        with averaged(state):
-            state.hard = find_hard(state.model, task, stream(seed, "hard", state.step), state.hard)

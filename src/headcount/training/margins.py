@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.tasks.base import Examples, Task
-from headcount.training.evaluation import BLOCK, evaluating
+from headcount.training.evaluation import evaluating, in_blocks, on_device
 
 
 def margins(model: EncoderDecoder, task: Task, examples: Examples) -> NDArray[np.float32]:
@@ -25,10 +25,8 @@ def margins(model: EncoderDecoder, task: Task, examples: Examples) -> NDArray[np
     shared = slice(1) if (batch.answer == batch.answer[0]).all() else slice(None)
     leads = []
     with evaluating(model) as device:
-        for i in range(0, len(batch), BLOCK):
-            part = batch[i : i + BLOCK]
-            arrays = part.source, part.fed[shared], part.answer[:, len(given) :]
-            source, fed, right = (torch.from_numpy(array).to(device) for array in arrays)
+        for part in in_blocks(batch):
+            source, fed, right = on_device(device, part.source, part.fed[shared], part.answer[:, len(given) :])
             logits = model(source, fed)
             lead = logits.gather(-1, right[..., None]).squeeze(-1)
             lead = lead - logits.scatter(-1, right[..., None], -torch.inf).amax(dim=-1)

@@ -50,11 +50,19 @@ def accuracy_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
         (
             _name(scores),
             f"{scores.free_running.n:,}",
-            "not asked" if scores.teacher_forced is None else percent(scores.teacher_forced),
+            _forced(scores),
             percent(scores.free_running),
         )
         for scores in _rows(evaluation)
     ]
+
+
+def _forced(scores: Scores) -> str:
+    """Teacher forcing may ask for fewer than there are, or for none."""
+    if scores.teacher_forced is None:
+        return "not asked"
+    fewer = scores.teacher_forced.n < scores.free_running.n
+    return percent(scores.teacher_forced) + (f", n={scores.teacher_forced.n:,}" if fewer else "")
 
 
 def percent(share: Share) -> str:

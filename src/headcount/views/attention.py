@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from headcount.views.style import SEQUENTIAL, save
+from headcount.views.style import SEQUENTIAL
 
 if TYPE_CHECKING:
     from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
@@ -22,18 +21,14 @@ _KINDS = {
 }
 
 
-def draw_pages(patterns: AttentionPatterns, folder: Path) -> list[Path]:
-    """One page per kind of site."""
-    return [save(draw_page(patterns, *kind), folder / f"{'-'.join(kind)}.png") for kind in _kinds(patterns)]
+def draw_pages(patterns: AttentionPatterns) -> dict[str, Figure]:
+    """One page per kind of site, by name."""
+    return {"-".join(kind): draw_page(patterns, *kind) for kind in _kinds(patterns)}
 
 
-def draw_heads(patterns: AttentionPatterns, folder: Path) -> list[Path]:
-    """One heat map per head."""
-    return [
-        save(draw_head(patterns, site, head), folder / f"{head.head}.png")
-        for site in patterns.sites
-        for head in site.heads
-    ]
+def draw_heads(patterns: AttentionPatterns) -> dict[str, Figure]:
+    """One heat map per head, by name."""
+    return {head.head: draw_head(patterns, site, head) for site in patterns.sites for head in site.heads}
 
 
 def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from headcount.statistics import Share
@@ -20,10 +20,9 @@ LINE_EVERY = 10.0
 def _bar(console: Console, *columns: TextColumn) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         *columns,
-        TimeElapsedColumn(),
         TextColumn("eta"),
         TimeRemainingColumn(),
         console=console,
@@ -39,7 +38,7 @@ class TrainingProgress:
         self._steps, self._batch_size = steps, batch_size
         self._is_bar = self._console.is_terminal and not quiet
         self._progress = _bar(self._console, TextColumn("{task.fields[state]}"))
-        self._loss, self._scores = float("nan"), "not evaluated yet"
+        self._loss, self._scores = float("nan"), ""
         self._started: tuple[float, int] | None = None
         self._last_line = 0.0
 
@@ -65,28 +64,33 @@ class TrainingProgress:
 
     def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
         """Show both rates."""
-        self._scores = f"teacher-forced {teacher_forced.rate:.2%} free-running {free_running.rate:.2%}"
+        self._scores = f"forced {teacher_forced.rate:.2%}  free {free_running.rate:.2%}"
         if self._is_bar:
             self._progress.update(self._task, state=self._state(step))
         else:
             self._print_line(step)
 
     def _state(self, step: int) -> str:
-        return f"loss {self._loss:.4f}  {self._scores}  {self._speed(step):,.0f} examples/s"
+        speed = f"{self._speed(step):,.0f} examples/s" if self._speed(step) else ""
+        return "  ".join(filter(None, [f"loss {self._loss:.4f}", self._scores, speed]))
 
     def _print_line(self, step: int) -> None:
         self._last_line = time.monotonic()
         speed = self._speed(step)
-        left = (self._steps - step) * self._batch_size / speed if speed else float("nan")
-        self._console.print(
-            f"step {step:,}/{self._steps:,}  {self._state(step)}  eta {left:.0f} s", highlight=False, soft_wrap=True
-        )
+        eta = f"  eta {(self._steps - step) * self._batch_size / speed:.0f} s" if speed else ""
+        self._console.print(f"step {step:,}/{self._steps:,}  {self._state(step)}{eta}", highlight=False, soft_wrap=True)
 
     def _speed(self, step: int) -> float:
         if self._started is None:
             return 0.0
         seconds, first = time.monotonic() - self._started[0], self._started[1]
         return (step - first) * self._batch_size / seconds if seconds > 0 else 0.0
+
+
+def announcer(quiet: bool) -> Callable[[str], None]:
+    """Says what is going on, unless quiet."""
+    console = Console(stderr=True, quiet=quiet, highlight=False)
+    return lambda text: console.print(text, style="bold", soft_wrap=True)
 
 
 @contextmanager

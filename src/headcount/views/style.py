@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
 
 from matplotlib.figure import Figure
 
@@ -12,7 +12,8 @@ SEQUENTIAL = "Blues"
 """Lightness falls evenly, so that a black-and-white print keeps the order."""
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG; the same data give the same bytes."""
-    figure.savefig(path, dpi=150, metadata={"Software": None})
-    return path
+def png(figure: Figure) -> bytes:
+    """A figure as PNG; the same data give the same bytes."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=150, metadata={"Software": None})
+    return data.getvalue()
