@@ -14,8 +14,8 @@ from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.runs.config import RunConfig
-from headcount.runs.folder import RunFolder
-from headcount.runs.run import Run, load
+from headcount.runs.folder import RunFolder, read_config
+from headcount.runs.run import Run, load, locate
 from headcount.runs.train import train_run
 from headcount.training.evaluation import Evaluation
 from headcount.training.evaluation import evaluate as evaluate_model
@@ -31,7 +31,7 @@ def train(
     *,
     out: str | Path | None = None,
     seed: int | None = None,
-    preset: Sequence[str] = (),
+    preset: str | Sequence[str] = (),
     config: str | Path | None = None,
     resume: bool = False,
     quiet: bool = False,
@@ -42,7 +42,7 @@ def train(
     `settings` are those of `headcount train --help` (`n_heads=2`); `config` begins from the folder or file of
     another run instead of the defaults. The default folder is `runs/TASK-SEED`.
     """
-    base = RunFolder(_config_folder(config)).read_config() if config else None
+    base = _settings_of(config) if config else None
     wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
     path = Path(out) if out else Path("runs") / f"{task}-{wanted.seed}"
     say = announcer(quiet)
@@ -108,6 +108,5 @@ def _loaded(run: str | Path | Run) -> Run:
     return run if isinstance(run, Run) else load(run)
 
 
-def _config_folder(config: str | Path) -> Path:
-    path = Path(config)
-    return path.parent if path.is_file() else path
+def _settings_of(config: str | Path) -> RunConfig:
+    return read_config(Path(config)) if Path(config).is_file() else locate(config).read_config()

@@ -87,6 +87,15 @@ def test_another_runs_settings_can_be_repeated(tiny, in_tmp, capsys):
     assert first == second
 
 
+def test_a_config_file_is_read_itself(in_tmp, capsys):
+    Path("config.json").write_text("{}")
+    Path("junk.txt").write_text("junk")
+    assert main(["train", "addition", "--config", "junk.txt"]) == 2
+    assert "junk.txt is damaged" in capsys.readouterr().err
+    assert main(["train", "addition", "--config", "sample:addition", "--steps", "0"]) == 2
+    assert "1 fault" in capsys.readouterr().err
+
+
 def test_wrong_usage_is_exit_code_2_and_says_what_to_do(in_tmp, capsys):
     assert main(["train", "addition", "--n-heads", "7", "--steps", "-1"]) == 2
     error = capsys.readouterr().err

@@ -5,6 +5,7 @@ import torch
 from headcount.errors import HeadcountError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
+from headcount.runs.train import train_run
 from headcount.training import loop
 from headcount.training.averaging import averaged
 from headcount.training.checkpoint import pack, unpack
@@ -90,6 +91,12 @@ def test_divergence_is_an_error_not_a_result(tiny):
     config, task, state = start(tiny, learning_rate=1e30, schedule="constant", clip_norm=1e30)
     with pytest.raises(HeadcountError, match=r"diverged.*\n.*--learning-rate"):
         fit(state, task, config.training, 0)
+
+
+def test_divergence_in_the_last_step_is_told_too(tiny, tmp_path):
+    settings = tiny | {"steps": 1, "learning_rate": 1e38, "schedule": "constant", "averaging": 0.0}
+    with pytest.raises(HeadcountError, match="diverged"):
+        train_run(RunConfig.build("addition", **settings), tmp_path / "run")
 
 
 def test_the_average_is_the_running_average(tiny):

@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output went away, as `| head` does; silence the flush at exit too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 def _parser() -> Parser:
@@ -57,6 +60,8 @@ def _parser() -> Parser:
 
 
 def _unknown(argument: str, parser: argparse.ArgumentParser) -> InputError:
+    if not argument.startswith("-"):
+        return InputError(f"{parser.prog} takes no further {argument!r}", f"see: {parser.prog} --help")
     known = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     flag = argument.partition("=")[0]
     return InputError(f"{parser.prog} has no {flag!r}", suggestion(flag, known), f"see: {parser.prog} --help")

@@ -13,6 +13,14 @@ SHOWN = 20
 """Wrong answers printed; the rest is in the result file."""
 
 
+class _Console(Console):
+    """Leaves a closed pipe to the command line's own handling."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would exit with code 1."""
+        raise BrokenPipeError
+
+
 def print_json(data: Any) -> None:
     """One object on one line."""
     print(json.dumps(data))
@@ -20,8 +28,8 @@ def print_json(data: Any) -> None:
 
 def console() -> Console:
     """Standard output for people; a pipe gets lines that do not wrap."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=120, soft_wrap=True)
+    out = _Console(highlight=False)
+    return out if out.is_terminal else _Console(highlight=False, width=120, soft_wrap=True)
 
 
 def wrong_table(wrong: Iterable[Any]) -> Table:

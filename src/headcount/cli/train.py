@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from shlex import quote
 
 from headcount.cli._flags import add_settings, given_settings
 from headcount.cli._output import console, print_json, print_wrong
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("--seed", type=int, metavar="N", help="decides everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=presets)
-        sub.add_argument("--config", metavar="RUN", help="begin from another run's settings")
+        sub.add_argument("--config", metavar="RUN", help="begin from the settings of another run, or of a config file")
         add_json(sub)
         add_quiet(sub)
         sub.set_defaults(parser=sub)
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     out.print(accuracy_table(evaluation))
     print_wrong(out, evaluation.wrong, trained.output.result_file("evaluation-test"))
     out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}")
-    out.print(f"next:    headcount verify {trained.name}")
+    out.print(f"next:    headcount verify {quote(trained.name)}")
     return 0
 
 

@@ -53,14 +53,14 @@ class RunConfig:
         *,
         base: RunConfig | None = None,
         seed: int | None = None,
-        preset: Sequence[str] = (),
+        preset: str | Sequence[str] = (),
         **settings: Any,
     ) -> RunConfig:
         """`base` or the defaults, then each preset in turn, then the given settings. Every fault is told at once."""
         sections = cls.sections(task_name)
         start = base.to_dict() if base else {}
         merged: Settings = {section: dict(start.get(section, {})) for section in sections}
-        for name in preset:
+        for name in [preset] if isinstance(preset, str) else preset:
             if name not in PRESETS:
                 raise InputError(f"no preset {name!r}", suggestion(name, tuple(PRESETS)))
             for section, values in PRESETS[name].settings.items():

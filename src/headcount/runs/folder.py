@@ -20,6 +20,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, TypeVar
 
 from headcount.errors import CheckpointError, ConfigError, RunError
@@ -61,7 +62,7 @@ class RunFolder:
         if self.holds_a_run:
             raise RunError(
                 f"{self.path} already holds an unfinished run",
-                "go on with it by adding --resume, choose another folder with -o, or delete it",
+                "go on with it by adding --resume, or choose another folder with -o",
             )
         with explained(f"look into {self.path}"):
             others = [p.name for p in self.path.iterdir() if p.name[0] != "."] if self.path.exists() else []
@@ -94,10 +95,7 @@ class RunFolder:
         """What was asked for."""
         if not self.holds_a_run:
             raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
-        try:
-            return RunConfig.from_dict(_read_json(self.config_file))
-        except ConfigError as error:
-            raise ConfigError(error.faults, f"in {self.config_file}: restore it, or start again elsewhere") from error
+        return read_config(self.config_file)
 
     def read_environment(self) -> dict[str, Any]:
         """What the training ran on."""
@@ -148,7 +146,7 @@ class RunFolder:
         if not self.is_finished:
             raise RunError(
                 f"the run in {self.path} is not finished",
-                f"go on with it: headcount train {self.read_config().task_name} -o {self.path} --resume",
+                f"go on with it: headcount train {self.read_config().task_name} -o {quote(str(self.path))} --resume",
             )
         return _read_json(self.manifest_file)
 
@@ -170,7 +168,11 @@ class RunFolder:
     def read_log(self) -> list[dict[str, Any]]:
         """Every line of the log."""
         with explained(f"read {self.log_file}"):
-            return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+            lines = self.log_file.read_bytes().splitlines()
+        try:
+            return [dict(json.loads(line)) for line in lines]
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{self.log_file} is damaged: {error}", "restore it, or train again elsewhere") from error
 
     def cut_log(self, n_bytes: int) -> None:
         """Forget what was logged after a checkpoint that is now gone on from."""
@@ -219,6 +221,14 @@ class RunFolder:
 def digest(data: bytes) -> str:
     """SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
+
+
+def read_config(file: Path) -> RunConfig:
+    """Settings from a file."""
+    try:
+        return RunConfig.from_dict(_read_json(file))
+    except ConfigError as error:
+        raise ConfigError(error.faults, f"in {file}") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -102,14 +102,18 @@ class Run:
 
 def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
     """A finished run from its folder, or a packaged one by `sample:NAME`."""
-    name = str(run)
-    folder = RunFolder(_sample_path(name)) if name.startswith(SAMPLE) else RunFolder(Path(run))
+    name, folder = str(run), locate(run)
     config = folder.read_config()
     weights, digest = folder.read_weights()
     task, model = build(config)
     model.load_state_dict(safetensors.torch.load(weights))
     output = RunFolder(Path("runs") / name.replace(":", "-")) if name.startswith(SAMPLE) else folder
     return Run(name, folder, output, config, task, model.to(device).eval(), digest)
+
+
+def locate(run: str | Path) -> RunFolder:
+    """The folder of a run, or of a packaged one by `sample:NAME`."""
+    return RunFolder(_sample_path(str(run)) if str(run).startswith(SAMPLE) else Path(run))
 
 
 def build(config: RunConfig) -> tuple[Task, EncoderDecoder]:

@@ -27,14 +27,16 @@ from headcount.statistics import Share
 from headcount.training.averaging import averaged
 from headcount.training.checkpoint import TrainingState, pack, unpack
 from headcount.training.device import choose_device, n_threads
-from headcount.training.loop import Listener, fit, new_state
+from headcount.training.loop import Listener, diverged, fit, new_state
 
 
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
     """Train a new run in `path`, or go on with the one that is there."""
     folder = RunFolder(path)
     if not (resume and folder.holds_a_run):
-        folder.require_free()  # before the lock, which would make the folder
+        # Before the lock, which would make the folder.
+        folder.require_free()
+        choose_device(config.training.device)
     with folder.locked(), torch.random.fork_rng(), n_threads(config.training.threads):
         if resume and folder.holds_a_run:
             _require_same(folder, config)
@@ -73,6 +75,8 @@ def _train(folder: RunFolder, config: RunConfig, device: torch.device, listeners
         )
     with averaged(state):  # serialised inside: on a CPU the tensors below are the model's own memory
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.model.state_dict().items()}
+        if not all(tensor.isfinite().all() for tensor in weights.values()):
+            raise diverged(state.step)
         data = safetensors.torch.save(weights)
     write_atomically(folder.weights_file, data)
     folder.write_manifest({"steps": state.step})
@@ -81,7 +85,7 @@ def _train(folder: RunFolder, config: RunConfig, device: torch.device, listeners
 def _settle(folder: RunFolder, config: RunConfig) -> torch.device:
     """Write down what is asked and what it runs on; a resumed run keeps the device it began with."""
     if folder.environment_file.exists():
-        return choose_device(str(folder.read_environment()["device"]))
+        return choose_device(str(folder.read_environment().get("device", config.training.device)))
     device = choose_device(config.training.device)
     environment = {
         "headcount": __version__,

@@ -126,6 +126,8 @@ class Addition:
 
     def split(self, name: str) -> Examples:
         """The `validation`, `test` or fixed `train` examples."""
+        if name not in self.splits.sets:
+            raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits.sets)}")
         return self.splits.sets[name]
 
     def draw(self, rng: np.random.Generator, n: int) -> Examples:

@@ -47,7 +47,7 @@ class TrainingConfig:
     """Steps between checkpoints."""
     device: str = "auto"
     """auto (CUDA, then MPS, then CPU), or a PyTorch device such as cuda:1."""
-    threads: Count = 1
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
     """CPU threads. Steps this small gain nothing from a second one; another number gives other bytes."""
 
     @field_validator("device")

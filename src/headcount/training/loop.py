@@ -103,6 +103,14 @@ def fit(
     return state.step == config.steps or _target_met(state, config)
 
 
+def diverged(step: int) -> HeadcountError:
+    """What to say when numbers are no longer numbers."""
+    return HeadcountError(
+        f"training diverged: by step {step} the loss or the weights are no longer numbers",
+        "start again in another folder with a lower --learning-rate or --clip-norm",
+    )
+
+
 def _target_met(state: TrainingState, config: TrainingConfig) -> bool:
     return config.target is not None and state.targets_met >= config.target_evaluations
 
@@ -117,10 +125,7 @@ def _draw(state: TrainingState, task: Task, config: TrainingConfig, rng: np.rand
 
 def _tell(listeners: Sequence[Listener], step: int, losses: list[float], rates: list[float]) -> None:
     if not np.isfinite(losses).all():
-        raise HeadcountError(
-            f"training diverged: the loss is no longer a number by step {step}",
-            "start again with a lower --learning-rate or --clip-norm",
-        )
+        raise diverged(step)
     for listener in listeners:
         listener.on_steps(step, losses, rates)
 

@@ -45,7 +45,7 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
         for axes in row:
             axes.label_outer()
     for axes in grid[-1]:
-        axes.set_xlabel("key: looked at")
+        axes.set_xlabel("key (looked at)")
     figure.colorbar(image, ax=grid, label="attention weight (each row sums to 1)", shrink=0.8)
     figure.suptitle(f"{_KINDS[stack, kind].capitalize()}: {patterns.title}", fontsize=11)
     return figure
@@ -60,7 +60,7 @@ def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern)
     for (query, key), weight in np.ndenumerate(np.array(head.weights)):
         colour = "white" if weight > 0.6 else "black"
         axes.text(key, query, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=colour)
-    axes.set_xlabel("key: looked at")
+    axes.set_xlabel("key (looked at)")
     axes.set_ylabel(_query_label(site))
     figure.colorbar(image, label="attention weight")
     figure.suptitle(f"{head.head} ({head.short})\n{patterns.title}", fontsize=10, wrap=True)
@@ -72,7 +72,7 @@ def _kinds(patterns: AttentionPatterns) -> list[tuple[str, str]]:
 
 
 def _query_label(site: SitePattern) -> str:
-    return "query: looks" if site.stack == "encoder" else "query: fed → says"
+    return "query (looks)" if site.stack == "encoder" else "query (fed → says)"
 
 
 def _heat_map(axes: Axes, site: SitePattern, head: HeadPattern, fontsize: int) -> AxesImage:
