@@ -1,7 +1,8 @@
 """Processor time to reach 99.5 % free-running exact match on held-out sums: ours against the reports' recipe.
 
 The reports': post-LN, dropout 0.1, a fixed set of 10,000 sums loaded item by item, Adam at 1e-3, batches of 64. Each
-recipe trains in a process of its own with one thread, both at once. Time spent evaluating is not counted in either.
+recipe trains in a process of its own with one thread, both at once, for eight minutes at most. Time spent evaluating
+is not counted in either; the search for hard examples is.
 """
 
 from __future__ import annotations
@@ -23,34 +24,36 @@ from headcount.tasks.base import Task
 from headcount.training.evaluation import answer
 from headcount.training.loop import fit, new_state
 
-GOAL, LONGEST, EVERY = 0.995, 1800.0, 50
+GOAL, LONGEST, EVERY = 0.995, 480.0, 50
 
 
 def measure() -> Iterator[dict[str, Any]]:
     """Both recipes, over two seeds each."""
-    seconds: dict[str, list[float]] = {"ours": [], "reports": []}
-    ours_met = True
+    said: dict[str, list[dict[str, Any]]] = {"ours": [], "reports": []}
     for seed in (0, 1):
         processes = {
             name: subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.accuracy", name, str(seed)], stdout=subprocess.PIPE, text=True
             )
-            for name in seconds
+            for name in said
         }
         for name, process in processes.items():
-            said = json.loads(process.communicate()[0])
-            print(f"  {name}, seed {seed}: {said}", file=sys.stderr, flush=True)
-            seconds[name].append(said["seconds"])
-            ours_met &= said["met"] or name != "ours"
-    ratio = sum(seconds["reports"]) / sum(seconds["ours"])
+            said[name].append(json.loads(process.communicate()[0]))
+            print(f"  {name}, seed {seed}: {said[name][-1]}", file=sys.stderr, flush=True)
+    ratio = sum(each["seconds"] for each in said["reports"]) / sum(each["seconds"] for each in said["ours"])
     yield {
         "question": f"processor time to {GOAL:.1%} free-running, against the reports' recipe (2 seeds, 1 thread each)",
-        "ours": " and ".join(f"{s:.0f} s" for s in seconds["ours"]),
-        "other": " and ".join(f"{s:.0f} s" for s in seconds["reports"]),
+        "ours": ", ".join(map(_shown, said["ours"])),
+        "other": ", ".join(map(_shown, said["reports"])),
         "ratio": ratio,
         "promise": "at least 6, aim 10",
-        "kept": ours_met and ratio >= 6,
+        "kept": ratio >= 6 and all(each["met"] for each in said["ours"]),
     }
+
+
+def _shown(said: dict[str, Any]) -> str:
+    """One that never got there counts with the time it was given."""
+    return f"{said['seconds']:.0f} s" if said["met"] else f"over {said['seconds']:.0f} s ({said['best']:.2%})"
 
 
 class Stopwatch:
