@@ -3,7 +3,7 @@
 A stream is made anew from (seed, name, index), so nothing has to be saved to go on after a crash: step 1,200 draws
 from `stream(seed, "batch", 1200)` whether or not the process that ran step 1,199 is still alive.
 
->>> stream(0, "batch", 3).integers(100) == stream(0, "batch", 3).integers(100)
+>>> bool(stream(0, "batch", 3).integers(100) == stream(0, "batch", 3).integers(100))
 True
 >>> integer(0, "dropout", 3) == integer(0, "weights", 3)
 False

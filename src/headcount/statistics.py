@@ -13,7 +13,7 @@ class Share:
     """`correct` of `n`, with a Wilson score interval (Wilson 1927), which stays inside [0, 1] at 0 % and 100 %.
 
     >>> Share.of(98, 100)
-    Share(correct=98, n=100, rate=0.98, low=0.930..., high=0.994...)
+    Share(correct=98, n=100, rate=0.98, low=0.929..., high=0.994...)
     """
 
     correct: int
