@@ -8,6 +8,7 @@ from typing import Any
 
 from headcount.analysis.exhaustive import Certificate
 from headcount.api import show_heads, train, verify
+from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.runs.storage import write_atomically
 from headcount.training.evaluation import Evaluation
@@ -32,7 +33,8 @@ def run_lab(out: Path, *, seed: int = 0, quiet: bool = False, **settings: Any) -
     """Everything on the defaults, or with other training settings; one that was interrupted goes on where it was."""
     say = announcer(quiet)
     say("1/3  training an adder (3-digit sums, every sum of the test set held out)")
-    run = train("addition", out=out / "addition", seed=seed, resume=True, quiet=quiet, **settings)
+    folder = RunFolder(out / "addition")
+    run = train("addition", out=folder.path, seed=seed, resume=folder.holds_a_run, quiet=quiet, **settings)
     evaluation = run.output.read_result("evaluation-test", Evaluation)
     say(f"2/3  checking all {run.task.domain_size:,} sums")
     certificate = verify(run, quiet=quiet)

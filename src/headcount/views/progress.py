@@ -20,11 +20,11 @@ LINE_EVERY = 10.0
 def _bar(console: Console, *columns: TextColumn) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
+        BarColumn(bar_width=6),
         MofNCompleteColumn(),
         *columns,
         TextColumn("eta"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(compact=True),
         console=console,
         refresh_per_second=4,
     )
@@ -45,7 +45,7 @@ class TrainingProgress:
     def __enter__(self) -> TrainingProgress:
         if self._is_bar:
             self._progress.start()
-            self._task = self._progress.add_task("training", total=self._steps, state="")
+            self._task = self._progress.add_task("", total=self._steps, state="")
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -64,15 +64,15 @@ class TrainingProgress:
 
     def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
         """Show both rates."""
-        self._scores = f"forced {teacher_forced.rate:.2%}  free {free_running.rate:.2%}"
+        self._scores = f"forced {teacher_forced.rate:.2%} free {free_running.rate:.2%}"
         if self._is_bar:
             self._progress.update(self._task, state=self._state(step))
         else:
             self._print_line(step)
 
     def _state(self, step: int) -> str:
-        speed = f"{self._speed(step):,.0f} examples/s" if self._speed(step) else ""
-        return "  ".join(filter(None, [f"loss {self._loss:.4f}", self._scores, speed]))
+        speed = f"{self._speed(step):,.0f} ex/s" if self._speed(step) else ""
+        return " ".join(filter(None, [f"loss {self._loss:.4f}", self._scores, speed]))
 
     def _print_line(self, step: int) -> None:
         self._last_line = time.monotonic()
