@@ -29,6 +29,7 @@ def test_free_running_agrees_with_plain_decoding(tiny, fault):
     assert said.free.tolist() == [plain_greedy(model, task, example) for example in examples]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [{}, {"no_start_token": True}, {"loss_ignores_zero": True}])
 def test_one_forward_pass_decides_free_running(tiny, good_run, fault):
     task = good_run.task if not fault else build(RunConfig.build("addition", **(tiny | fault)))[0]
@@ -38,6 +39,7 @@ def test_one_forward_pass_decides_free_running(tiny, good_run, fault):
     assert right.any(), "a model that is never right proves nothing"
 
 
+@pytest.mark.slow
 def test_both_exact_matches_are_one_number_for_a_sound_model(good_run):
     evaluation = evaluate(good_run.model, good_run.task, "test")
     assert evaluation.exact.teacher_forced == evaluation.exact.free_running
