@@ -1,6 +1,7 @@
 """What the README shows works as shown."""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def test_the_python_example_runs(in_tmp, capsys):
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out.splitlines()[-2:] == ["1188", "torch.Size([4, 7])"]
     assert Path("runs/mine/figures/curves.png").exists()
+
+
+@pytest.mark.parametrize("example", sorted((README.parent / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_the_example_scripts_run(example, in_tmp, capsys):
+    runpy.run_path(str(example))
+    assert "374+814 = 1188" in capsys.readouterr().out
 
 
 def test_the_shell_examples_are_possible():

@@ -1,4 +1,4 @@
-"""Named settings: the reports' data and recipe, to be laid over the defaults (REPORTS in docs/reports.md)."""
+"""Named settings: the reports' data and recipe, to be laid over the defaults (docs/reports.md)."""
 
 from __future__ import annotations
 
