@@ -10,7 +10,7 @@ import torch
 from headcount.training.checkpoint import TrainingState
 
 EVERY = 5
-"""Steps between updates: as good as at every step, and hardly any work."""
+"""Steps between updates, so that averaging costs next to no time."""
 
 
 @torch.no_grad()
