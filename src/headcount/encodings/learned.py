@@ -1,37 +1,51 @@
-"""Learned positions: one free vector per position, looked up in a table.
+"""Learned positions: one free vector per position, looked up in a table of `n_positions` rows.
 
-The table has `n_positions` rows. A position past its end has never been trained, so it is an error here and not a
-silent clamp (report 003 believed in a clamp that never fired).
+What lies past the table was never trained, and what to do about it is a stated choice (`past_table`):
+
+    error       refuse
+    clamp       repeat the last row, so that all later positions look alike
+    untrained   go on with rows as the table was initialised: random vectors (report 003 believed that it clamped,
+                while its table of 300 rows had simply never been trained past the 16th)
 """
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headcount.encodings.base import Encoding
+from headcount.encodings._settings import EncodingSettings
+from headcount.encodings.base import Embeddings, Encoding, Positions
 from headcount.errors import InputError
 
 
 class Learned(Encoding):
     """Added to the embeddings."""
 
-    def __init__(self, d_model: int, n_positions: int) -> None:
-        super().__init__(d_model, n_positions)
+    def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
+        super().__init__(d_model, n_heads, settings, causal=causal)
+        self.past_table = settings.past_table
         # Unit variance, as the token embeddings: a weaker table is drowned out by the tokens.
-        self.rows = nn.Embedding(n_positions, d_model)
+        self.rows = nn.Embedding(settings.n_positions, d_model)
 
-    def embed(
-        self, x: Float[Tensor, "batch length d_model"], ids: Int[Tensor, " length"]
-    ) -> Float[Tensor, "batch length d_model"]:
+    def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + row(ids)."""
-        last = int(ids.max())
-        if last >= self.n_positions:
+        return x + self.look_up(positions.ids).to(x.dtype)
+
+    def look_up(self, ids: Int[Tensor, "*places"]) -> Float[Tensor, "*places d_model"]:
+        """The row of each id."""
+        n_rows, last = self.rows.num_embeddings, int(ids.max())
+        if last < n_rows:
+            return self.rows(ids)
+        if self.past_table == "error":
             raise InputError(
-                f"position {last} is past the end of a learned table of {self.n_positions} rows",
-                "train with a larger --n-positions, or use --encoding sinusoidal",
+                f"position {last} is past the end of a learned table of {n_rows} rows",
+                "train with a larger --n-positions, with --past-table clamp or untrained, or use --encoding sinusoidal",
             )
-        return x + self.rows(ids)
+        if self.past_table == "clamp":
+            return self.rows(ids.clamp(max=n_rows - 1))
+        fresh = torch.randn(last + 1 - n_rows, self.d_model, generator=torch.Generator().manual_seed(0))
+        return torch.cat([self.rows.weight, fresh.to(self.rows.weight)])[ids]
 
 
 PART = Learned

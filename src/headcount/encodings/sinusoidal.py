@@ -1,35 +1,43 @@
 """Sinusoidal positions (Vaswani et al. 2017, "Attention is all you need", section 3.5).
 
-    PE(p, 2i)   = sin(p / 10000^(2i / d_model))
-    PE(p, 2i+1) = cos(p / 10000^(2i / d_model))
+    PE(p, 2i)   = sin(p w_i)
+    PE(p, 2i+1) = cos(p w_i)        w_i = 10000^(-2i / d_model)
 
-Computed from the ids at every call: there is no table to run out of.
+Computed from the ids at every call: there is no table to run out of. Two properties that `headcount positions`
+computes: PE(p + k) = R_k PE(p), where R_k turns the i-th pair by the angle k w_i; and PE(t) . PE(s) =
+sum_i cos(w_i (t - s)), which depends on t - s alone.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from headcount.encodings.base import Encoding
+from headcount.encodings.base import Embeddings, Encoding, Positions
 
 
 class Sinusoidal(Encoding):
     """Added to the embeddings."""
 
-    def embed(
-        self, x: Float[Tensor, "batch length d_model"], ids: Int[Tensor, " length"]
-    ) -> Float[Tensor, "batch length d_model"]:
+    def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + PE(ids)."""
-        return x + self.table(ids).to(x.dtype)
+        return x + sinusoids(positions.ids, self.d_model).to(x.dtype)
 
-    def table(self, ids: Int[Tensor, " length"]) -> Float[Tensor, "length d_model"]:
-        """PE(p) for each id p."""
-        even = torch.arange(0, self.d_model, 2, device=ids.device, dtype=torch.float32)
-        angle = ids[:, None].float() * torch.exp(even * (-torch.log(torch.tensor(10000.0)) / self.d_model))
-        # An odd d_model has one sine more than it has cosines.
-        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(start_dim=1)[:, : self.d_model]
+
+def sinusoids(places: Tensor, d_model: int) -> Float[Tensor, "*places d_model"]:
+    """PE(p) for each place p, which need not be whole."""
+    angle = places[..., None].float() * frequencies(d_model, places.device)
+    # An odd d_model has one sine more than it has cosines.
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(start_dim=-2)[..., :d_model]
+
+
+def frequencies(d_model: int, device: torch.device) -> Float[Tensor, " pair"]:
+    """The w_i."""
+    even = torch.arange(0, d_model, 2, device=device, dtype=torch.float32)
+    return torch.exp(even * (-math.log(10000.0) / d_model))
 
 
 PART = Sinusoidal

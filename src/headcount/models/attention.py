@@ -7,7 +7,7 @@ Each position asks a question (its query), every position offers a label (its ke
     z_i           = sum_j weight(i, j) v_j
 
 A head does this in its own d_head dimensions. The heads' z, side by side, go through one output projection into the
-residual stream; `MultiHeadAttention.output` is therefore the place where a head can be silenced.
+residual stream (multi_head.py); `MultiHeadAttention.output` is therefore the place where a head can be silenced.
 
 `attend` is that text as code. `attend_fused` gives the same z by PyTorch's fused kernel, without ever holding the
 weights; it runs whenever nobody asks for them. A position that may look at nothing gets z = 0, never NaN.
@@ -19,7 +19,7 @@ import math
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 Heads = Float[Tensor, "batch head length d_head"]
@@ -88,51 +88,3 @@ class KeyValueCache:
             key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
         self.key, self.value = key, value
         return key, value
-
-
-class MultiHeadAttention(nn.Module):
-    """Self-attention, or cross-attention when `memory` is given."""
-
-    def __init__(self, d_model: int, n_heads: int) -> None:
-        super().__init__()
-        if d_model % n_heads:
-            raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model})")
-        self.n_heads = n_heads
-        self.query = nn.Linear(d_model, d_model)
-        self.key = nn.Linear(d_model, d_model)
-        self.value = nn.Linear(d_model, d_model)
-        self.output = nn.Linear(d_model, d_model)
-
-    def forward(
-        self,
-        x: Float[Tensor, "#batch query d_model"],
-        memory: Float[Tensor, "batch key d_model"] | None = None,
-        *,
-        mask: Mask | None = None,
-        bias: Bias | None = None,
-        need_weights: bool = False,
-        cache: KeyValueCache | None = None,
-    ) -> tuple[Float[Tensor, "batch query d_model"], Weights | None]:
-        """What attention adds to the residual stream, and the weights if `need_weights`.
-
-        One row of `x` may look at a memory of many rows, and becomes many.
-        """
-        k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
-        q_BHQE = self._split(self.query(x)).expand(len(k_BHKE), -1, -1, -1)
-        weights_BHQK = None
-        if need_weights:
-            z_BHQE, weights_BHQK = attend(q_BHQE, k_BHKE, v_BHKE, mask, bias)
-        else:
-            z_BHQE = attend_fused(q_BHQE, k_BHKE, v_BHKE, mask, bias)
-        z_BQD = z_BHQE.transpose(1, 2).flatten(start_dim=2)
-        return self.output(z_BQD), weights_BHQK
-
-    def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
-        if memory is not None and cache is not None and cache.key is not None and cache.value is not None:
-            return cache.key, cache.value  # the memory does not change while an answer is decoded
-        source = x if memory is None else memory
-        key, value = self._split(self.key(source)), self._split(self.value(source))
-        return (key, value) if cache is None else cache.append(key, value)
-
-    def _split(self, x_BLD: Tensor) -> Tensor:
-        return x_BLD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)

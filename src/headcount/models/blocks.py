@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.heads import HeadSite
-from headcount.models.attention import KeyValueCache, Mask, MultiHeadAttention
-from headcount.models.config import EncoderDecoderConfig
+from headcount.models.attention import KeyValueCache
+from headcount.models.config import StackConfig
+from headcount.models.multi_head import MultiHeadAttention
+from headcount.models.sight import Sight
+from headcount.models.weights import WeightReader
 
 Stream = Float[Tensor, "batch length d_model"]
 Rows = Float[Tensor, "#batch length d_model"]
 """A stream, or one row that many rows of a memory share."""
-WeightsBySite = dict[HeadSite, Tensor]
 Caches = dict[HeadSite, KeyValueCache]
 
 
 class Residual(nn.Module):
     """Adds a block's output to the stream, with LayerNorm before the block or after the sum."""
 
-    def __init__(self, config: EncoderDecoderConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
         self.norm = nn.LayerNorm(config.d_model)
@@ -37,10 +40,10 @@ class Residual(nn.Module):
 class AttentionBlock(nn.Module):
     """One attention site in the stream."""
 
-    def __init__(self, config: EncoderDecoderConfig, site: HeadSite) -> None:
+    def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
         self.site = site
-        self.attention = MultiHeadAttention(config.d_model, config.n_heads)
+        self.attention = MultiHeadAttention(config.d_model, config.n_heads, sharpens=config.softmax == "log-length")
         self.residual = Residual(config)
 
     def forward(
@@ -48,28 +51,20 @@ class AttentionBlock(nn.Module):
         x: Rows,
         memory: Float[Tensor, "batch source d_model"] | None = None,
         *,
-        mask: Mask | None = None,
-        weights: WeightsBySite | None = None,
+        sight: Sight | None = None,
+        weights: WeightReader | None = None,
         caches: Caches | None = None,
     ) -> Stream:
-        """The stream after attention; a `weights` dict receives this site's attention weights."""
+        """The stream after attention; `weights` is shown this site's attention weights."""
         cache = None if caches is None else caches.setdefault(self.site, KeyValueCache())
-
-        def look(normed: Tensor) -> Tensor:
-            update, site_weights = self.attention(
-                normed, memory, mask=mask, need_weights=weights is not None, cache=cache
-            )
-            if weights is not None:
-                weights[self.site] = site_weights
-            return update
-
-        return self.residual(x, look)
+        read = None if weights is None else partial(weights.read, self.site)
+        return self.residual(x, lambda normed: self.attention(normed, memory, sight=sight, read=read, cache=cache))
 
 
 class FeedForward(nn.Module):
     """Two linear layers applied to each position alone."""
 
-    def __init__(self, config: EncoderDecoderConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(config.d_model, config.d_ff), nn.ReLU(inplace=True), nn.Linear(config.d_ff, config.d_model)
@@ -84,20 +79,20 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Look around, then think."""
 
-    def __init__(self, config: EncoderDecoderConfig, layer: int) -> None:
+    def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
-        self.self_attention = AttentionBlock(config, HeadSite("encoder", layer, "self"))
+        self.self_attention = AttentionBlock(config, site)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x: Stream, mask: Mask | None, weights: WeightsBySite | None) -> Stream:
+    def forward(self, x: Stream, sight: Sight | None = None, weights: WeightReader | None = None) -> Stream:
         """The stream after this layer."""
-        return self.feed_forward(self.self_attention(x, mask=mask, weights=weights))
+        return self.feed_forward(self.self_attention(x, sight=sight, weights=weights))
 
 
 class DecoderLayer(nn.Module):
     """Look back, look at the source, then think."""
 
-    def __init__(self, config: EncoderDecoderConfig, layer: int) -> None:
+    def __init__(self, config: StackConfig, layer: int) -> None:
         super().__init__()
         self.self_attention = AttentionBlock(config, HeadSite("decoder", layer, "self"))
         self.cross_attention = AttentionBlock(config, HeadSite("decoder", layer, "cross"))
@@ -108,12 +103,19 @@ class DecoderLayer(nn.Module):
         x: Rows,
         memory: Float[Tensor, "batch source d_model"],
         *,
-        mask: Mask | None,
-        memory_mask: Bool[Tensor, "#batch #head #query #source"] | None,
-        weights: WeightsBySite | None,
-        caches: Caches | None,
+        sight: Sight | None = None,
+        memory_sight: Sight | None = None,
+        weights: WeightReader | None = None,
+        caches: Caches | None = None,
     ) -> Stream:
         """The stream after this layer."""
-        x = self.self_attention(x, mask=mask, weights=weights, caches=caches)
-        x = self.cross_attention(x, memory, mask=memory_mask, weights=weights, caches=caches)
+        x = self.self_attention(x, sight=sight, weights=weights, caches=caches)
+        x = self.cross_attention(x, memory, sight=memory_sight, weights=weights, caches=caches)
         return self.feed_forward(x)
+
+
+def initialise(module: nn.Module) -> None:
+    """Linear layers as Glorot and Bengio 2010 have them, without a bias."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from headcount.encodings import ENCODINGS
+from headcount.encodings.base import Positions, build_encoding
 from headcount.heads import HeadId, HeadSite
-from headcount.models.attention import Mask
-from headcount.models.blocks import Caches, DecoderLayer, EncoderLayer, WeightsBySite
+from headcount.models.blocks import Caches, DecoderLayer, EncoderLayer, initialise
 from headcount.models.config import EncoderDecoderConfig
+from headcount.models.sight import Sight
+from headcount.models.weights import WeightReader
 
 
 class Memory(NamedTuple):
@@ -35,10 +36,10 @@ class EncoderDecoder(nn.Module):
         self.pad_id = pad_id
         self.source_tokens = nn.Embedding(n_tokens, config.d_model)
         self.target_tokens = nn.Embedding(n_tokens, config.d_model)
-        encoding = ENCODINGS.get(config.encoding)
-        self.source_positions = encoding(config.d_model, config.n_positions)
-        self.target_positions = encoding(config.d_model, config.n_positions)
-        self.encoder = nn.ModuleList(EncoderLayer(config, i) for i in range(config.n_encoder_layers))
+        self.source_positions = build_encoding(config, config.d_model, config.n_heads)
+        self.target_positions = build_encoding(config, config.d_model, config.n_heads, causal=True)
+        sites = [HeadSite("encoder", i, "self") for i in range(config.n_encoder_layers)]
+        self.encoder = nn.ModuleList(EncoderLayer(config, site) for site in sites)
         self.decoder = nn.ModuleList(DecoderLayer(config, i) for i in range(config.n_decoder_layers))
         # Pre-LN leaves the stream unnormalised at the end of a stack; post-LN has just normalised it.
         final = nn.LayerNorm if config.norm == "pre" else nn.Identity
@@ -46,29 +47,30 @@ class EncoderDecoder(nn.Module):
         self.decoder_norm = final(config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.to_logits = nn.Linear(config.d_model, n_tokens)
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def forward(
         self,
         source: Int[Tensor, "batch source"],
         fed: Int[Tensor, "#batch target"],
         *,
-        weights: WeightsBySite | None = None,
+        weights: WeightReader | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
-        """Logits after every fed token; a `weights` dict receives each site's attention weights.
+        """Logits after every fed token; `weights` is shown each site's attention weights.
 
         One row of fed tokens serves all sources.
         """
         return self.decode(fed, self.encode(source, weights=weights), weights=weights)
 
-    def encode(self, source: Int[Tensor, "batch source"], *, weights: WeightsBySite | None = None) -> Memory:
+    def encode(self, source: Int[Tensor, "batch source"], *, weights: WeightReader | None = None) -> Memory:
         """Read the source. Padding is masked, so it never changes an answer."""
         is_token = source != self.pad_id
         mask = None if is_token.all() else is_token[:, None, None, :]
-        ids = torch.arange(source.shape[1], device=source.device)
-        x = self.dropout(self.source_positions.embed(self.source_tokens(source), ids))
+        where = Positions.count(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
+        sight = Sight(mask, window=self.config.window, encoding=self.source_positions, queries=where, keys=where)
+        x = self.dropout(self.source_positions.embed(self.source_tokens(source), where))
         for layer in self.encoder:
-            x = layer(x, mask, weights)
+            x = layer(x, sight, weights)
         return Memory(self.encoder_norm(x), mask)
 
     def decode(
@@ -77,15 +79,18 @@ class EncoderDecoder(nn.Module):
         memory: Memory,
         *,
         n_past: int = 0,
-        weights: WeightsBySite | None = None,
+        weights: WeightReader | None = None,
         caches: Caches | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
         """Logits after each fed token; with caches, `n_past` tokens went before and are not fed again."""
-        ids = torch.arange(n_past, n_past + fed.shape[1], device=fed.device)
-        causal = _causal_mask(ids, n_past)
-        x = self.dropout(self.target_positions.embed(self.target_tokens(fed), ids))
+        new = Positions.count(fed.shape[1], fed.device, first=n_past)
+        heard = Positions.count(n_past + fed.shape[1], fed.device)
+        sight = Sight(
+            causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=heard
+        )
+        x = self.dropout(self.target_positions.embed(self.target_tokens(fed), new))
         for layer in self.decoder:
-            x = layer(x, memory.x, mask=causal, memory_mask=memory.mask, weights=weights, caches=caches)
+            x = layer(x, memory.x, sight=sight, memory_sight=Sight(memory.mask), weights=weights, caches=caches)
         logits: Tensor = self.to_logits(self.decoder_norm(x))
         return logits
 
@@ -100,14 +105,3 @@ class EncoderDecoder(nn.Module):
     def heads(self) -> tuple[HeadId, ...]:
         """Every head."""
         return tuple(site.head(i) for site in self.sites for i in range(self.config.n_heads))
-
-
-def _causal_mask(ids_T: Tensor, n_past: int) -> Mask:
-    keys_K = torch.arange(n_past + len(ids_T), device=ids_T.device)
-    return (keys_K[None, :] <= ids_T[:, None])[None, None]
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        nn.init.zeros_(module.bias)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,9 @@ class Addition:
     """The addition task. An example is a pair of operands; examples are int64 [example, 2]."""
 
     name: ClassVar[str] = "addition"
+    asks_for: ClassVar[Literal["sequence", "class"]] = "sequence"
     config_class: ClassVar[type] = AdditionConfig
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     tokens: tuple[str, ...] = (*"0123456789+", "<s>", "<pad>")
     pad_id = PAD
 
@@ -115,6 +117,7 @@ class Addition:
         self.config = config or AdditionConfig()
         self.low, self.high = self.config.range
         self.n_columns = self.config.digits
+        self.longest = 2 * self.n_columns + 1  # the source; what is fed is never longer
 
     # --- examples -----------------------------------------------------------------------------------------------
 

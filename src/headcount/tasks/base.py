@@ -1,10 +1,13 @@
-"""What every sequence-to-sequence task offers, and the batch it makes."""
+"""What every task offers, and the batches it makes.
+
+A task asks either for a sequence (`SequenceTask`, answered token by token) or for a class (`ClassTask`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +24,7 @@ IGNORE = -100
 class Position:
     """What one token position means.
 
-    `role` is operand, operator, start or sum; `column` counts digits from the least significant (0), so that a
+    `role` is operand, operator, start, sum or number; `column` counts digits from the least significant (0), so that a
     column of an operand and the same column of the sum have the same number.
     """
 
@@ -52,6 +55,20 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class ClassBatch:
+    """Token ids of some examples, [example, position], and the right class of each, [example]."""
+
+    source: Tokens
+    labels: Tokens
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, rows: slice) -> ClassBatch:
+        return ClassBatch(self.source[rows], self.labels[rows])
+
+
+@dataclass(frozen=True)
 class Generation:
     """How free-running generation begins: fed `first`; of the answer, `given` tokens are taken as said already.
 
@@ -68,26 +85,20 @@ class Task(Protocol):
     """A task of known answers."""
 
     name: ClassVar[str]
+    asks_for: ClassVar[Literal["sequence", "class"]]
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """Settings of the model and of training that suit this task better than the general ones."""
     config: Any
     tokens: tuple[str, ...]
     pad_id: int
-    generation: Generation
-    source_positions: tuple[Position, ...]
-    fed_positions: tuple[Position, ...]
-    answer_positions: tuple[Position, ...]
-    domain_size: int
+    longest: int
+    """The longest sequence in training."""
 
     def split(self, name: str) -> Examples:
         """The `train` (if it is a fixed set), `validation` or `test` examples."""
 
     def draw(self, rng: np.random.Generator, n: int) -> Examples:
         """`n` training examples; never a held-out one."""
-
-    def encode(self, examples: Examples) -> Batch:
-        """Token ids of these examples."""
-
-    def walk(self) -> Iterator[Examples]:
-        """Every example there is, in blocks that share one answer."""
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
         """Ways to group the examples: the name of a facet, and each example's group in it."""
@@ -98,8 +109,48 @@ class Task(Protocol):
     def show(self, example: Examples) -> str:
         """The text that names this example."""
 
+
+class SequenceTask(Task, Protocol):
+    """A task whose answer is written token by token."""
+
+    generation: Generation
+    source_positions: tuple[Position, ...]
+    fed_positions: tuple[Position, ...]
+    answer_positions: tuple[Position, ...]
+    domain_size: int
+
+    def encode(self, examples: Examples) -> Batch:
+        """Token ids of these examples."""
+
+    def walk(self) -> Iterator[Examples]:
+        """Every example there is, in blocks that share one answer."""
+
     def show_tokens(self, tokens: Tokens) -> str:
         """Tokens as text."""
 
     def explain(self, example: Examples, said: Tokens) -> str:
+        """What is wrong with a wrong answer, in words."""
+
+
+class ClassTask(Task, Protocol):
+    """A task whose answer is one of a few classes."""
+
+    classes: tuple[str, ...]
+    masks_padding: bool
+    """Whether the model is told which tokens are padding; it should be."""
+    trained_lengths: tuple[int, int]
+    """The shortest and the longest sequence in training."""
+    kinds: tuple[str, ...]
+    """Ways to make an example of the first class."""
+
+    def encode(self, examples: Examples) -> ClassBatch:
+        """Token ids of these examples."""
+
+    def stretched(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
+        """`n` fresh examples of any length: of the first class, made in this way, or of the last class if None."""
+
+    def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> Examples:
+        """A piece of each example that still shows its class."""
+
+    def explain(self, example: Examples, said: int) -> str:
         """What is wrong with a wrong answer, in words."""

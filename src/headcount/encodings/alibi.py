@@ -1,0 +1,33 @@
+"""ALiBi, as published: a penalty that grows with the distance, looking back only.
+
+Press et al. 2021, "Train short, test long", arXiv 2108.12409:
+
+    bias_h(i, j) = -m_h (i - j)   for j <= i,  -inf for j > i        m_h = 2^(-8 (h + 1) / n_heads)
+
+The paper defines it for causal models, so it hides what lies ahead even in a model that could see it.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headcount.encodings.base import Encoding
+
+
+class Alibi(Encoding):
+    """Added to the scores."""
+
+    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"]:
+        """-m_h (i - j), and nothing ahead."""
+        back = (query_id - key_id)[..., None]
+        return (-slopes(self.n_heads, back.device) * back).masked_fill(back < 0, -torch.inf)
+
+
+def slopes(n_heads: int, device: torch.device) -> Float[Tensor, " head"]:
+    """The m_h, a geometric sequence that ends in 2^-8."""
+    return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1, device=device) / n_heads)
+
+
+PART = Alibi

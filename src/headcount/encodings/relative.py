@@ -1,0 +1,30 @@
+"""A learned bias for each clipped distance (Shaw et al. 2018, arXiv 1803.02155, as one number per head).
+
+    bias_h(i, j) = b_h[clip(j - i, -k, k)]        k = `clip_distance`
+
+All keys farther than k share one number, so their summed weight grows with the length.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headcount.encodings._settings import EncodingSettings
+from headcount.encodings.base import Encoding
+
+
+class Relative(Encoding):
+    """Added to the scores."""
+
+    def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
+        super().__init__(d_model, n_heads, settings, causal=causal)
+        self.clip = settings.clip_distance
+        self.rows = nn.Embedding(2 * self.clip + 1, n_heads)
+
+    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"]:
+        """b_h[clip(j - i)]."""
+        return self.rows((key_id - query_id).clamp(-self.clip, self.clip) + self.clip)
+
+
+PART = Relative

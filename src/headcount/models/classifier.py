@@ -1,0 +1,80 @@
+"""The classifier: layers over a sequence, a pooling, and one logit per class.
+
+numbers [3 5 5 9] -> layers -> pooling -> logits [unsorted, sorted]
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headcount.encodings.base import Positions, build_encoding
+from headcount.heads import HeadId, HeadSite
+from headcount.models.blocks import EncoderLayer, initialise
+from headcount.models.config import ClassifierConfig
+from headcount.models.numbers import FourierNumbers
+from headcount.models.sight import Sight
+from headcount.models.weights import WeightReader
+from headcount.poolings import POOLINGS
+from headcount.poolings.base import Pooling
+
+
+class Classifier(nn.Module):
+    """Built from its settings and the task's vocabulary; without a `pad_id`, padding is read like anything else."""
+
+    def __init__(self, config: ClassifierConfig, n_tokens: int, n_classes: int, pad_id: int | None) -> None:
+        super().__init__()
+        self.config = config
+        self.pad_id = pad_id
+        numbers = FourierNumbers if config.numbers == "fourier" else nn.Embedding
+        self.tokens = numbers(n_tokens, config.d_model)
+        self.positions = build_encoding(
+            config, config.d_model, config.n_heads, causal=config.causal, random_positions=config.random_positions
+        )
+        self.layers = nn.ModuleList(EncoderLayer(config, site) for site in self.sites)
+        # Pre-LN leaves the stream unnormalised at the end of a stack; post-LN has just normalised it.
+        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.pooling: Pooling = POOLINGS.get(config.pooling)(config.d_model)
+        self.to_logits = nn.Linear(self.pooling.d_pooled, n_classes)
+        self.apply(initialise)
+
+    def forward(
+        self, source: Int[Tensor, "batch length"], *, weights: WeightReader | None = None
+    ) -> Float[Tensor, "batch n_classes"]:
+        """One logit per class; `weights` is shown each site's attention weights."""
+        is_token = self._is_token(source)
+        mask = None if is_token.all() else is_token[:, None, None, :]
+        where = Positions.count(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
+        where = self.positions.place(where)
+        sight = Sight(
+            mask,
+            causal=self.config.causal,
+            window=self.config.window,
+            encoding=self.positions,
+            queries=where,
+            keys=where,
+        )
+        x = self.dropout(self.positions.embed(self.tokens(source), where))
+        for layer in self.layers:
+            x = layer(x, sight, weights)
+        return self.to_logits(self.pooling(self.norm(x), is_token))
+
+    def _is_token(self, source: Tensor) -> Bool[Tensor, "batch length"]:
+        return source == source if self.pad_id is None else source != self.pad_id
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """Every attention site."""
+        return tuple(HeadSite("layer", i, "self") for i in range(self.config.n_layers))
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """Every head."""
+        return tuple(site.head(i) for site in self.sites for i in range(self.config.n_heads))
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """The structure of the task that this model was given; nothing if it is generic."""
+        window = f"window of ±{self.config.window}" if self.config.window else ""
+        return tuple(filter(None, (window, self.positions.gives, self.pooling.gives)))

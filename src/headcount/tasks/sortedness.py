@@ -1,0 +1,282 @@
+"""Sortedness: is a sequence of integers non-decreasing?
+
+    3 5 5 9        sorted
+    3 5 4 9        unsorted; its first broken pair is at 1 (5 > 4)
+
+Trained on lengths 8 to 16, asked at any length. How an unsorted example is made decides what a test can show, so each
+kind is drawn, and tested, apart:
+
+    shuffle          any order at all: broken nearly everywhere, so nearly any model catches it
+    transpositions   max(2, L // 3) times two places change their values (the newer reports' data)
+    displaced        one value is taken out and put back somewhere else
+    adjacent         two neighbours of different value change places: one broken pair, the hardest
+
+The reports' fault (off by default): `padding_is_zero` fills short sequences with the number 0 and does not mask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, field_validator
+
+from headcount.config import config, suggestion
+from headcount.errors import InputError
+from headcount.seeds import stream
+from headcount.tasks._orders import FILL, KINDS, Rows, first_broken, sorted_rows, unsorted_rows
+from headcount.tasks.base import ClassBatch, Examples
+
+EMPTY = -1
+"""Behind the end of a short example."""
+MOST_TRIES = 200
+Count = Annotated[int, Field(ge=0)]
+
+
+@config
+class SortednessConfig:
+    """The data."""
+
+    n_values: Annotated[int, Field(ge=2, le=100_000)] = 100
+    """Numbers run from 0 to one less than this."""
+    shortest: Annotated[int, Field(ge=2)] = 8
+    """Shortest sequence in training."""
+    longest: Annotated[int, Field(ge=2, le=100_000)] = 16
+    """Longest sequence in training."""
+    negatives: str = "shuffle:1,transpositions:1,displaced:1,adjacent:3"
+    """Kinds of unsorted example and how often each: shuffle, transpositions, displaced, adjacent."""
+    balance: Literal["exact", "coin"] = "exact"
+    """Half of each batch and set is sorted, exactly or by the toss of a coin."""
+    matched: bool = False
+    """Pairs: each unsorted sequence comes with its own sorted self."""
+    distinct: bool = False
+    """No number twice in a sequence, where it is no longer than there are numbers."""
+    n_train: Count = 0
+    """Train on a fixed set of this many sequences; 0 draws fresh ones at every step."""
+    n_validation: Annotated[int, Field(ge=2)] = 2000
+    """Held-out sequences that training is watched with."""
+    n_test: Annotated[int, Field(ge=2)] = 2000
+    """Held-out sequences that the finished model is tested on."""
+    split_seed: int = 0
+    """Decides what is held out; apart from --seed, so that runs with different seeds share a test set."""
+    padding_is_zero: bool = False
+    """FAULT of the older reports: short sequences are filled up with the number 0, which is not masked."""
+
+    @field_validator("longest")
+    @classmethod
+    def _not_below_shortest(cls, longest: int, info: ValidationInfo) -> int:
+        if longest < info.data.get("shortest", longest):
+            raise ValueError(f"is below shortest ({info.data['shortest']}): lower shortest, or raise longest")
+        return longest
+
+    @field_validator("negatives")
+    @classmethod
+    def _are_kinds(cls, text: str) -> str:
+        kind_shares(text)
+        return text
+
+    @field_validator("matched")
+    @classmethod
+    def _not_by_coin(cls, matched: bool, info: ValidationInfo) -> bool:
+        if matched and info.data.get("balance") == "coin":
+            raise ValueError("matched pairs are balanced as they are: leave --balance exact")
+        return matched
+
+
+def kind_shares(text: str) -> dict[str, float]:
+    """The share of each kind of unsorted example.
+
+    >>> kind_shares("shuffle,adjacent:3")
+    {'shuffle': 0.25, 'adjacent': 0.75}
+    """
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        kind, _, weight = (piece.strip() for piece in part.partition(":"))
+        if kind not in KINDS:
+            raise ValueError(f"no kind {kind!r}; {suggestion(kind, tuple(KINDS))}")
+        if kind in weights:
+            raise ValueError(f"{kind} is named twice: write {kind}:2 to have it twice as often")
+        try:
+            weights[kind] = float(weight or 1)
+        except ValueError:
+            raise ValueError(f"{weight!r} is not how often {kind} should come: write {kind}:2") from None
+        if not 0 < weights[kind] < float("inf"):
+            raise ValueError(f"{kind} should come more often than never: write {kind}:1, or leave it out")
+    total = sum(weights.values())
+    return {kind: weight / total for kind, weight in weights.items()}
+
+
+class Sortedness:
+    """The sortedness task. Examples are int64 [example, place], `EMPTY` behind the end of a short one."""
+
+    name: ClassVar[str] = "sortedness"
+    asks_for: ClassVar[Literal["sequence", "class"]] = "class"
+    config_class: ClassVar[type] = SortednessConfig
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "training": {"hard_share": 0.0},
+    }
+    classes: tuple[str, ...] = ("unsorted", "sorted")
+    kinds: tuple[str, ...] = tuple(KINDS)
+
+    def __init__(self, config: SortednessConfig | None = None) -> None:
+        self.config = config or SortednessConfig()
+        self.longest = self.config.longest
+        self.trained_lengths = self.config.shortest, self.config.longest
+        n = self.config.n_values
+        self.masks_padding = not self.config.padding_is_zero
+        self.pad_id = n if self.masks_padding else 0
+        self.tokens = (*map(str, range(n)), "<pad>")
+
+    # --- examples -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def splits(self) -> dict[str, Examples]:
+        """The held-out sets, and the fixed training set if there is one; no sequence is in two of them."""
+        c = self.config
+        taken: set[bytes] = set()
+        sets: dict[str, Examples] = {}
+        for name, n in (("validation", c.n_validation), ("test", c.n_test), ("train", c.n_train)):
+            if n:
+                sets[name] = self._new(stream(c.split_seed, f"sortedness {name}"), n, taken, unique=True)
+                taken |= {row.tobytes() for row in sets[name]}
+        return sets
+
+    @cached_property
+    def _held_out(self) -> set[bytes]:
+        return {row.tobytes() for name in ("validation", "test") for row in self.splits[name]}
+
+    def split(self, name: str) -> Examples:
+        """The `validation`, `test` or fixed `train` examples."""
+        if name not in self.splits:
+            raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits)}")
+        return self.splits[name]
+
+    def draw(self, rng: np.random.Generator, n: int) -> Examples:
+        """`n` training examples; never a held-out one."""
+        if self.config.n_train:
+            return self.splits["train"][rng.integers(self.config.n_train, size=n)]
+        return self._new(rng, n, self._held_out)
+
+    def stretched(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
+        """`n` fresh sequences of one length: unsorted in this way, or sorted if None."""
+        lengths = np.full(n, length)
+        if kind is None:
+            return sorted_rows(rng, lengths, self.config.n_values, distinct=self.config.distinct)
+        if kind not in KINDS:
+            raise InputError(f"no kind of unsorted example {kind!r}", suggestion(kind, self.kinds))
+        return unsorted_rows(
+            rng, np.full(n, kind), lengths, self.config.n_values, distinct=self.config.distinct
+        )[0]
+
+    def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> Examples:
+        """A piece of each: around its first broken pair, or around a random place where the numbers rise."""
+        n, width = examples.shape
+        length = min(length, width)
+        rises = np.where(examples[:, :-1] < examples[:, 1:], rng.random((n, width - 1)), -1.0)
+        broken = first_broken(examples)
+        pair = np.where(broken < 0, rises.argmax(axis=1), broken)
+        start = np.clip(pair - rng.integers(max(length - 1, 1), size=n), 0, width - length)
+        return np.take_along_axis(examples, start[:, None] + np.arange(length), axis=1)
+
+    def _new(self, rng: np.random.Generator, n: int, forbidden: set[bytes], *, unique: bool = False) -> Examples:
+        """`n` examples, none of them forbidden; `unique` ones differ from each other too."""
+        rows = self._make(rng, n)
+        seen = set() if unique else None
+        for _ in range(MOST_TRIES):
+            bad = self._refused(rows, forbidden, seen)
+            if not bad.any():
+                return rows
+            rows[bad] = self._make(rng, n)[bad]
+            seen = set() if unique else None
+        raise InputError(
+            f"there are too few sequences of {self.config.shortest} to {self.longest} numbers below "
+            f"{self.config.n_values} to hold {self.config.n_validation + self.config.n_test:,} of them out",
+            "lower --n-validation and --n-test, or raise --n-values or --longest",
+        )
+
+    def _refused(self, rows: Rows, forbidden: set[bytes], seen: set[bytes] | None) -> NDArray[np.bool_]:
+        bad = np.zeros(len(rows), dtype=bool)
+        for i, row in enumerate(rows):
+            name = row.tobytes()
+            bad[i] = name in forbidden or (seen is not None and name in seen)
+            if seen is not None:
+                seen.add(name)
+        if self.config.matched:  # a pair stays together
+            half = len(rows) // 2
+            bad[:half] |= bad[half : 2 * half]
+            bad[half : 2 * half] |= bad[:half]
+        return bad
+
+    def _make(self, rng: np.random.Generator, n: int) -> Examples:
+        """Unsorted ones first, then sorted ones; which is which never changes with the attempt."""
+        c = self.config
+        n_unsorted = int(rng.binomial(n, 0.5)) if c.balance == "coin" else n // 2
+        lengths = rng.integers(c.shortest, c.longest + 1, size=n)
+        shares = kind_shares(c.negatives)
+        kinds = rng.choice(list(shares), size=n_unsorted, p=list(shares.values()))
+        broken, mended = unsorted_rows(rng, kinds, lengths[:n_unsorted], c.n_values, distinct=c.distinct)
+        if c.matched:
+            lengths[n_unsorted : 2 * n_unsorted] = lengths[:n_unsorted]
+        ordered = sorted_rows(rng, lengths[n_unsorted:], c.n_values, distinct=c.distinct)
+        rows = np.full((n, c.longest), EMPTY)
+        for part, start in ((broken, 0), (ordered, n_unsorted), (mended if c.matched else broken[:0], n_unsorted)):
+            rows[start : start + len(part), : part.shape[1]] = np.where(part == FILL, EMPTY, part)
+        return rows
+
+    # --- tokens and meaning -------------------------------------------------------------------------------------
+
+    def encode(self, examples: Examples) -> ClassBatch:
+        """Token ids and classes, no wider than the longest of these."""
+        width = int((examples != EMPTY).sum(axis=1).max(initial=1))
+        numbers = examples[:, :width]
+        labels = (first_broken(np.where(numbers == EMPTY, FILL, numbers)) < 0).astype(np.int64)
+        return ClassBatch(np.where(numbers == EMPTY, self.pad_id, numbers), labels)
+
+    def first_broken(self, examples: Examples) -> NDArray[np.int64]:
+        """The first i with x_i > x_(i+1); -1 in a sorted example."""
+        return first_broken(np.where(examples == EMPTY, FILL, examples))
+
+    def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
+        """By class, by number of broken pairs, and by length."""
+        full = np.where(examples == EMPTY, FILL, examples)
+        falls = (full[:, :-1] > full[:, 1:]).sum(axis=1)
+        lengths = (examples != EMPTY).sum(axis=1)
+        return {
+            "class": tuple(self.classes[int(fall == 0)] for fall in falls),
+            "broken pairs": tuple("3 or more" if fall > 2 else str(fall) for fall in falls),
+            "length": tuple(f"{length:2d}" for length in lengths),
+        }
+
+    # --- text ---------------------------------------------------------------------------------------------------
+
+    def parse(self, text: str) -> Examples:
+        """One sequence, such as `3 5 5 9`."""
+        allowed = f"write numbers from 0 to {self.config.n_values - 1} with spaces between them, such as 3 5 5 9"
+        words = text.replace(",", " ").split()
+        if not words:
+            raise InputError("no numbers were given", allowed)
+        for word in words:
+            if not (word.isascii() and word.isdigit()):
+                raise InputError(f"{word[:20]!r} in {text.strip()[:40]!r} is not a number", allowed)
+            if len(word.lstrip("0")) > 9 or int(word) >= self.config.n_values:
+                raise InputError(f"{word[:20]} in {text.strip()[:40]!r} is outside what this task knows", allowed)
+        return np.array([[int(word) for word in words]])
+
+    def show(self, example: Examples) -> str:
+        """`3 5 5 9`."""
+        return " ".join(map(str, example[example != EMPTY].tolist()))
+
+    def explain(self, example: Examples, said: int) -> str:
+        """What is wrong with a wrong answer."""
+        place = int(self.first_broken(example[None])[0])
+        if said == int(place < 0):
+            return ""
+        if place < 0:
+            return "no pair is broken"
+        return f"first broken pair at {place}: {example[place]} > {example[place + 1]}"
+
+
+PART = Sortedness
