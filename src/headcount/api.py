@@ -1,4 +1,4 @@
-"""What the command line does, as functions: train, evaluate, verify, show heads.
+"""What the command line does, as functions: train, evaluate, verify, stretch, show heads.
 
 Each returns a typed result and leaves it, with its pictures, in the run folder.
 """
@@ -12,17 +12,21 @@ from typing import Any
 
 from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.exhaustive import verify as check_every_example
+from headcount.analysis.extrapolation import LENGTHS, Stretch
+from headcount.analysis.extrapolation import stretch as stretch_run
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, load, locate
 from headcount.runs.train import train_run
+from headcount.training.classification import Classification
 from headcount.training.evaluation import Evaluation
-from headcount.training.evaluation import evaluate as evaluate_model
+from headcount.training.learners import EVALUATIONS
 from headcount.views.accuracy import draw_accuracy
 from headcount.views.attention import draw_heads, draw_pages
 from headcount.views.curves import draw_curves
 from headcount.views.progress import TrainingProgress, announcer, counting
+from headcount.views.stretch import draw_dispersion, draw_stretch
 from headcount.views.style import png
 
 
@@ -60,13 +64,18 @@ def train(
     return run
 
 
-def evaluate(run: str | Path | Run, split: str = "test") -> Evaluation:
-    """Exact match on a held-out set, both ways, by digit and by carries."""
+def evaluate(run: str | Path | Run, split: str = "test") -> Evaluation | Classification:
+    """How good a model is on a held-out set: both ways and by digit, or by class and by length."""
     run = _loaded(run)
-    evaluation = evaluate_model(run.model, run.task, split, run.digest)
+    evaluation = run.evaluate(split)
     run.output.write_result(f"evaluation-{split}", evaluation)
     run.output.write_figure(f"accuracy-{split}.png", png(draw_accuracy(evaluation, f"{run.name} on its {split} set")))
     return evaluation
+
+
+def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
+    """What `evaluate` found."""
+    return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.asks_for])
 
 
 def verify(run: str | Path | Run, *, quiet: bool = False) -> Certificate:
@@ -102,6 +111,40 @@ def show_heads(run: str | Path | Run, on: str | None = None, *, split: str = "te
         for figures in (draw_pages(patterns), draw_heads(patterns))
     )
     return HeadsShown(patterns, data, pages, heads)
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """How far each run reaches, and where that was drawn."""
+
+    results: list[Stretch]
+    figures: list[Path]
+
+
+def stretch(
+    *runs: str | Path | Run,
+    lengths: Sequence[int] | None = None,
+    negatives: Sequence[str] | None = None,
+    n: int = 1000,
+    batch_size: int | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Stretched:
+    """Accuracy far beyond the trained lengths, by kind of negative; several runs share one more figure in `out`."""
+    loaded = [_loaded(run) for run in runs]
+    results, figures = [], []
+    for run in loaded:
+        run.output.require_writable()
+        with counting(f"stretching {run.name} (tokens)", quiet=quiet) as progress:
+            found = stretch_run(run, lengths or LENGTHS, negatives, n, batch_size=batch_size, progress=progress)
+        run.output.write_result("stretch", found)
+        for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):
+            figures.append(run.output.write_figure(f"{name}.png", png(figure)))
+        results.append(found)
+    if len(results) > 1:
+        folder = RunFolder(Path(out or "runs/stretch"))
+        figures.append(folder.write_figure("stretch.png", png(draw_stretch(results))))
+    return Stretched(results, figures)
 
 
 def _loaded(run: str | Path | Run) -> Run:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 
@@ -41,6 +43,11 @@ class Share:
             0.0 if correct == 0 else centre - half,
             1.0 if correct == n else centre + half,
         )
+
+    @classmethod
+    def count(cls, hits: NDArray[np.bool_]) -> Share:
+        """The share of trials that hit."""
+        return cls.of(int(hits.sum()), len(hits))
 
     def __str__(self) -> str:
         return f"{self.rate:.2%} [{self.low:.2%}, {self.high:.2%}], n={self.n:,}"

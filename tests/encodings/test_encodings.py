@@ -1,115 +1,127 @@
-"""What every encoding promises; and what each one adds, worked out a second time."""
+"""What every encoding promises, whichever of the three places it touches."""
 
 from __future__ import annotations
 
-import math
+from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from torch import Tensor
 
 from headcount.encodings import ENCODINGS
-from headcount.encodings.base import Encoding
-from headcount.errors import InputError
+from headcount.encodings._settings import EncodingSettings
+from headcount.encodings.base import Encoding, Positions, build_encoding
 
-N_POSITIONS = 12
-unhurried = settings(deadline=None, max_examples=25)
-
-
-def build(name: str, d_model: int = 16, n_positions: int = N_POSITIONS) -> Encoding:
-    torch.manual_seed(0)
-    made: Encoding = ENCODINGS.get(name)(d_model, n_positions)
-    return made
+D_MODEL, N_HEADS = 12, 2
+CPU = torch.device("cpu")
+close = {"atol": 1e-5, "rtol": 1e-5}
 
 
-@pytest.fixture(params=ENCODINGS.names())
+@pytest.fixture(params=product(ENCODINGS.names(), ["both ways", "causal"]), ids="-".join)
 def encoding(request: pytest.FixtureRequest) -> Encoding:
-    return build(request.param)
+    """A learned table is shorter than the sequences here, and says what happens past its end."""
+    name, direction = request.param
+    torch.manual_seed(0)
+    settings = EncodingSettings(encoding=name, n_positions=8, past_table="untrained")
+    return build_encoding(settings, D_MODEL, N_HEADS, causal=direction == "causal")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("length", [1, 5, N_POSITIONS])
-def test_shape_and_dtype_are_those_of_the_embeddings(encoding: Encoding, length: int, dtype: torch.dtype) -> None:
-    x = torch.randn(3, length, 16, dtype=dtype)
-    before = x.clone()
-    out = encoding.to(dtype).embed(x, torch.arange(length))
-    assert (out.shape, out.dtype, out.device) == (x.shape, dtype, x.device)
-    assert out.isfinite().all()
-    assert torch.equal(x, before)
+def sequence(batch: int, length: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings, queries and keys."""
+    generator = torch.Generator().manual_seed(length)
+    shapes = (batch, length, D_MODEL), *[(batch, N_HEADS, length, D_MODEL // N_HEADS)] * 2
+    x, query, key = (torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes)
+    return x, query, key
 
 
-def test_any_ids_may_be_given_in_any_order(encoding: Encoding) -> None:
+def touches(encoding: Encoding, given: tuple[Tensor, Tensor, Tensor], positions: Positions) -> dict[str, Tensor]:
+    """All that an encoding does to a sequence that stands at these positions."""
+    x, query, key = given
+    ids = positions.ids
+    turned, bias = encoding.turn(query, key, ids, ids), encoding.bias(ids[:, :, None], ids[:, None, :])
+    found = {"embedding": encoding.embed(x, positions), "query": turned[0], "key": turned[1]}
+    return found if bias is None else found | {"bias": bias}
+
+
+def same_tokens(batch: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One token again and again, so that only positions tell the places apart."""
+    x, query, key = sequence(1, 1)
+    shape = batch, N_HEADS, length, -1
+    return x.expand(batch, length, -1), query.expand(shape), key.expand(shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1, 5, 300])
+def test_shape_dtype_and_device_are_those_of_the_sequence(encoding: Encoding, length: int, dtype: torch.dtype) -> None:
+    given = sequence(3, length, dtype)
+    before = [tensor.clone() for tensor in given]
+    found = touches(encoding.to(dtype), given, Positions.in_order(length, CPU))
+    for name, tensor in zip(("embedding", "query", "key"), given, strict=True):
+        assert (found[name].shape, found[name].dtype, found[name].device) == (tensor.shape, dtype, CPU)
+        assert found[name].isfinite().all()
+    if "bias" in found:
+        assert found["bias"].shape == (1, length, length, N_HEADS)
+        assert found["bias"].is_floating_point()
+        assert found["bias"].device == CPU
+        assert (found["bias"].isfinite() | found["bias"].isneginf()).all()
+    assert all(torch.equal(*pair) for pair in zip(given, before, strict=True))
+
+
+def test_positions_stay_where_they_are_unless_they_are_randomised(encoding: Encoding) -> None:
+    positions = Positions.in_order(5, CPU)
+    assert encoding.place(positions) is positions
+
+
+@pytest.mark.parametrize("ids", [[7, 0, 7, 11, 3], [299, 1, 20], [19]])
+def test_any_ids_may_be_given_in_any_order(encoding: Encoding, ids: list[int]) -> None:
     """An encoding takes ids, not lengths: what stands at id 7 is the same wherever it stands."""
-    x = torch.randn(1, 1, 16).expand(2, N_POSITIONS, 16)
-    in_order = encoding.embed(x, torch.arange(N_POSITIONS))
-    ids = torch.tensor([7, 0, 7, 11, 3])
-    assert torch.equal(encoding.embed(x[:, :5], ids), in_order[:, ids])
+    n_tokens = torch.tensor([300])
+    whole = touches(encoding, same_tokens(1, 300), Positions(torch.arange(300)[None], n_tokens))
+    found = touches(encoding, same_tokens(1, len(ids)), Positions(torch.tensor([ids]), n_tokens))
+    torch.testing.assert_close(found["embedding"], whole["embedding"][:, ids], **close)
+    torch.testing.assert_close(found["query"], whole["query"][:, :, ids], **close)
+    torch.testing.assert_close(found["key"], whole["key"][:, :, ids], **close)
+    if "bias" in whole:
+        torch.testing.assert_close(found["bias"], whole["bias"][:, ids][:, :, ids], **close)
 
 
 def test_rows_of_a_batch_are_the_rows_alone(encoding: Encoding) -> None:
-    x, ids = torch.randn(3, 5, 16), torch.arange(5)
-    together = encoding.embed(x, ids)
-    assert torch.equal(together, torch.cat([encoding.embed(row[None], ids) for row in x]))
+    given = sequence(3, 5)
+    ids = torch.tensor([[0, 1, 2, 3, 4], [9, 4, 11, 0, 2], [30, 31, 32, 33, 34]])
+    positions = Positions(ids, torch.tensor([5, 3, 4]))
+    together = touches(encoding, given, positions)
+    for row in range(3):
+        here = slice(row, row + 1)
+        alone = touches(encoding, tuple(t[here] for t in given), Positions(ids[here], positions.n_tokens[here]))
+        for name, found in alone.items():
+            torch.testing.assert_close(together[name][here], found, **close)
 
 
-@pytest.mark.parametrize("name", ENCODINGS.names())
-def test_different_ids_are_told_apart(name: str) -> None:
-    if ENCODINGS.get(name).embed is Encoding.embed:
-        pytest.skip("this encoding leaves the embeddings alone")
-    rows = build(name).embed(torch.zeros(1, N_POSITIONS, 16), torch.arange(N_POSITIONS))[0]
-    apart = torch.cdist(rows, rows) + torch.eye(N_POSITIONS) * 9
-    assert apart.min() > 0.1
+def test_rows_that_stand_alike_may_share_one_row_of_ids(encoding: Encoding) -> None:
+    given, shared = sequence(3, 5), Positions.in_order(5, CPU)
+    spelled = touches(encoding, given, Positions(shared.ids.expand(3, -1), shared.n_tokens.expand(3)))
+    for name, found in touches(encoding, given, shared).items():
+        torch.testing.assert_close(found.expand(spelled[name].shape), spelled[name], **close)
 
 
-def test_gradients_reach_the_embeddings(encoding: Encoding) -> None:
-    x = torch.randn(2, 5, 16, requires_grad=True)
-    encoding.embed(x, torch.arange(5)).square().sum().backward()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
-    assert x.grad.abs().sum() > 0
+def test_only_none_does_not_tell_positions_apart(encoding: Encoding) -> None:
+    given, n_tokens = same_tokens(1, 5), torch.tensor([12])
+    here = touches(encoding, given, Positions(torch.tensor([[0, 1, 2, 3, 4]]), n_tokens))
+    there = touches(encoding, given, Positions(torch.tensor([[1, 3, 4, 6, 11]]), n_tokens))
+    changed = {name for name in here if not torch.allclose(here[name], there[name], atol=1e-3)}
+    assert bool(changed) == (not isinstance(encoding, ENCODINGS.get("none")))
 
 
-def plain_sinusoid(position: int, i: int, d_model: int) -> float:
-    """Entry `i` of PE(position), straight from section 3.5 of the paper."""
-    angle = position / 10000 ** (2 * (i // 2) / d_model)
-    return math.sin(angle) if i % 2 == 0 else math.cos(angle)
+def test_gradients_reach_the_sequence_and_every_weight(encoding: Encoding) -> None:
+    given = tuple(tensor.requires_grad_() for tensor in sequence(2, 40))
+    found = touches(encoding, given, Positions.in_order(40, CPU))
+    total = sum(tensor[tensor.isfinite()].sin().sum() for tensor in found.values())
+    gradients = torch.autograd.grad(total, [*given, *encoding.parameters()])
+    for gradient in gradients:
+        assert gradient.isfinite().all()
+        assert gradient.abs().sum() > 0
 
 
-@unhurried
-@given(st.integers(1, 33), st.lists(st.integers(0, 500), min_size=1, max_size=6))
-def test_sinusoidal_is_the_formula_of_the_paper(d_model: int, ids: list[int]) -> None:
-    added = build("sinusoidal", d_model).embed(torch.zeros(1, len(ids), d_model), torch.tensor(ids))[0]
-    plain = torch.tensor([[plain_sinusoid(position, i, d_model) for i in range(d_model)] for position in ids])
-    torch.testing.assert_close(added, plain, atol=2e-4, rtol=0)
-
-
-def test_sinusoidal_is_added_and_has_no_table_to_run_out_of() -> None:
-    x, ids = torch.randn(2, 3, 16), torch.tensor([0, N_POSITIONS, 4096])
-    encoding = build("sinusoidal")
-    torch.testing.assert_close(encoding.embed(x, ids) - x, encoding.embed(torch.zeros_like(x), ids))
-    assert not list(encoding.parameters())
-
-
-def test_learned_adds_the_row_of_its_table() -> None:
-    encoding = build("learned")
-    (table,) = encoding.parameters()
-    x, ids = torch.randn(2, 3, 16), torch.tensor([4, 0, N_POSITIONS - 1])
-    assert table.shape == (N_POSITIONS, 16)
-    assert torch.equal(encoding.embed(x, ids), x + torch.stack([table[4], table[0], table[N_POSITIONS - 1]]))
-
-
-def test_learned_trains_the_rows_it_used_and_no_others() -> None:
-    encoding = build("learned")
-    (table,) = encoding.parameters()
-    encoding.embed(torch.zeros(2, 2, 16), torch.tensor([1, 3])).sum().backward()
-    assert table.grad is not None
-    assert table.grad.abs().sum(dim=1).nonzero().flatten().tolist() == [1, 3]
-
-
-@pytest.mark.parametrize("ids", [[N_POSITIONS], [0, 1, N_POSITIONS + 5], [10**6, 0]])
-def test_learned_past_its_table_is_an_error(ids: list[int]) -> None:
-    with pytest.raises(InputError) as caught:
-        build("learned").embed(torch.zeros(1, len(ids), 16), torch.tensor(ids))
-    assert caught.value.what == f"position {max(ids)} is past the end of a learned table of {N_POSITIONS} rows"
-    assert "--n-positions" in caught.value.advice[0]
+def test_what_it_gives_away_is_said_in_words(encoding: Encoding) -> None:
+    assert isinstance(encoding.gives, str)
+    assert (encoding.gives == "relative place") == isinstance(encoding, ENCODINGS.get("length-normalised"))

@@ -12,7 +12,11 @@ from headcount.models.config import EncoderDecoderConfig
 from headcount.models.encoder_decoder import EncoderDecoder
 
 
-@pytest.fixture(scope="session", params=product(["pre", "post"], ENCODINGS.names()), ids="-".join)
+KINDS = [*product(["pre"], ENCODINGS.names()), ("post", "learned"), ("post", "rotary")]
+"""No encoding knows where the norms are, so that two stand for all where they come last."""
+
+
+@pytest.fixture(scope="session", params=KINDS, ids="-".join)
 def model(request: pytest.FixtureRequest) -> EncoderDecoder:
     """Tokens 0 to 9, `+` 10, start 11, padding 12; no weight is left at 0 or 1, where a fault would not show."""
     norm, encoding = request.param

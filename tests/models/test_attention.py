@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,11 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.models.attention import KeyValueCache, MultiHeadAttention, attend, attend_fused
+from headcount.heads import HeadSite
+from headcount.models.attention import KeyValueCache, attend, attend_fused
+from headcount.models.multi_head import MultiHeadAttention
+from headcount.models.sight import Sight
+from headcount.models.weights import KeptWeights
 
 unhurried = settings(deadline=None, max_examples=60)
 close = {"atol": 1e-5, "rtol": 1e-5}
 sizes = st.integers(1, 5)
+SITE = HeadSite("layer", 0)
 
 
 @st.composite
@@ -126,14 +132,20 @@ def pytorch(attention: MultiHeadAttention, x: Tensor, memory: Tensor, mask: Tens
     return out.transpose(0, 1), weights
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
+def kept(attention: MultiHeadAttention, x: Tensor, memory: Tensor | None, sight: Sight) -> tuple[Tensor, Tensor]:
+    """The output when weights are asked for, and the weights."""
+    weights = KeptWeights()
+    out = attention(x, memory, sight=sight, read=partial(weights.read, SITE))
+    return out, weights[SITE]
+
+
 @pytest.mark.parametrize("cross", [True, False])
 @settings(unhurried, max_examples=40)
 @given(
     st.tuples(sizes, sizes, sizes), st.sampled_from([1, 2, 4]), st.sampled_from([0.4, 0.9, None]), st.integers(0, 99)
 )
 def test_multi_head_attention_is_pytorchs(
-    cross: bool, need_weights: bool, shape: tuple[int, int, int], n_heads: int, share: float | None, seed: int
+    cross: bool, shape: tuple[int, int, int], n_heads: int, share: float | None, seed: int
 ) -> None:
     torch.manual_seed(seed)
     attention = MultiHeadAttention(8, n_heads)
@@ -141,34 +153,33 @@ def test_multi_head_attention_is_pytorchs(
     x = torch.randn(batch, n_queries, 8)
     memory = torch.randn(batch, n_keys, 8) if cross else x
     mask = None if share is None else torch.rand(batch, 1, n_queries, memory.shape[1]) < share
-    out, weights = attention(x, memory if cross else None, mask=mask, need_weights=need_weights)
+    out, weights = kept(attention, x, memory if cross else None, Sight(mask))
     theirs, their_weights = pytorch(attention, x, memory, mask)
     # A row that sees nothing is NaN there, which is why it is not compared.
     sees = torch.ones(batch, n_queries, dtype=torch.bool) if mask is None else mask[:, 0].any(dim=-1)
     torch.testing.assert_close(out[sees], theirs[sees], **close)
-    assert (weights is not None) == need_weights
-    if weights is not None:
-        torch.testing.assert_close(weights.transpose(1, 2)[sees], their_weights.transpose(1, 2)[sees], **close)
+    torch.testing.assert_close(weights.transpose(1, 2)[sees], their_weights.transpose(1, 2)[sees], **close)
+    unread = attention(x, memory if cross else None, sight=Sight(mask))
+    torch.testing.assert_close(unread[sees], theirs[sees], **close)
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
-def test_a_position_that_sees_nothing_adds_only_the_bias(need_weights: bool) -> None:
+def test_a_position_that_sees_nothing_adds_only_the_bias() -> None:
     attention, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
     mask = torch.ones(2, 1, 3, 3, dtype=torch.bool)
     mask[1, :, 2] = False
-    out, _ = attention(x, mask=mask, need_weights=need_weights)
-    torch.testing.assert_close(out[1, 2], attention.output.bias)
-    assert not torch.allclose(out[1, 1], attention.output.bias)
+    for out in (attention(x, sight=Sight(mask)), kept(attention, x, None, Sight(mask))[0]):
+        torch.testing.assert_close(out[1, 2], attention.output.bias)
+        assert not torch.allclose(out[1, 1], attention.output.bias)
 
 
 def test_a_cache_grows_in_self_attention_and_stays_in_cross_attention() -> None:
     attention, x, memory = MultiHeadAttention(8, 2), torch.randn(2, 4, 8), torch.randn(2, 5, 8)
-    causal = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
+    causal = Sight(causal=True)
     caches = KeyValueCache(), KeyValueCache()
-    one_by_one = [attention(x[:, i : i + 1], cache=caches[0])[0] for i in range(4)]
-    torch.testing.assert_close(torch.cat(one_by_one, dim=1), attention(x, mask=causal)[0], **close)
-    crossed = [attention(x[:, i : i + 1], memory, cache=caches[1])[0] for i in range(4)]
-    torch.testing.assert_close(torch.cat(crossed, dim=1), attention(x, memory)[0], **close)
+    one_by_one = [attention(x[:, i : i + 1], sight=causal, cache=caches[0]) for i in range(4)]
+    torch.testing.assert_close(torch.cat(one_by_one, dim=1), attention(x, sight=causal), **close)
+    crossed = [attention(x[:, i : i + 1], memory, cache=caches[1]) for i in range(4)]
+    torch.testing.assert_close(torch.cat(crossed, dim=1), attention(x, memory), **close)
     assert [cache.key.shape[2] for cache in caches if cache.key is not None] == [4, 5]
 
 

@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headcount.models.attention import MultiHeadAttention
+from headcount.heads import HeadSite
 from headcount.models.blocks import DecoderLayer, EncoderLayer, FeedForward, Residual
 from headcount.models.config import EncoderDecoderConfig
+from headcount.models.multi_head import MultiHeadAttention
+from headcount.models.sight import Sight
+from headcount.models.weights import KeptWeights
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 norms = pytest.mark.parametrize("norm", ["pre", "post"])
@@ -42,7 +45,8 @@ def copy_feed_forward(ours: FeedForward, theirs: nn.TransformerEncoderLayer | nn
 @norms
 @torch.no_grad()
 def test_an_encoder_layer_is_pytorchs(norm: str) -> None:
-    ours = scattered(EncoderLayer(config(norm), 0))
+    site = HeadSite("layer", 0)
+    ours = scattered(EncoderLayer(config(norm), site))
     theirs = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, norm_first=norm == "pre")
     copy_attention(ours.self_attention.attention, theirs.self_attn)
     copy_feed_forward(ours.feed_forward, theirs)
@@ -50,8 +54,10 @@ def test_an_encoder_layer_is_pytorchs(norm: str) -> None:
     theirs.norm2.load_state_dict(ours.feed_forward.residual.norm.state_dict())
     x, is_padding = torch.randn(3, 5, 16), torch.arange(5) >= torch.tensor([[5], [3], [4]])
     expected = theirs(x, src_key_padding_mask=is_padding)
-    torch.testing.assert_close(ours(x, ~is_padding[:, None, None], None), expected, **close)
-    torch.testing.assert_close(ours(x, ~is_padding[:, None, None], {}), expected, **close)
+    sight, weights = Sight(~is_padding[:, None, None]), KeptWeights()
+    torch.testing.assert_close(ours(x, sight), expected, **close)
+    torch.testing.assert_close(ours(x, sight, weights), expected, **close)
+    assert {shown: tuple(kept.shape) for shown, kept in weights.items()} == {site: (3, 2, 5, 5)}
 
 
 @norms
@@ -68,8 +74,7 @@ def test_a_decoder_layer_is_pytorchs(norm: str) -> None:
     x, memory = torch.randn(3, 4, 16), torch.randn(3, 5, 16)
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     expected = theirs(x, memory, tgt_mask=~causal)
-    out = ours(x, memory, mask=causal[None, None], memory_mask=None, weights=None, caches=None)
-    torch.testing.assert_close(out, expected, **close)
+    torch.testing.assert_close(ours(x, memory, sight=Sight(causal=True)), expected, **close)
 
 
 @norms

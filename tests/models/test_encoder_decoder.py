@@ -13,8 +13,12 @@ from headcount.errors import InputError
 from headcount.models.blocks import AttentionBlock
 from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.weights import KeptWeights
 
 START = 11
+MIRRORS = ("none", "alibi-symmetric")
+"""Encodings that cannot tell left from right: a mirrored source gives a mirrored memory, which cross-attention,
+without positions, reads alike."""
 close = {"atol": 1e-5, "rtol": 1e-5}
 
 
@@ -40,13 +44,20 @@ def test_every_source_token_changes_the_answer(model: EncoderDecoder) -> None:
 
 
 @torch.no_grad()
-def test_the_order_of_the_source_changes_the_answer(model: EncoderDecoder) -> None:
+def test_the_order_of_the_source_changes_the_answer_if_the_encoding_knows_it(model: EncoderDecoder) -> None:
     source, fed = torch.tensor([[1, 2, 3]]), torch.tensor([[START]])
-    assert (model(source.flip(1), fed) - model(source, fed)).abs().max() > 1e-3
+    apart = (model(source.flip(1), fed) - model(source, fed)).abs().max()
+    assert apart < 1e-5 if model.config.encoding in MIRRORS else apart > 1e-3
+
+
+def skip_if_length_is_unknown(model: EncoderDecoder) -> None:
+    if model.config.encoding == "length-normalised":
+        pytest.skip("a decoder does not know how long its answer will be, so places shift as it speaks")
 
 
 @torch.no_grad()
 def test_later_tokens_never_change_earlier_logits(model: EncoderDecoder) -> None:
+    skip_if_length_is_unknown(model)
     source, fed = random_batch()
     logits = model(source, fed)
     for position in range(fed.shape[1]):
@@ -65,6 +76,7 @@ def test_one_row_of_fed_tokens_serves_all_sources(model: EncoderDecoder) -> None
 
 @torch.no_grad()
 def test_greedy_says_the_same_with_and_without_a_cache(model: EncoderDecoder) -> None:
+    skip_if_length_is_unknown(model)
     memory = model.encode(random_batch(16)[0])
     said = greedy(model, memory, START, 9)
     assert torch.equal(said, greedy(model, memory, START, 9, use_cache=False))
@@ -76,6 +88,7 @@ def test_greedy_says_the_same_with_and_without_a_cache(model: EncoderDecoder) ->
 
 @torch.no_grad()
 def test_cached_steps_give_the_logits_of_the_whole(model: EncoderDecoder) -> None:
+    skip_if_length_is_unknown(model)
     source, fed = random_batch()
     memory, caches = model.encode(source), {}
     steps = [
@@ -86,7 +99,7 @@ def test_cached_steps_give_the_logits_of_the_whole(model: EncoderDecoder) -> Non
 
 @torch.no_grad()
 def test_asking_for_weights_changes_nothing_and_gets_every_site(model: EncoderDecoder) -> None:
-    (source, fed), weights = random_batch(), {}
+    (source, fed), weights = random_batch(), KeptWeights()
     torch.testing.assert_close(model(source, fed, weights=weights), model(source, fed), **close)
     assert set(weights) == set(model.sites)
     shapes = {"encoder.self": (7, 7), "decoder.self": (5, 5), "decoder.cross": (5, 7)}
@@ -94,13 +107,15 @@ def test_asking_for_weights_changes_nothing_and_gets_every_site(model: EncoderDe
         assert weights_BHQK.shape == (4, 2, *shapes[f"{site.stack}.{site.kind}"])
         torch.testing.assert_close(weights_BHQK.sum(dim=-1), torch.ones(weights_BHQK.shape[:-1]), **close)
         looks_ahead = bool((weights_BHQK.triu(diagonal=1) > 0).any())
-        assert looks_ahead == ((site.stack, site.kind) != ("decoder", "self"))
+        # ALiBi as published hides what lies ahead from an encoder too.
+        back_only = (site.stack == "decoder" or model.config.encoding == "alibi") and site.kind == "self"
+        assert looks_ahead != back_only
 
 
 @torch.no_grad()
 def test_the_weights_are_those_that_were_used(model: EncoderDecoder) -> None:
     """What enters the output projection is the weights times the values, at every site."""
-    (source, fed), weights = random_batch(), {}
+    (source, fed), weights = random_batch(), KeptWeights()
     values: dict[Any, Tensor] = {}
     entered: dict[Any, Tensor] = {}
     hooks = []
@@ -136,7 +151,7 @@ def test_precision_is_the_models_own(
     expected, copy = model(source, fed), deepcopy(model).to(dtype)
     # oneDNN's bfloat16 kernels die of an illegal instruction where a virtual machine claims AMX and has none.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    for weights in (None, {}):
+    for weights in (None, KeptWeights()):
         logits = copy(source, fed, weights=weights)
         assert logits.dtype == dtype
         torch.testing.assert_close(logits.float(), expected, atol=tolerance, rtol=0)

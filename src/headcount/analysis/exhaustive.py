@@ -7,27 +7,21 @@ certificate.
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import cast
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from headcount.errors import CheckFailed, InputError
+from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.tasks.base import Examples
-from headcount.training.device import n_threads
+from headcount.tasks.base import Examples, SequenceTask
 from headcount.training.evaluation import WrongAnswer, answer, evaluating, wrong_answers
 from headcount.training.margins import margins
+from headcount.training.workers import workers
 
-T = TypeVar("T")
 LARGEST_DOMAIN = 100_000_000
 DECODED_AT_ONCE = 4096
 
@@ -52,7 +46,14 @@ class Certificate(Result):
 
 def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None) -> Certificate:
     """Check every example; `progress(done, total)` is told as it goes."""
-    task, total = run.task, run.task.domain_size
+    model = run.model
+    if not isinstance(model, EncoderDecoder):
+        raise InputError(
+            f"{run.task.name} has no end of examples to check",
+            f"see how far {run.name} reaches instead: headcount stretch {run.name}",
+        )
+    task = cast(SequenceTask, run.task)
+    total = task.domain_size
     if total > LARGEST_DOMAIN:
         raise InputError(
             f"{total:,} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
@@ -60,8 +61,8 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
         )
     nth, done, wrong, right = max(1, total // sample), 0, [], []
     least, tightest = np.inf, ""
-    with evaluating(run.model), workers(run) as compute:
-        for examples, lead in compute(lambda block: (block, margins(run.model, task, block)), task.walk()):
+    with evaluating(model), workers(model) as compute:
+        for examples, lead in compute(lambda block: (block, margins(model, task, block)), task.walk()):
             if np.isnan(lead).any():
                 raise CheckFailed(f"{run.name} answers with numbers that are not numbers", "its weights are useless")
             picked = np.arange(len(examples)) % nth == -done % nth
@@ -72,7 +73,7 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
             done += len(examples)
             if progress:
                 progress(done, total)
-    said = _decode_for_real(run, np.concatenate(wrong), np.concatenate(right), progress)
+    said = _decode_for_real(model, task, np.concatenate(wrong), np.concatenate(right), progress)
     return Certificate(
         run=run.name,
         model=run.digest,
@@ -86,46 +87,28 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
 
 
 def _decode_for_real(
-    run: Run, wrong: Examples, right: Examples, progress: Callable[[int, int], None] | None
+    model: EncoderDecoder,
+    task: SequenceTask,
+    wrong: Examples,
+    right: Examples,
+    progress: Callable[[int, int], None] | None,
 ) -> tuple[WrongAnswer, ...]:
     """Decode what was found wrong and a sample of what was found right; each must come out as it was found."""
     found: list[WrongAnswer] = []
-    total = run.task.domain_size
+    total = task.domain_size
     everything = np.concatenate([wrong, right])
     for i in range(0, len(everything), DECODED_AT_ONCE):
         part = everything[i : i + DECODED_AT_ONCE]
-        said = answer(run.model, run.task, part).free
-        is_right = (said == run.task.encode(part).answer).all(axis=1)
+        said = answer(model, task, part).free
+        is_right = (said == task.encode(part).answer).all(axis=1)
         expected = np.arange(i, i + len(part)) >= len(wrong)
         if (is_right != expected).any():
-            example = run.task.show(part[(is_right != expected).argmax()])
+            example = task.show(part[(is_right != expected).argmax()])
             raise CheckFailed(
                 f"one forward pass and real decoding disagree on {example}: there can be no certificate",
                 "this is a fault in the pipeline, not in the model's arithmetic: please report it",
             )
-        found += wrong_answers(run.task, part[~is_right], said[~is_right])
+        found += wrong_answers(task, part[~is_right], said[~is_right])
         if progress:
             progress(total + i + len(part), total + len(everything))
     return tuple(found)
-
-
-@contextmanager
-def workers(run: Run) -> Iterator[Callable[..., Iterator[tuple[Examples, NDArray[np.float32]]]]]:
-    """Something like `map`: on a CPU, a block per core at a time, which beats splitting each small product."""
-    if next(run.model.parameters()).device.type != "cpu":
-        yield map
-        return
-    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield lambda function, blocks: _map_ahead(pool, function, blocks, 4 * n)
-
-
-def _map_ahead(pool: Executor, function: Callable[..., T], blocks: Iterable[Examples], ahead: int) -> Iterator[T]:
-    """`pool.map` in order, but with only a few blocks in memory at a time."""
-    waiting: deque[Future[T]] = deque()
-    for block in blocks:
-        waiting.append(pool.submit(function, block))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

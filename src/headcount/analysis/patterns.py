@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.heads import HeadSite
+from headcount.models.classifier import Classifier
+from headcount.models.weights import KeptWeights
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.training.evaluation import evaluating, in_blocks, on_device
+from headcount.tasks.base import ClassTask, SequenceTask, Tokens
+from headcount.training.evaluation import BLOCK, evaluating, on_device
 
 Matrix = tuple[tuple[float, ...], ...]
+Moments = Mapping[HeadSite, tuple[NDArray[np.floating], NDArray[np.floating] | None]]
 
 
 @dataclass(frozen=True)
@@ -63,67 +68,78 @@ class AttentionPatterns(Result):
 def patterns_on(run: Run, text: str) -> AttentionPatterns:
     """Every head on one example, while the model gives its own answer."""
     reply = run.ask(text)
-    task = run.task
-    source = tuple(task.tokens[token] for token in reply.source)
-    fed = tuple(task.tokens[token] for token in reply.fed)
-    said = reply.said[len(task.generation.given) :]
-    steps = tuple(f"{heard} → {task.tokens[word]}" for heard, word in zip(fed, said, strict=True))
-    shown, right = task.show_tokens(reply.said), task.show_tokens(reply.right)
-    example = task.show(reply.example)
-    verdict = "right" if shown == right else f"wrong, should be {right}"
+    steps = tuple(f"{heard} → {word}" for heard, word in zip(reply.fed, reply.spoken, strict=True))
+    verdict = f"wrong, should be {reply.right}" if reply.why else "right"
+    moments = {site: (w.numpy(), None) for site, w in reply.weights.items()}
     return AttentionPatterns(
         run=run.name,
         model=run.digest,
-        title=f"{example} = {shown} ({verdict}; probability {reply.probability:.4f})",
+        title=f"{reply.example} = {reply.said} ({verdict}; probability {reply.probability:.4f})",
         n=1,
-        sites=_sites(run, {site: (w.numpy(), None) for site, w in reply.weights.items()}, source, fed, steps),
-        example=example,
-        said=shown,
-        right=right,
+        sites=_sites(run, moments, reply.source, reply.fed, steps),
+        example=reply.example,
+        said=reply.said,
+        right=reply.right,
         probability=reply.probability,
     )
 
 
 def average_patterns(run: Run, split: str) -> AttentionPatterns:
-    """Every head on average over a held-out set, by column; the right answers are fed."""
-    task = run.task
+    """Every head on average over a held-out set: by column, or over the longest sequences, by place."""
+    if isinstance(run.model, Classifier):
+        inputs, source, fed, steps, what = _classified(run, split)
+    else:
+        inputs, source, fed, steps, what = _fed_the_answer(run, split)
+    moments, n = _moments(run, inputs), len(inputs[0])
+    return AttentionPatterns(
+        run=run.name,
+        model=run.digest,
+        title=f"average over {what} (n = {n:,})",
+        n=n,
+        sites=_sites(run, moments, source, fed, steps),
+    )
+
+
+Averaged = tuple[tuple[Tokens, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], str]
+"""What goes into the model, the labels of its source, of what is fed and of what is said, and what this is."""
+
+
+def _fed_the_answer(run: Run, split: str) -> Averaged:
+    task = cast(SequenceTask, run.task)
     batch = task.encode(task.split(split))
-    sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
+    source, fed = (tuple(p.label for p in positions) for positions in (task.source_positions, task.fed_positions))
+    asked = task.answer_positions[len(task.generation.given) :]
+    return (batch.source, batch.fed), source, fed, tuple(f"→ {p.label}" for p in asked), f"the {split} set"
+
+
+def _classified(run: Run, split: str) -> Averaged:
+    """Sequences of one length, so that a place means the same in all of them."""
+    task = cast(ClassTask, run.task)
+    tokens = task.encode(task.split(split)).source
+    tokens = tokens[(tokens != task.pad_id).all(axis=1)]
+    places = tuple(map(str, range(tokens.shape[1])))
+    return (tokens,), places, (), (), f"the sequences of {tokens.shape[1]} in the {split} set"
+
+
+def _moments(run: Run, inputs: tuple[Tokens, ...]) -> Moments:
+    """Mean and standard deviation of every weight, in double precision."""
+    n, sums = len(inputs[0]), dict[HeadSite, tuple[Tensor, Tensor]]()
     with evaluating(run.model) as device:
-        for part in in_blocks(batch):
-            weights: dict[HeadSite, Tensor] = {}
-            run.model(*on_device(device, part.source, part.fed), weights=weights)
+        for i in range(0, n, BLOCK):
+            weights = KeptWeights()
+            run.model(*on_device(device, *(tokens[i : i + BLOCK] for tokens in inputs)), weights=weights)
             for site, w in weights.items():
                 w = w.cpu().double()
                 first, second = sums.get(site, (torch.zeros(()), torch.zeros(())))
                 sums[site] = first + w.sum(dim=0), second + (w * w).sum(dim=0)
-    n = len(batch)
-    moments = {
+    return {
         site: ((first / n).numpy(), (second / n - (first / n) ** 2).clamp(min=0).sqrt().numpy())
         for site, (first, second) in sums.items()
     }
-    asked = task.answer_positions[len(task.generation.given) :]
-    return AttentionPatterns(
-        run=run.name,
-        model=run.digest,
-        title=f"average over the {split} set (n = {n:,})",
-        n=n,
-        sites=_sites(
-            run,
-            moments,
-            tuple(p.label for p in task.source_positions),
-            tuple(p.label for p in task.fed_positions),
-            tuple(f"→ {p.label}" for p in asked),
-        ),
-    )
 
 
 def _sites(
-    run: Run,
-    moments: Mapping[HeadSite, tuple[NDArray[np.floating], NDArray[np.floating] | None]],
-    source: tuple[str, ...],
-    fed: tuple[str, ...],
-    steps: tuple[str, ...],
+    run: Run, moments: Moments, source: tuple[str, ...], fed: tuple[str, ...], steps: tuple[str, ...]
 ) -> tuple[SitePattern, ...]:
     found = []
     for site in run.model.sites:
@@ -137,7 +153,7 @@ def _sites(
             )
             for i in range(run.config.model.n_heads)
         )
-        queries = source if site.stack == "encoder" else steps
+        queries = steps if site.stack == "decoder" else source
         keys = fed if (site.stack, site.kind) == ("decoder", "self") else source
         found.append(SitePattern(str(site), site.stack, site.layer, site.kind, queries, keys, heads))
     return tuple(found)

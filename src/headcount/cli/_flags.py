@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
@@ -16,31 +17,38 @@ from headcount.config import PartOf
 _TITLES = {"task": "data", "model": "model", "training": "training"}
 
 
-def add_settings(parser: argparse.ArgumentParser, sections: dict[str, type]) -> None:
-    """One flag per setting, grouped by section."""
+def add_settings(
+    parser: argparse.ArgumentParser, sections: dict[str, type], defaults: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """One flag per setting, grouped by section; `defaults` go before those of the settings' class."""
     for section, cls in sections.items():
         group = parser.add_argument_group(_TITLES[section])
         for field in dataclasses.fields(cls):
-            _add_flag(group, field.name, cls.__pydantic_fields__[field.name])  # type: ignore[attr-defined]
+            info: FieldInfo = cls.__pydantic_fields__[field.name]  # type: ignore[attr-defined]
+            _add_flag(group, field.name, info, defaults.get(section, {}).get(field.name, info.default))
 
 
 def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[str, Any]:
-    """The settings that were on the command line."""
-    names = [field.name for cls in sections.values() for field in dataclasses.fields(cls)]
-    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
-    return {name: None if value == "none" else value for name, value in given.items()}
+    """The settings that were on the command line; `none` means None where a setting may be without a value."""
+    given = {}
+    for cls in sections.values():
+        for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
+            if hasattr(args, name):
+                value = getattr(args, name)
+                given[name] = None if value == "none" and type(None) in get_args(info.annotation) else value
+    return given
 
 
-def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
+def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, default: Any) -> None:
     flag, text = name.replace("_", "-"), (field.description or "").replace("%", "%%")
     if field.annotation is bool:
-        spelled = f"--no-{flag}" if field.default else f"--{flag}"
+        spelled = f"--no-{flag}" if default else f"--{flag}"
         group.add_argument(
-            spelled, dest=name, action="store_const", const=not field.default, default=argparse.SUPPRESS, help=text
+            spelled, dest=name, action="store_const", const=not default, default=argparse.SUPPRESS, help=text
         )
         return
     choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
     choices += [name for mark in field.metadata if isinstance(mark, PartOf) for name in mark.registry.names()]
     hint = f" One of: {', '.join(choices)}." if choices else ""
-    default = "" if field.default is None else f" [{field.default}]"
-    group.add_argument(f"--{flag}", dest=name, default=argparse.SUPPRESS, metavar="X", help=text + hint + default)
+    shown = "" if default is None else f" [{default}]".replace("%", "%%")
+    group.add_argument(f"--{flag}", dest=name, default=argparse.SUPPRESS, metavar="X", help=text + hint + shown)

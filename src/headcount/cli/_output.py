@@ -46,3 +46,9 @@ def print_wrong(out: Console, wrong: tuple[Any, ...], file: object) -> None:
         out.print(wrong_table(wrong))
     if len(wrong) > SHOWN:
         out.print(f"... and {len(wrong) - SHOWN:,} more in {file}")
+
+
+def print_note(out: Console, note: str) -> None:
+    """A line below a table, if there is something to say."""
+    if note:
+        out.print(note)

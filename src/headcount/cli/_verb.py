@@ -27,7 +27,7 @@ class Verb:
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """The run that a verb is about."""
-    parser.add_argument("model", metavar="RUN", help="a run folder, or sample:addition")
+    parser.add_argument("model", metavar="RUN", help="a run folder, sample:addition or sample:sortedness")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

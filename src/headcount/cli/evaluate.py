@@ -1,10 +1,10 @@
-"""`headcount evaluate RUN`: exact match on a held-out set."""
+"""`headcount evaluate RUN`: how good a model is on a held-out set."""
 
 from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_json, print_wrong
+from headcount.cli._output import console, print_json, print_note, print_wrong
 from headcount.cli._verb import Verb, add_json, add_run_argument
 
 
@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Both ways, by digit and by carries."""
+    """A table by group, and what is wrong."""
     from headcount import api, load
-    from headcount.views.accuracy import accuracy_table
+    from headcount.views.accuracy import accuracy_table, answers_note
 
     model = load(args.model)
     evaluation = api.evaluate(model, args.split)
@@ -27,9 +27,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     out = console()
     out.print(accuracy_table(evaluation))
+    print_note(out, answers_note(evaluation))
     print_wrong(out, evaluation.wrong, model.output.result_file(f"evaluation-{args.split}"))
     out.print(f"figure:  {model.output.figure_file(f'accuracy-{args.split}.png')}")
     return 0
 
 
-PART = Verb("measure a model on held-out examples, teacher-forced and free-running", add_arguments, run)
+PART = Verb("measure a model on held-out examples", add_arguments, run)

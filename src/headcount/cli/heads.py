@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     add_json(parser)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--on", metavar="SUM", help="draw every head on one example, such as 374+814")
+    what.add_argument("--on", metavar="EXAMPLE", help="draw every head on one example, such as 374+814")
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
 
 

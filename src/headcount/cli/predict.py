@@ -12,29 +12,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run and the question."""
     add_run_argument(parser)
     add_json(parser)
-    parser.add_argument("example", metavar="SUM", help="such as 374+814")
+    parser.add_argument("example", metavar="EXAMPLE", help="such as 374+814, or '3 5 5 9' for sortedness")
 
 
 def run(args: argparse.Namespace) -> int:
-    """The model's own answer, free-running."""
+    """The model's own answer."""
     from headcount import load
 
-    model = load(args.model)
-    reply = model.ask(args.example)
-    example, said, right = model.task.show(reply.example), *map(model.task.show_tokens, (reply.said, reply.right))
+    reply = load(args.model).ask(args.example)
     if args.json:
-        print_json(
-            {
-                "example": example,
-                "said": said,
-                "right": right,
-                "correct": said == right,
-                "probability": reply.probability,
-            }
-        )
+        said = {"example": reply.example, "said": reply.said, "right": reply.right, "correct": not reply.why}
+        print_json({**said, "probability": reply.probability})
         return 0
-    verdict = "right" if said == right else f"wrong: {model.task.explain(reply.example, reply.said)}"
-    console().print(f"{example} = {said}  ({verdict}; probability {reply.probability:.4f})")
+    verdict = f"wrong: {reply.why}" if reply.why else "right"
+    console().print(f"{reply.example} = {reply.said}  ({verdict}; probability {reply.probability:.4f})")
     return 0
 
 

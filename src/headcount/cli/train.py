@@ -6,7 +6,7 @@ import argparse
 from shlex import quote
 
 from headcount.cli._flags import add_settings, given_settings
-from headcount.cli._output import console, print_json, print_wrong
+from headcount.cli._output import console, print_json, print_note, print_wrong
 from headcount.cli._verb import Verb, add_json, add_quiet
 from headcount.runs.config import RunConfig
 from headcount.runs.presets import PRESETS
@@ -16,25 +16,24 @@ from headcount.tasks import TASKS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One sub-command per task, with that task's settings."""
     tasks = parser.add_subparsers(dest="task_name", metavar="TASK", required=True)
-    presets = "; ".join(f"{name}: {preset.help}" for name, preset in PRESETS.items())
     for name in TASKS.names():
+        presets = "; ".join(f"{each}: {preset.help}" for each, preset in PRESETS.get(name, {}).items())
         sub = tasks.add_parser(name, help=f"the {name} task", description=f"Train a model on {name}.")
         sub.add_argument("-o", "--out", metavar="DIR", help=f"run folder [runs/{name}-SEED]")
         sub.add_argument("--seed", type=int, metavar="N", help="decides everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
-        sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=presets)
+        sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=presets.replace("%", "%%"))
         sub.add_argument("--config", metavar="RUN", help="begin from the settings of another run, or of a config file")
         add_json(sub)
         add_quiet(sub)
         sub.set_defaults(parser=sub)
-        add_settings(sub, RunConfig.sections(name))
+        add_settings(sub, RunConfig.sections(name), RunConfig.defaults(name))
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, then say how good it is and where it is."""
     from headcount import api
-    from headcount.training.evaluation import Evaluation
-    from headcount.views.accuracy import accuracy_table
+    from headcount.views.accuracy import accuracy_table, answers_note
 
     trained = api.train(
         args.task_name,
@@ -46,16 +45,18 @@ def run(args: argparse.Namespace) -> int:
         quiet=args.quiet,
         **given_settings(args, RunConfig.sections(args.task_name)),
     )
-    evaluation = trained.output.read_result("evaluation-test", Evaluation)
+    evaluation = api.read_evaluation(trained)
     if args.json:
         steps = trained.folder.read_manifest()["steps"]
         print_json({"run": trained.name, "steps": steps, "evaluation": evaluation.to_dict()})
         return 0
     out = console()
     out.print(accuracy_table(evaluation))
+    print_note(out, answers_note(evaluation))
     print_wrong(out, evaluation.wrong, trained.output.result_file("evaluation-test"))
     out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}")
-    out.print(f"next:    headcount verify {quote(trained.name)}")
+    next_verb = {"sequence": "verify", "class": "stretch"}[trained.task.asks_for]
+    out.print(f"next:    headcount {next_verb} {quote(trained.name)}")
     return 0
 
 

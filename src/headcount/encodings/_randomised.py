@@ -1,8 +1,8 @@
 """Randomised positions, around any encoding (Ruoss et al. 2023, arXiv 2305.16843).
 
 Of the ids 0 .. N-1 a random subset is drawn, in order, and given to the tokens. Trained on short sequences, the model
-has then met every id up to N. In training the subset changes at every step; otherwise it depends on the length alone, so
-that the same sequence always gets the same answer.
+has then met every id up to N. In training the subset changes at every step; otherwise it depends on the length alone,
+so that the same sequence always gets the same answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from headcount.encodings._settings import EncodingSettings
 from headcount.encodings.base import Embeddings, Encoding, Keys, Positions, Queries
@@ -32,9 +33,20 @@ class Randomised(Encoding):
                 f"{length} tokens are more than the {self.n_ids} random positions there are",
                 "train with a larger --random-positions",
             )
-        generator = None if self.training else torch.Generator().manual_seed(length)
-        ids = torch.randperm(self.n_ids, generator=generator)[:length].sort().values
-        return Positions(ids.to(positions.ids.device)[positions.ids], positions.n_tokens)
+        # Outside training a row's own tokens decide, not the padding behind them.
+        lengths, which = positions.n_tokens.unique(return_inverse=True)
+        drawn = [self._draw(length)] if self.training else [self._draw(n, length) for n in lengths.tolist()]
+        subsets = torch.stack(drawn).to(positions.ids.device)
+        subsets = subsets if len(subsets) == 1 else subsets[which]
+        n_rows = max(len(subsets), len(positions.ids))
+        ids = subsets.expand(n_rows, -1).gather(1, positions.ids.expand(n_rows, -1))
+        return Positions(ids, positions.n_tokens)
+
+    def _draw(self, n: int, width: int | None = None) -> Int[Tensor, " width"]:
+        """`n` of the ids in order, always the same ones if a width is given; then 0, for padding."""
+        generator = None if width is None else torch.Generator().manual_seed(n)
+        ids = torch.randperm(self.n_ids, generator=generator)[:n].sort().values
+        return F.pad(ids, (0, (width or n) - n))
 
     def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
         """As the inner encoding does."""
@@ -46,6 +58,6 @@ class Randomised(Encoding):
         """As the inner encoding does."""
         return self.inner.turn(query, key, query_ids, key_ids)
 
-    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"] | None:
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
         """As the inner encoding does."""
         return self.inner.bias(query_id, key_id)

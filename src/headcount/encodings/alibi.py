@@ -19,7 +19,7 @@ from headcount.encodings.base import Encoding
 class Alibi(Encoding):
     """Added to the scores."""
 
-    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"]:
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """-m_h (i - j), and nothing ahead."""
         back = (query_id - key_id)[..., None]
         return (-slopes(self.n_heads, back.device) * back).masked_fill(back < 0, -torch.inf)

@@ -18,7 +18,7 @@ from headcount.encodings.base import Encoding
 class SymmetricAlibi(Encoding):
     """Added to the scores."""
 
-    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"]:
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """-m_h |i - j|."""
         distance = (query_id - key_id).abs()[..., None]
         return -slopes(self.n_heads, distance.device) * distance

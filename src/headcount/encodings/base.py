@@ -27,7 +27,7 @@ class Positions(NamedTuple):
     n_tokens: Int[Tensor, " #batch"]
 
     @classmethod
-    def count(cls, length: int, device: torch.device, first: int = 0) -> Positions:
+    def in_order(cls, length: int, device: torch.device, first: int = 0) -> Positions:
         """Ids in order, for rows without padding."""
         ids = torch.arange(first, first + length, device=device)[None]
         return cls(ids, torch.full((1,), first + length, device=device))
@@ -57,7 +57,7 @@ class Encoding(nn.Module):
         """Touch queries and keys."""
         return query, key
 
-    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"] | None:
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
         """Touch the scores: what is added for each pair of ids; -inf hides the key. None if nothing is."""
         return None
 

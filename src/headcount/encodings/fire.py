@@ -3,8 +3,8 @@
     bias(i, j) = f( psi(i - j) / psi(max(L, i)) )        psi(x) = log(c x + 1)
 
 f is a small network with one output per head, c > 0 and the threshold L > 0 are learned. Dividing by the query's own
-position squeezes any length into [0, 1]; max(L, i), not min, keeps short sequences apart. The paper looks back only; for
-a key ahead we take psi(j - i) with a minus sign and divide by psi(max(L, j)), which stays within [-1, 0].
+position squeezes any length into [0, 1]; max(L, i), not min, keeps short sequences apart. The paper looks back only;
+for a key ahead we take psi(j - i) with a minus sign and divide by psi(max(L, j)), which stays within [-1, 0].
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Fire(Encoding):
         self.raw_c = nn.Parameter(torch.tensor(0.0))
         self.raw_threshold = nn.Parameter(torch.tensor(16.0))
 
-    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"]:
-        """f of the normalised distance."""
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
+        """F of the normalised distance."""
         back = query_id - key_id
         reach = torch.maximum(torch.maximum(query_id, key_id).to(self.raw_threshold), F.softplus(self.raw_threshold))
         near = self._psi(back.abs().to(reach)) / self._psi(reach) * back.sign()

@@ -44,7 +44,9 @@ class Learned(Encoding):
             )
         if self.past_table == "clamp":
             return self.rows(ids.clamp(max=n_rows - 1))
-        fresh = torch.randn(last + 1 - n_rows, self.d_model, generator=torch.Generator().manual_seed(0))
+        # torch draws normal numbers 16 at a time: at another width, the last rows would depend on how many are drawn.
+        width = -(-self.d_model // 16) * 16
+        fresh = torch.randn(last + 1 - n_rows, width, generator=torch.Generator().manual_seed(0))[:, : self.d_model]
         return torch.cat([self.rows.weight, fresh.to(self.rows.weight)])[ids]
 
 

@@ -22,7 +22,7 @@ class Relative(Encoding):
         self.clip = settings.clip_distance
         self.rows = nn.Embedding(2 * self.clip + 1, n_heads)
 
-    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"]:
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """b_h[clip(j - i)]."""
         return self.rows((key_id - query_id).clamp(-self.clip, self.clip) + self.clip)
 

@@ -33,7 +33,7 @@ def rotate(
     """Turn every pair of dimensions; an odd last dimension has no partner and stays."""
     d_head = x.shape[-1]
     paired = d_head - d_head % 2
-    angle = ids[:, None, :, None].float() * frequencies(paired, x.device)
+    angle = ids[:, None, :, None].float() * frequencies(d_head, x.device)[: d_head // 2]
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x[..., 0:paired:2], x[..., 1:paired:2]
     turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(start_dim=-2)

@@ -27,7 +27,7 @@ class T5(Encoding):
         super().__init__(d_model, n_heads, settings, causal=causal)
         self.rows = nn.Embedding(N_BUCKETS, n_heads)
 
-    def bias(self, query_id: Int[Tensor, "..."], key_id: Int[Tensor, "..."]) -> Float[Tensor, "... head"]:
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """b_h[bucket(j - i)]."""
         ahead = key_id - query_id
         if self.causal:
@@ -36,7 +36,7 @@ class T5(Encoding):
         return self.rows(bucket(ahead.abs(), side) + side * (ahead > 0))
 
 
-def bucket(distance: Int[Tensor, "..."], n: int) -> Int[Tensor, "..."]:
+def bucket(distance: Int[Tensor, ...], n: int) -> Int[Tensor, ...]:
     """Which of `n` buckets a distance falls into: the first half one by one, then ever wider ones."""
     alone = n // 2
     wide = torch.log(distance.clamp(min=1) / alone) / math.log(FARTHEST / alone) * (n - alone)

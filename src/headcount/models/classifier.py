@@ -45,7 +45,7 @@ class Classifier(nn.Module):
         """One logit per class; `weights` is shown each site's attention weights."""
         is_token = self._is_token(source)
         mask = None if is_token.all() else is_token[:, None, None, :]
-        where = Positions.count(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
+        where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
         where = self.positions.place(where)
         sight = Sight(
             mask,

@@ -66,7 +66,7 @@ class ClassifierConfig(StackConfig):
     """No token looks ahead."""
     pooling: Annotated[str, PartOf(POOLINGS)] = "max"
     """How a sequence becomes one vector."""
-    numbers: Literal["table", "fourier"] = "table"
+    numbers: Literal["table", "fourier"] = "fourier"
     """Numbers enter by a free vector each, or by waves of their value, which know that 54 is near 55."""
     random_positions: Count | None = None
     """Give the tokens a random subset of this many ids, in order; none: count from 0."""
@@ -74,3 +74,7 @@ class ClassifierConfig(StackConfig):
     """Rows of a learned position table."""
     past_table: Literal["error", "clamp", "untrained"] = "untrained"
     """What a learned table does past its end: refuse, repeat its last row, or go on with rows as they are drawn."""
+
+
+MODEL_CONFIGS: dict[str, type[StackConfig]] = {"sequence": EncoderDecoderConfig, "class": ClassifierConfig}
+"""Which model, by what the task asks for."""

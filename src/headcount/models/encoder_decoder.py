@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -66,7 +65,7 @@ class EncoderDecoder(nn.Module):
         """Read the source. Padding is masked, so it never changes an answer."""
         is_token = source != self.pad_id
         mask = None if is_token.all() else is_token[:, None, None, :]
-        where = Positions.count(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
+        where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
         sight = Sight(mask, window=self.config.window, encoding=self.source_positions, queries=where, keys=where)
         x = self.dropout(self.source_positions.embed(self.source_tokens(source), where))
         for layer in self.encoder:
@@ -83,11 +82,9 @@ class EncoderDecoder(nn.Module):
         caches: Caches | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
         """Logits after each fed token; with caches, `n_past` tokens went before and are not fed again."""
-        new = Positions.count(fed.shape[1], fed.device, first=n_past)
-        heard = Positions.count(n_past + fed.shape[1], fed.device)
-        sight = Sight(
-            causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=heard
-        )
+        new = Positions.in_order(fed.shape[1], fed.device, first=n_past)
+        heard = Positions.in_order(n_past + fed.shape[1], fed.device)
+        sight = Sight(causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=heard)
         x = self.dropout(self.target_positions.embed(self.target_tokens(fed), new))
         for layer in self.decoder:
             x = layer(x, memory.x, sight=sight, memory_sight=Sight(memory.mask), weights=weights, caches=caches)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.models.attention import Heads, KeyValueCache, Weights, attend, attend_fused
+from headcount.models.attention import Bias, Heads, KeyValueCache, Weights, attend, attend_fused
 from headcount.models.sight import EVERYTHING, Sight
 
 Reader = Callable[[Weights, slice, int], None]
@@ -21,8 +21,8 @@ class MultiHeadAttention(nn.Module):
     """Self-attention, or cross-attention when `memory` is given.
 
     With `sharpens`, scores are multiplied by s_h log n, where n is how many keys a query sees and s_h is learned for
-    each head (Nakanishi 2025, "Scalable-softmax is superior for attention", arXiv 2501.19399). Softmax over more keys is
-    flatter; this keeps it as sharp as it was. (Adding log n instead would change nothing: softmax ignores it.)
+    each head (Nakanishi 2025, "Scalable-softmax is superior for attention", arXiv 2501.19399). Softmax over more keys
+    is flatter; this keeps it as sharp as it was. (Adding log n instead would change nothing: softmax ignores it.)
     """
 
     def __init__(self, d_model: int, n_heads: int, *, sharpens: bool = False) -> None:
@@ -67,7 +67,7 @@ class MultiHeadAttention(nn.Module):
         for rows, keys in sight.pieces(n_queries, n_keys):
             mask, bias = sight.open(rows, keys, n_queries, n_keys, query.device), sight.bias(rows, keys)
             if bias is not None:
-                bias = bias.to(query.dtype) if sharp is None else bias * sharp[:, :, rows if sharp.shape[2] > 1 else slice(None)]
+                bias = _sharpened(bias, sharp, rows).to(query.dtype)
             asked = query[:, :, rows], key[:, :, keys], value[:, :, keys], mask, bias
             if read is None:
                 found.append(attend_fused(*asked))
@@ -92,3 +92,13 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x_BLD: Tensor) -> Tensor:
         return x_BLD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+
+def _sharpened(bias: Bias, sharp: Tensor | None, rows: slice) -> Bias:
+    """The bias times how sharp these queries are; what it hides stays hidden."""
+    if sharp is None:
+        return bias
+    hidden = bias.isneginf()  # apart, for 0 times infinity is NaN, here or in the gradient
+    if sharp.shape[2] > 1:
+        sharp = sharp[:, :, rows]
+    return (bias.masked_fill(hidden, 0.0) * sharp).masked_fill(hidden, -torch.inf)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from headcount.encodings.base import Encoding, Keys, Positions, Queries
@@ -82,12 +82,12 @@ class Sight:
         return None if added is None else added.movedim(-1, 1)
 
     def n_seen(self, n_queries: int, n_keys: int, device: torch.device) -> Int[Tensor, "#batch #query"]:
-        """How many keys each query may see."""
+        """How many keys each query may see; 1 if none, for the log of 0 has no gradient."""
         total = torch.full((1, 1), n_keys, device=device)
         if self.mask is not None:
             total = self.mask.expand(-1, -1, -1, n_keys).sum(dim=-1)[:, 0]
         if not self.causal and self.window is None:
-            return total
+            return total.clamp(min=1)
         i = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
         reach = n_keys if self.window is None else self.window
         ahead = i if self.causal else torch.minimum(i + reach, total - 1)

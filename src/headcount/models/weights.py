@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from headcount.heads import HeadSite
 from headcount.models.attention import Weights
 
 
+@runtime_checkable
 class WeightReader(Protocol):
     """Is shown every site's weights, the queries of one site in order but perhaps only some at a time."""
 

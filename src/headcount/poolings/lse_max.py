@@ -1,7 +1,7 @@
 """A soft maximum in training, the maximum itself at test.
 
-    training   log sum_i exp x_i        every position gets a gradient, the largest most
-    test       max_i x_i                does not grow with the length, as the sum would
+training   log sum_i exp x_i        every position gets a gradient, the largest most
+test       max_i x_i                does not grow with the length, as the sum would
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ class LseMax(Pooling):
         return soft_max(x, is_token, training=self.training)
 
 
-def soft_max(
-    x: Float[Tensor, "batch length d"], is_token: Tokens, *, training: bool
-) -> Float[Tensor, "batch d"]:
+def soft_max(x: Float[Tensor, "batch length d"], is_token: Tokens, *, training: bool) -> Float[Tensor, "batch d"]:
     """Log-sum-exp over tokens in training, else the max."""
     # The lowest finite number, not -inf, whose log-sum-exp over nothing but padding has no gradient.
     hidden = hide(x, is_token, torch.finfo(x.dtype).min)

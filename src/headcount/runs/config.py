@@ -17,7 +17,7 @@ from typing import Any
 
 from headcount.config import adapter, field_names, parse, suggestion
 from headcount.errors import ConfigError, Fault, InputError
-from headcount.models.config import EncoderDecoderConfig
+from headcount.models.config import MODEL_CONFIGS, StackConfig
 from headcount.runs.presets import PRESETS
 from headcount.tasks import TASKS
 from headcount.tasks.base import Task
@@ -34,17 +34,20 @@ class RunConfig:
     task_name: str
     seed: int
     task: Any
-    model: EncoderDecoderConfig
+    model: Any
     training: TrainingConfig
 
     @staticmethod
     def sections(task_name: str) -> dict[str, type]:
         """The settings classes of a run, by section."""
-        return {
-            "task": TASKS.get(task_name).config_class,
-            "model": EncoderDecoderConfig,
-            "training": TrainingConfig,
-        }
+        task = TASKS.get(task_name)
+        return {"task": task.config_class, "model": MODEL_CONFIGS[task.asks_for], "training": TrainingConfig}
+
+    @classmethod
+    def defaults(cls, task_name: str) -> Settings:
+        """What a run of this task has unless it is told otherwise, where that is not the general default."""
+        own = TASKS.get(task_name).defaults
+        return {section: dict(own.get(section, {})) for section in cls.sections(task_name)}
 
     @classmethod
     def build(
@@ -57,13 +60,15 @@ class RunConfig:
         **settings: Any,
     ) -> RunConfig:
         """`base` or the defaults, then each preset in turn, then the given settings. Every fault is told at once."""
-        sections = cls.sections(task_name)
-        start = base.to_dict() if base else {}
+        sections, presets = cls.sections(task_name), PRESETS.get(task_name, {})
+        if base and base.task_name != task_name:
+            raise InputError(f"the settings to begin from are for {base.task_name}, not for {task_name}")
+        start = base.to_dict() if base else cls.defaults(task_name)
         merged: Settings = {section: dict(start.get(section, {})) for section in sections}
         for name in [preset] if isinstance(preset, str) else preset:
-            if name not in PRESETS:
-                raise InputError(f"no preset {name!r}", suggestion(name, tuple(PRESETS)))
-            for section, values in PRESETS[name].settings.items():
+            if name not in presets:
+                raise InputError(f"no preset {name!r} for {task_name}", suggestion(name, tuple(presets)))
+            for section, values in presets[name].settings.items():
                 merged[section] |= values
         places = {field: section for section, part in sections.items() for field in field_names(part)}
         unknown = []
@@ -72,7 +77,7 @@ class RunConfig:
                 merged[places[name]][name] = value
             else:
                 unknown.append(Fault(name, value, f"no such setting; {suggestion(name, tuple(places))}"))
-        return cls._checked(task_name, start.get("seed", 0) if seed is None else seed, merged, unknown)
+        return cls._checked(task_name, (base.seed if base else 0) if seed is None else seed, merged, unknown)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
@@ -98,7 +103,7 @@ class RunConfig:
             parsed = parse(cls.sections(task_name), settings)
         except ConfigError as error:
             raise ConfigError([*faults, *error.faults]) from error
-        faults += _too_short(TASKS.get(task_name)(parsed["task"]), parsed["model"])
+        faults += _position_faults(TASKS.get(task_name)(parsed["task"]), parsed["model"])
         if faults:
             raise ConfigError(faults)
         return cls(task_name=task_name, seed=seed, **parsed)
@@ -121,11 +126,19 @@ class RunConfig:
         ]
 
 
-def _too_short(task: Task, model: EncoderDecoderConfig) -> list[Fault]:
-    longest = max(len(task.source_positions), len(task.fed_positions))
-    if model.n_positions >= longest:
-        return []
-    return [Fault("model.n_positions", model.n_positions, f"this task has sequences of {longest}: raise n_positions")]
+def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
+    """Positions that training would use but that no table or range has."""
+    ids, n_ids = getattr(model, "random_positions", None), task.longest
+    faults = []
+    if ids is not None and ids < task.longest:
+        why = f"this task has sequences of {task.longest}: raise random_positions"
+        faults.append(Fault("model.random_positions", ids, why))
+    if ids is not None:
+        n_ids = max(n_ids, ids)
+    if model.encoding == "learned" and model.n_positions < n_ids:
+        why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"
+        faults.append(Fault("model.n_positions", model.n_positions, why))
+    return faults
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -16,8 +16,18 @@ class Preset:
 
 
 _FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
-
-PRESETS: dict[str, Preset] = {
+_REPORTS_TRAINING = {
+    "steps": 50 * 10_000 // 64,
+    "batch_size": 64,
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "beta2": 0.999,
+    "averaging": 0.0,
+    "hard_share": 0.0,
+    "target": None,
+}
+_ADDITION = {
     "older": Preset(
         "the older reports' data: operands 0..999, 10,000 fixed sums, no pair in two splits",
         {"task": {**_FIXED, "low": 0, "high": 999}},
@@ -28,19 +38,37 @@ PRESETS: dict[str, Preset] = {
     ),
     "reports-recipe": Preset(
         "the reports' training: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
-        {
-            "model": {"encoding": "sinusoidal", "norm": "post", "dropout": 0.1},
-            "training": {
-                "steps": 50 * 10_000 // 64,
-                "batch_size": 64,
-                "learning_rate": 1e-3,
-                "schedule": "constant",
-                "weight_decay": 0.0,
-                "beta2": 0.999,
-                "averaging": 0.0,
-                "hard_share": 0.0,
-                "target": None,
-            },
-        },
+        {"model": {"encoding": "sinusoidal", "norm": "post", "dropout": 0.1}, "training": _REPORTS_TRAINING},
     ),
 }
+_SORTEDNESS = {
+    "older": Preset(
+        "the older reports' data: 10,000 fixed sequences of different numbers, full shuffles, padded with the number 0",
+        {"task": {**_FIXED, "negatives": "shuffle", "distinct": True, "padding_is_zero": True}},
+    ),
+    "newer": Preset(
+        "the newer reports' data: 10,000 fixed sequences, max(2, L//3) transpositions, classes by the toss of a coin",
+        {"task": {**_FIXED, "negatives": "transpositions", "balance": "coin"}},
+    ),
+    "reports-model": Preset(
+        "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout 0.1, mean pooling, a number table",
+        {
+            "model": {
+                "d_model": 128,
+                "n_heads": 4,
+                "n_layers": 4,
+                "d_ff": 512,
+                "norm": "post",
+                "dropout": 0.1,
+                "pooling": "mean",
+                "numbers": "table",
+            }
+        },
+    ),
+    "reports-recipe": Preset(
+        "the reports' training: Adam at a constant 1e-3, batch 64, 50 epochs of 10,000", {"training": _REPORTS_TRAINING}
+    ),
+}
+
+PRESETS: dict[str, dict[str, Preset]] = {"addition": _ADDITION, "sortedness": _SORTEDNESS}
+"""By task and name."""

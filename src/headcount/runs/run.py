@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
 import safetensors.torch
 import torch
 from jaxtyping import Float
@@ -21,31 +20,19 @@ from torch import Tensor
 
 from headcount.config import suggestion
 from headcount.errors import InputError
-from headcount.heads import HeadId, HeadSite
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.heads import HeadId
+from headcount.models.build import Model, build_model
+from headcount.runs.asking import Reply, ask
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
-from headcount.tasks.base import Examples, Task, Tokens
-from headcount.training.evaluation import answer, evaluating, on_device
+from headcount.tasks.base import Task
+from headcount.training.classification import Classification
+from headcount.training.evaluation import Evaluation
+from headcount.training.learners import learner_of
 
 SAMPLE = "sample:"
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One example asked of a model. Tokens are ids, [position]."""
-
-    example: Examples
-    source: Tokens
-    fed: Tokens
-    """What the decoder heard: the start token, then its own words."""
-    said: Tokens
-    right: Tokens
-    probability: float
-    """That the model gave to its whole answer."""
-    weights: dict[HeadSite, Float[Tensor, "head query key"]]
 
 
 @dataclass(frozen=True)
@@ -58,13 +45,13 @@ class Run:
     """Where analyses of it are written: the same folder, unless the run is a packaged sample."""
     config: RunConfig
     task: Task
-    model: EncoderDecoder
+    model: Model
     digest: str
     """Of the weights; every result names it."""
 
     def predict(self, text: str) -> str:
-        """The model's own answer, free-running."""
-        return self.task.show_tokens(self.ask(text).said)
+        """The model's own answer."""
+        return self.ask(text).said
 
     def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:
         """One head's attention weights while the model gives its own answer."""
@@ -73,28 +60,20 @@ class Run:
 
     def ask(self, text: str) -> Reply:
         """The model's own answer, how likely it held it, and every head's attention meanwhile."""
-        example = self.task.parse(text)
-        said = answer(self.model, self.task, example).free
-        start, batch = self.task.generation, self.task.encode(example)
-        own = said[:, len(start.given) :]
-        fed = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
-        weights: dict[HeadSite, Tensor] = {}
-        with evaluating(self.model) as device:
-            source_tokens, fed_tokens, own_tokens = on_device(device, batch.source, fed, own)
-            logits = self.model(source_tokens, fed_tokens, weights=weights)
-            log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum()
-        by_site = {site: weights[site][0].cpu() for site in self.model.sites}
-        return Reply(example[0], batch.source[0], fed[0], said[0], batch.answer[0], float(log_p.exp()), by_site)
+        return ask(self.model, self.task, self.task.parse(text))
+
+    def evaluate(self, split: str) -> Evaluation | Classification:
+        """Everything that is measured on a held-out set."""
+        return learner_of(self.model, self.task).evaluate(split, self.digest)
 
     def find_head(self, head: str | HeadId) -> HeadId:
         """The head of that name, if this model has it."""
         found = HeadId.parse(head) if isinstance(head, str) else head
         if found not in self.model.heads:
-            config = self.config.model
+            sites = ", ".join(str(site) for site in self.model.sites)
             raise InputError(
                 f"no head {str(found)!r} in {self.name}",
-                f"this model has {config.n_encoder_layers} encoder and {config.n_decoder_layers} decoder layers "
-                f"of {config.n_heads} heads, counted from 0",
+                f"this model has {self.config.model.n_heads} heads at each of {sites}",
                 f"list its heads: headcount heads {self.name}",
             )
         return found
@@ -116,12 +95,12 @@ def locate(run: str | Path) -> RunFolder:
     return RunFolder(_sample_path(str(run)) if str(run).startswith(SAMPLE) else Path(run))
 
 
-def build(config: RunConfig) -> tuple[Task, EncoderDecoder]:
+def build(config: RunConfig) -> tuple[Task, Model]:
     """The task and a fresh model, its weights drawn from the seed."""
     task = TASKS.get(config.task_name)(config.task)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer(config.seed, "weights"))
-        model = EncoderDecoder(config.model, n_tokens=len(task.tokens), pad_id=task.pad_id)
+        model = build_model(config.model, task)
     return task, model
 
 

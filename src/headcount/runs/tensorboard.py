@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,10 +37,10 @@ class TensorBoard:
         self._writer.add_scalar("loss", sum(losses) / len(losses), last_step)
         self._writer.add_scalar("learning rate", rates[-1], last_step)
 
-    def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
-        """Both exact-match rates."""
-        self._writer.add_scalar("exact match/teacher-forced", teacher_forced.rate, step)
-        self._writer.add_scalar("exact match/free-running", free_running.rate, step)
+    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
+        """Every score."""
+        for name, share in scores.items():
+            self._writer.add_scalar(f"validation/{name}", share.rate, step)
         self._writer.flush()
 
     def close(self) -> None:

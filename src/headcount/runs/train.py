@@ -8,7 +8,7 @@ import platform
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -131,16 +131,10 @@ class Log:
         for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
             self._write({"step": step, "loss": loss, "learning_rate": rate})
 
-    def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
+    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
         """One line an evaluation."""
-        self._write(
-            {
-                "step": step,
-                "n": free_running.n,
-                "teacher_forced": teacher_forced.rate,
-                "free_running": free_running.rate,
-            }
-        )
+        n = next(iter(scores.values())).n
+        self._write({"step": step, "n": n, **{name: share.rate for name, share in scores.items()}})
 
     def flush(self) -> int:
         """Everything onto the disk; returns how long the log is."""

@@ -7,23 +7,45 @@ value, so that sorting keeps it there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headcount.errors import InputError
 
 Rows = NDArray[np.int64]
 FILL = np.iinfo(np.int64).max
 Unsort = Callable[[np.random.Generator, Rows, NDArray[np.int64]], Rows]
 
 
-def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], n_values: int, *, distinct: bool = False) -> Rows:
-    """Uniform values in order; `distinct` ones where a sequence is no longer than there are values."""
-    width = int(lengths.max(initial=0))
-    rows = rng.integers(n_values, size=(len(lengths), width))
-    if distinct:
-        different = rng.permuted(np.broadcast_to(np.arange(n_values), (len(lengths), n_values)), axis=1)[:, :width]
-        rows[:, : different.shape[1]] = np.where(lengths[:, None] <= n_values, different, rows[:, : different.shape[1]])
-    rows[np.arange(width) >= lengths[:, None]] = FILL
+@dataclass(frozen=True)
+class Values:
+    """Where the numbers of a sequence come from."""
+
+    n: int
+    """They run from 0 to n - 1."""
+    distinct: bool = False
+    """No number twice in a sequence, where it is no longer than there are numbers."""
+    narrow: float = 0.0
+    """Share of the sequences whose numbers come from a narrow range: ties and small steps, as in long sequences."""
+
+
+def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Values) -> Rows:
+    """Uniform numbers in order."""
+    shape = len(lengths), int(lengths.max(initial=0))
+    if values.narrow:
+        # The width of a range is log-uniform: a step of 1 between ties is then as common as a step of 10.
+        widths = np.exp(rng.uniform(np.log(2), np.log(values.n + 1), size=(shape[0], 1))).astype(np.int64)
+        widths = np.where(rng.random((shape[0], 1)) < values.narrow, widths, values.n)
+        rows = rng.integers(values.n - widths + 1) + rng.integers(np.broadcast_to(widths, shape))
+    else:
+        rows = rng.integers(values.n, size=shape)
+    if values.distinct:
+        different = rng.permuted(np.broadcast_to(np.arange(values.n), (shape[0], values.n)), axis=1)[:, : shape[1]]
+        fits = lengths[:, None] <= values.n
+        rows[:, : different.shape[1]] = np.where(fits, different, rows[:, : different.shape[1]])
+    rows[np.arange(shape[1]) >= lengths[:, None]] = FILL
     rows.sort(axis=1)
     return rows
 
@@ -70,12 +92,16 @@ KINDS: dict[str, Unsort] = {
 
 
 def unsorted_rows(
-    rng: np.random.Generator, kinds: NDArray[np.str_], lengths: NDArray[np.int64], n_values: int, *, distinct: bool
+    rng: np.random.Generator, kinds: NDArray[np.str_], lengths: NDArray[np.int64], values: Values
 ) -> tuple[Rows, Rows]:
     """Rows of these kinds, and the sorted rows they were made of; a row that came out sorted is made again."""
-    ordered = sorted_rows(rng, lengths, n_values, distinct=distinct)
+    if (lengths < 2).any():
+        raise InputError("a single number cannot be unsorted", "ask for 2 numbers or more")
+    ordered = sorted_rows(rng, lengths, values)
+    if not len(ordered):
+        return ordered, ordered
     while (flat := ordered[:, 0] == _last(ordered, lengths)).any():
-        ordered[flat] = _widened(sorted_rows(rng, lengths[flat], n_values, distinct=distinct), ordered.shape[1])
+        ordered[flat] = _widened(sorted_rows(rng, lengths[flat], values), ordered.shape[1])
     made, todo = ordered.copy(), np.ones(len(ordered), dtype=bool)
     while todo.any():
         for kind in set(kinds[todo].tolist()):

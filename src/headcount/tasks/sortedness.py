@@ -17,6 +17,7 @@ The reports' fault (off by default): `padding_is_zero` fills short sequences wit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,7 +28,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from headcount.config import config, suggestion
 from headcount.errors import InputError
 from headcount.seeds import stream
-from headcount.tasks._orders import FILL, KINDS, Rows, first_broken, sorted_rows, unsorted_rows
+from headcount.tasks._orders import FILL, KINDS, Rows, Values, first_broken, sorted_rows, unsorted_rows
 from headcount.tasks.base import ClassBatch, Examples
 
 EMPTY = -1
@@ -54,6 +55,8 @@ class SortednessConfig:
     """Pairs: each unsorted sequence comes with its own sorted self."""
     distinct: bool = False
     """No number twice in a sequence, where it is no longer than there are numbers."""
+    narrow: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the sequences whose numbers come from a narrow range: ties and small steps, as in long sequences."""
     n_train: Count = 0
     """Train on a fixed set of this many sequences; 0 draws fresh ones at every step."""
     n_validation: Annotated[int, Field(ge=2)] = 2000
@@ -116,7 +119,8 @@ class Sortedness:
     asks_for: ClassVar[Literal["sequence", "class"]] = "class"
     config_class: ClassVar[type] = SortednessConfig
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "training": {"hard_share": 0.0},
+        "model": {"encoding": "sinusoidal"},
+        "training": {"steps": 3000, "hard_share": 0.0, "eval_every": 250, "checkpoint_every": 250},
     }
     classes: tuple[str, ...] = ("unsorted", "sorted")
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -126,6 +130,7 @@ class Sortedness:
         self.longest = self.config.longest
         self.trained_lengths = self.config.shortest, self.config.longest
         n = self.config.n_values
+        self.values = Values(n, self.config.distinct, self.config.narrow)
         self.masks_padding = not self.config.padding_is_zero
         self.pad_id = n if self.masks_padding else 0
         self.tokens = (*map(str, range(n)), "<pad>")
@@ -162,14 +167,12 @@ class Sortedness:
 
     def stretched(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """`n` fresh sequences of one length: unsorted in this way, or sorted if None."""
-        lengths = np.full(n, length)
+        lengths, values = np.full(n, length), replace(self.values, narrow=0.0)
         if kind is None:
-            return sorted_rows(rng, lengths, self.config.n_values, distinct=self.config.distinct)
+            return sorted_rows(rng, lengths, values)
         if kind not in KINDS:
             raise InputError(f"no kind of unsorted example {kind!r}", suggestion(kind, self.kinds))
-        return unsorted_rows(
-            rng, np.full(n, kind), lengths, self.config.n_values, distinct=self.config.distinct
-        )[0]
+        return unsorted_rows(rng, np.full(n, kind), lengths, values)[0]
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> Examples:
         """A piece of each: around its first broken pair, or around a random place where the numbers rise."""
@@ -184,26 +187,22 @@ class Sortedness:
     def _new(self, rng: np.random.Generator, n: int, forbidden: set[bytes], *, unique: bool = False) -> Examples:
         """`n` examples, none of them forbidden; `unique` ones differ from each other too."""
         rows = self._make(rng, n)
-        seen = set() if unique else None
         for _ in range(MOST_TRIES):
-            bad = self._refused(rows, forbidden, seen)
+            bad = self._refused(rows, forbidden, unique)
             if not bad.any():
                 return rows
             rows[bad] = self._make(rng, n)[bad]
-            seen = set() if unique else None
         raise InputError(
             f"there are too few sequences of {self.config.shortest} to {self.longest} numbers below "
             f"{self.config.n_values} to hold {self.config.n_validation + self.config.n_test:,} of them out",
             "lower --n-validation and --n-test, or raise --n-values or --longest",
         )
 
-    def _refused(self, rows: Rows, forbidden: set[bytes], seen: set[bytes] | None) -> NDArray[np.bool_]:
-        bad = np.zeros(len(rows), dtype=bool)
-        for i, row in enumerate(rows):
-            name = row.tobytes()
-            bad[i] = name in forbidden or (seen is not None and name in seen)
-            if seen is not None:
-                seen.add(name)
+    def _refused(self, rows: Rows, forbidden: set[bytes], unique: bool) -> NDArray[np.bool_]:
+        bad, seen = np.zeros(len(rows), dtype=bool), set[bytes]()
+        for i, name in enumerate(row.tobytes() for row in rows):
+            bad[i] = name in forbidden or (unique and name in seen)
+            seen.add(name)
         if self.config.matched:  # a pair stays together
             half = len(rows) // 2
             bad[:half] |= bad[half : 2 * half]
@@ -217,10 +216,10 @@ class Sortedness:
         lengths = rng.integers(c.shortest, c.longest + 1, size=n)
         shares = kind_shares(c.negatives)
         kinds = rng.choice(list(shares), size=n_unsorted, p=list(shares.values()))
-        broken, mended = unsorted_rows(rng, kinds, lengths[:n_unsorted], c.n_values, distinct=c.distinct)
+        broken, mended = unsorted_rows(rng, kinds, lengths[:n_unsorted], self.values)
         if c.matched:
             lengths[n_unsorted : 2 * n_unsorted] = lengths[:n_unsorted]
-        ordered = sorted_rows(rng, lengths[n_unsorted:], c.n_values, distinct=c.distinct)
+        ordered = sorted_rows(rng, lengths[n_unsorted:], self.values)
         rows = np.full((n, c.longest), EMPTY)
         for part, start in ((broken, 0), (ordered, n_unsorted), (mended if c.matched else broken[:0], n_unsorted)):
             rows[start : start + len(part), : part.shape[1]] = np.where(part == FILL, EMPTY, part)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headcount.errors import CheckpointError
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.build import Model
 from headcount.tasks.base import Examples
 
 
@@ -24,7 +24,7 @@ from headcount.tasks.base import Examples
 class TrainingState:
     """Everything that a training step changes."""
 
-    model: EncoderDecoder
+    model: Model
     optimizer: torch.optim.Optimizer
     step: int = 0
     """Steps done."""

@@ -38,7 +38,7 @@ class TrainingConfig:
     hard_share: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Share of each batch taken from the training examples found hardest so far."""
     target: Fraction | None = None
-    """Stop early when free-running exact match on the validation set reaches this, such as 0.995; none: never."""
+    """Stop early when the validation set is answered this well (free-running), such as 0.995; none: never."""
     target_evaluations: Count = 3
     """How many evaluations in a row must meet the target."""
     eval_every: Count = 100

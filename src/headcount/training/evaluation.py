@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.results import Result
 from headcount.statistics import Share
-from headcount.tasks.base import IGNORE, Batch, Examples, Task, Tokens
+from headcount.tasks.base import IGNORE, Batch, Examples, SequenceTask, Tokens
 
 BLOCK = 256
 """Examples per forward pass: large enough to be efficient, small enough to stay in a processor's cache."""
@@ -48,7 +49,7 @@ class Answers:
     @property
     def exact(self) -> tuple[Share, Share]:
         """Exact match: teacher-forced, free-running."""
-        return _share(_all_right(self.teacher_forced_hits)), _share(_all_right(self.free_hits))
+        return Share.count(_all_right(self.teacher_forced_hits)), Share.count(_all_right(self.free_hits))
 
 
 @contextmanager
@@ -74,7 +75,7 @@ def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
     return [torch.from_numpy(array).to(device) for array in arrays]
 
 
-def answer(model: EncoderDecoder, task: Task, examples: Examples) -> Answers:
+def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Answers:
     """Both ways of answering these examples."""
     batch, start = task.encode(examples), task.generation
     forced, free = [], []
@@ -114,6 +115,7 @@ class WrongAnswer:
 class Evaluation(Result):
     """A model on one held-out set."""
 
+    COLUMNS: ClassVar[dict[str, str]] = {"teacher_forced": "teacher-forced", "free_running": "free-running"}
     split: str
     model: str
     """The digest of the weights that were evaluated."""
@@ -122,14 +124,19 @@ class Evaluation(Result):
     groups: tuple[Scores, ...]
     wrong: tuple[WrongAnswer, ...]
 
+    @property
+    def rows(self) -> tuple[Scores, ...]:
+        """Everything that was scored."""
+        return (self.exact, *self.digits, *self.groups)
 
-def evaluate(model: EncoderDecoder, task: Task, split: str, digest: str = "") -> Evaluation:
+
+def evaluate(model: EncoderDecoder, task: SequenceTask, split: str, digest: str = "") -> Evaluation:
     """Everything that is measured on a held-out set."""
     examples = task.split(split)
     said = answer(model, task, examples)
     forced, free = _all_right(said.teacher_forced_hits), _all_right(said.free_hits)
     groups = tuple(
-        Scores(facet, group, _share(forced[rows]), _share(free[rows]))
+        Scores(facet, group, Share.count(forced[rows]), Share.count(free[rows]))
         for facet, labels in task.facets(examples).items()
         for group in sorted(set(labels))
         for rows in [np.array(labels) == group]
@@ -137,14 +144,14 @@ def evaluate(model: EncoderDecoder, task: Task, split: str, digest: str = "") ->
     return Evaluation(
         split=split,
         model=digest,
-        exact=Scores("exact match", "all", _share(forced), _share(free)),
+        exact=Scores("exact match", "all", Share.count(forced), Share.count(free)),
         digits=_by_digit(task, said),
         groups=groups,
         wrong=wrong_answers(task, examples[~free], said.free[~free]),
     )
 
 
-def wrong_answers(task: Task, examples: Examples, said: Tokens) -> tuple[WrongAnswer, ...]:
+def wrong_answers(task: SequenceTask, examples: Examples, said: Tokens) -> tuple[WrongAnswer, ...]:
     """Each wrong answer with what is wrong about it."""
     right = task.encode(examples).answer if len(examples) else said
     return tuple(
@@ -153,21 +160,17 @@ def wrong_answers(task: Task, examples: Examples, said: Tokens) -> tuple[WrongAn
     )
 
 
-def _by_digit(task: Task, said: Answers) -> tuple[Scores, ...]:
+def _by_digit(task: SequenceTask, said: Answers) -> tuple[Scores, ...]:
     asked = said.batch.labels != IGNORE
     unasked = said.batch.answer.shape[1] - said.batch.labels.shape[1]
     scores = []
     for i, position in enumerate(task.answer_positions):
         forced = None
         if i >= unasked and asked[:, i - unasked].any():
-            forced = _share(said.teacher_forced_hits[asked[:, i - unasked], i - unasked])
-        scores.append(Scores("digit", position.label, forced, _share(said.free_hits[:, i])))
+            forced = Share.count(said.teacher_forced_hits[asked[:, i - unasked], i - unasked])
+        scores.append(Scores("digit", position.label, forced, Share.count(said.free_hits[:, i])))
     return tuple(scores)
 
 
 def _all_right(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(hits.all(axis=1))
-
-
-def _share(hits: NDArray[np.bool_]) -> Share:
-    return Share.of(int(hits.sum()), len(hits))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.tasks.base import Examples, Task
-from headcount.training.margins import margins
+from headcount.training.learners import Learner
 
 MOSTLY_RIGHT = 0.9
-"""Exact match from which on a search is worth its time; before, nearly everything is hard."""
+"""Score from which on a search is worth its time; before, nearly everything is hard."""
 TRIED = 4096
 """Fresh examples tried at each search."""
 KEPT = 128
@@ -22,8 +21,8 @@ POOL = 1024
 """Most examples in the pool; the oldest leave."""
 
 
-def find_hard(model: EncoderDecoder, task: Task, rng: np.random.Generator, pool: Examples) -> Examples:
+def find_hard(learner: Learner, task: Task, rng: np.random.Generator, pool: Examples) -> Examples:
     """The pool after one more search."""
     tried = task.draw(rng, TRIED)
-    hardest = tried[np.argsort(margins(model, task, tried), kind="stable")[:KEPT]]
+    hardest = tried[np.argsort(learner.margins(tried), kind="stable")[:KEPT]]
     return np.concatenate([pool, hardest])[-POOL:] if len(pool) else hardest

@@ -5,23 +5,22 @@ It knows no files: what it learns goes to listeners, and what must outlive a cra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from headcount.errors import HeadcountError
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.build import Model
 from headcount.seeds import integer, stream
 from headcount.statistics import Share
-from headcount.tasks.base import IGNORE, Batch, Task
+from headcount.tasks.base import Examples, Task
 from headcount.training.averaging import averaged, update_average
 from headcount.training.checkpoint import TrainingState
 from headcount.training.config import TrainingConfig
-from headcount.training.evaluation import answer, on_device
 from headcount.training.hard import MOSTLY_RIGHT, find_hard
+from headcount.training.learners import Learner, learner_of
 from headcount.training.schedule import learning_rate
 
 REPORT_EVERY = 10
@@ -34,11 +33,11 @@ class Listener(Protocol):
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
         """Losses and learning rates of the steps up to `last_step` that were not told yet."""
 
-    def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
-        """Exact match on the validation set."""
+    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
+        """How good the model is on the validation set."""
 
 
-def new_state(model: EncoderDecoder, config: TrainingConfig) -> TrainingState:
+def new_state(model: Model, config: TrainingConfig) -> TrainingState:
     """A training that has not begun."""
     optimizer = torch.optim.AdamW(
         model.parameters(),
@@ -61,8 +60,7 @@ def fit(
     asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Train until the steps are done or the target is met; False if asked to stop before that."""
-    model, optimizer = state.model, state.optimizer
-    device = next(model.parameters()).device
+    model, optimizer, learner = state.model, state.optimizer, learner_of(state.model, task)
     losses: list[torch.Tensor] = []
     rates: list[float] = []
     model.train()
@@ -73,11 +71,7 @@ def fit(
             group["lr"] = rates[-1]
 
         torch.manual_seed(integer(seed, "dropout", state.step))
-        batch = _draw(state, task, config, stream(seed, "batch", state.step))
-        source, fed, labels = on_device(device, batch.source, batch.fed, batch.labels)
-
-        logits = model(source, fed)
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
+        loss = learner.loss(_draw(state, task, config, stream(seed, "batch", state.step)))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
@@ -95,7 +89,7 @@ def fit(
             _tell(listeners, state.step, torch.stack(losses).tolist(), rates)
             losses, rates = [], []
         if evaluates:
-            _evaluate(state, task, config, seed, listeners)
+            _evaluate(state, task, learner, config, seed, listeners)
         if saves:
             save(state)
         if stopping:
@@ -115,12 +109,12 @@ def _target_met(state: TrainingState, config: TrainingConfig) -> bool:
     return config.target is not None and state.targets_met >= config.target_evaluations
 
 
-def _draw(state: TrainingState, task: Task, config: TrainingConfig, rng: np.random.Generator) -> Batch:
+def _draw(state: TrainingState, task: Task, config: TrainingConfig, rng: np.random.Generator) -> Examples:
     n_hard = round(config.hard_share * config.batch_size) if len(state.hard) else 0
     examples = task.draw(rng, config.batch_size - n_hard)
-    if n_hard:
-        examples = np.concatenate([examples, state.hard[rng.integers(len(state.hard), size=n_hard)]])
-    return task.encode(examples)
+    if not n_hard:
+        return examples
+    return np.concatenate([examples, state.hard[rng.integers(len(state.hard), size=n_hard)]])
 
 
 def _tell(listeners: Sequence[Listener], step: int, losses: list[float], rates: list[float]) -> None:
@@ -131,13 +125,19 @@ def _tell(listeners: Sequence[Listener], step: int, losses: list[float], rates: 
 
 
 def _evaluate(
-    state: TrainingState, task: Task, config: TrainingConfig, seed: int, listeners: Sequence[Listener]
+    state: TrainingState,
+    task: Task,
+    learner: Learner,
+    config: TrainingConfig,
+    seed: int,
+    listeners: Sequence[Listener],
 ) -> None:
     with averaged(state):
-        forced, free = answer(state.model, task, task.split("validation")).exact
+        scores = learner.scores(task.split("validation"))
+        reached = scores[learner.aim].rate
         for listener in listeners:
-            listener.on_evaluation(state.step, forced, free)
-        if config.hard_share and free.rate >= MOSTLY_RIGHT:
-            state.hard = find_hard(state.model, task, stream(seed, "hard", state.step), state.hard)
+            listener.on_evaluation(state.step, scores)
+        if config.hard_share and reached >= MOSTLY_RIGHT:
+            state.hard = find_hard(learner, task, stream(seed, "hard", state.step), state.hard)
     if config.target is not None:
-        state.targets_met = state.targets_met + 1 if free.rate >= config.target else 0
+        state.targets_met = state.targets_met + 1 if reached >= config.target else 0

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from headcount.models.encoder_decoder import EncoderDecoder
-from headcount.tasks.base import Examples, Task
+from headcount.tasks.base import Examples, SequenceTask
 from headcount.training.evaluation import evaluating, in_blocks, on_device
 
 
-def margins(model: EncoderDecoder, task: Task, examples: Examples) -> NDArray[np.float32]:
+def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float32]:
     """For each example, the least lead of a right token's logit over the best wrong one: positive if it is right.
 
     An example whose answer does not begin with what generation takes for given is wrong without asking: -inf.

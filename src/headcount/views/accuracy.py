@@ -1,4 +1,4 @@
-"""Accuracy by digit, by carries and by size, under teacher forcing and free-running, each with its interval."""
+"""How often a model is right, by group, each share with its interval."""
 
 from __future__ import annotations
 
@@ -12,57 +12,73 @@ from headcount.views.style import BLUE, ORANGE
 
 if TYPE_CHECKING:
     from headcount.statistics import Share
+    from headcount.training.classification import Classification, ClassScores
     from headcount.training.evaluation import Evaluation, Scores
 
 
-def draw_accuracy(evaluation: Evaluation, title: str) -> Figure:
+def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure:
     """One row per group."""
-    rows = _rows(evaluation)
+    rows, columns = evaluation.rows, evaluation.COLUMNS
     figure = Figure(figsize=(8, 0.32 * len(rows) + 1.8), layout="constrained")
     axes = figure.subplots()
+    looks = list(zip(reversed(columns), ((BLUE, "o"), (ORANGE, "s")), strict=False))
     for y, scores in enumerate(rows):
-        _dot(axes, scores.free_running, y - 0.13, BLUE, "o", "free-running" if y == 0 else None)
-        if scores.teacher_forced:
-            _dot(axes, scores.teacher_forced, y + 0.13, ORANGE, "s", "teacher-forced" if y == 0 else None)
-    axes.set_yticks(range(len(rows)), [f"{_name(s)}  (n = {s.free_running.n:,})" for s in rows])
+        for i, (key, (colour, marker)) in enumerate(looks):
+            if share := getattr(scores, key):
+                beside = 0.26 * (i - (len(looks) - 1) / 2)
+                _dot(axes, share, y + beside, colour, marker, columns[key] if y == 0 else None)
+    axes.set_yticks(range(len(rows)), [f"{_name(s)}  (n = {_n(evaluation, s):,})" for s in rows])
     axes.invert_yaxis()
     axes.set(xlabel="right (%), with 95 % Wilson interval", title=title)
     axes.grid(axis="x", alpha=0.25)
-    figure.legend(frameon=False, loc="outside lower center", ncols=2)
+    if len(columns) > 1:
+        figure.legend(frameon=False, loc="outside lower center", ncols=len(columns))
     return figure
 
 
-def accuracy_table(evaluation: Evaluation) -> Table:
+def accuracy_table(evaluation: Evaluation | Classification) -> Table:
     """The same as text."""
     table = Table(title=f"{evaluation.split} set", title_justify="left")
     table.add_column("group")
-    table.add_column("n", justify="right")
-    table.add_column("teacher-forced", justify="right")
-    table.add_column("free-running", justify="right")
+    for name in ("n", *evaluation.COLUMNS.values()):
+        table.add_column(name, justify="right")
     for row in accuracy_rows(evaluation):
         table.add_row(*row)
     return table
 
 
-def accuracy_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
-    """Group, n, teacher-forced, free-running."""
+def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ...]]:
+    """Group, n, and one text per column."""
     return [
         (
             _name(scores),
-            f"{scores.free_running.n:,}",
-            _forced(scores),
-            percent(scores.free_running),
+            f"{_n(evaluation, scores):,}",
+            *(_text(getattr(scores, key), _n(evaluation, scores)) for key in evaluation.COLUMNS),
         )
-        for scores in _rows(evaluation)
+        for scores in evaluation.rows
     ]
 
 
-def _forced(scores: Scores) -> str:
+def answers_note(evaluation: Evaluation | Classification) -> str:
+    """How often a classifier gives each answer; empty for a model that writes its answers."""
+    says = getattr(evaluation, "says", ())
+    shares = ", ".join(f"“{each.group}” to {100 * each.right.rate:.1f} %" for each in says)
+    if constant := getattr(evaluation, "constant", None):
+        return f"CONSTANT: it says “{constant}” to (nearly) everything ({shares})"
+    return f"it says {shares}" if says else ""
+
+
+def _n(evaluation: Evaluation | Classification, scores: Scores | ClassScores) -> int:
+    """The last column is the one that is always asked."""
+    share: Share = getattr(scores, list(evaluation.COLUMNS)[-1])
+    return share.n
+
+
+def _text(share: Share | None, n: int) -> str:
     """Teacher forcing may ask for fewer than there are, or for none."""
-    if scores.teacher_forced is None:
+    if share is None:
         return "not asked"
-    fewer = scores.teacher_forced.n < scores.free_running.n
-    return percent(scores.teacher_forced) + (f", n={scores.teacher_forced.n:,}" if fewer else "")
+    return percent(share) + (f", n={share.n:,}" if share.n < n else "")
 
 
 def percent(share: Share) -> str:
@@ -70,11 +86,7 @@ def percent(share: Share) -> str:
     return f"{100 * share.rate:.2f} % [{100 * share.low:.2f}, {100 * share.high:.2f}]"
 
 
-def _rows(evaluation: Evaluation) -> list[Scores]:
-    return [evaluation.exact, *evaluation.digits, *evaluation.groups]
-
-
-def _name(scores: Scores) -> str:
+def _name(scores: Scores | ClassScores) -> str:
     return f"{scores.facet}: {scores.group}"
 
 

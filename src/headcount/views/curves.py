@@ -1,4 +1,4 @@
-"""Training curves: the loss of every step, and both exact-match rates of every evaluation."""
+"""Training curves: the loss of every step, and the scores of every evaluation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from matplotlib.figure import Figure
 
 from headcount.statistics import Share
 from headcount.views.style import BLUE, GREY, ORANGE
+
+_LABELS = {
+    "free_running": "free-running exact match",
+    "teacher_forced": "teacher-forced exact match",
+    "accuracy": "right",
+    "says_sorted": "answers “sorted”",
+}
 
 
 def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
@@ -23,21 +30,23 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
     if window > 1:
         smooth = np.convolve(loss, np.ones(window) / window, mode="valid")
         left.plot(x[window - 1 :], smooth, color=BLUE, label=f"mean of {window} steps")
-    left.set(yscale="log", xlabel="training step", ylabel="cross-entropy (nats per token)", title="Training loss")
+    left.set(yscale="log", xlabel="training step", ylabel="cross-entropy (nats)", title="Training loss")
     left.legend(frameon=False)
 
-    evaluations = [line for line in log if "free_running" in line]
+    evaluations = [line for line in log if "n" in line]
     when = [line["step"] for line in evaluations]
     n = evaluations[-1]["n"] if evaluations else 0
-    for key, colour, style in (("free_running", BLUE, "-"), ("teacher_forced", ORANGE, "--")):
+    keys = [key for key in (evaluations[-1] if evaluations else {}) if key not in ("step", "n")]
+    looks = ((BLUE, "-"), (ORANGE, "--"))
+    for key, (colour, style) in zip(sorted(keys, key=_importance), looks, strict=False):
         shares = [Share.of(round(line[key] * line["n"]), line["n"]) for line in evaluations]
         right.fill_between(
             when, [100 * s.low for s in shares], [100 * s.high for s in shares], color=colour, alpha=0.15
         )
-        right.plot(when, [100 * s.rate for s in shares], style, color=colour, marker=".", label=key.replace("_", "-"))
+        right.plot(when, [100 * s.rate for s in shares], style, color=colour, marker=".", label=_LABELS.get(key, key))
     right.set(
         xlabel="training step",
-        ylabel="exact match (%)",
+        ylabel="share of the validation set (%)",
         ylim=(-2, 102),
         title=f"Validation (n = {n:,}, band: 95 % interval)",
     )
@@ -46,3 +55,7 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
         axes.grid(alpha=0.25)
     figure.suptitle(title)
     return figure
+
+
+def _importance(key: str) -> int:
+    return list(_LABELS).index(key) if key in _LABELS else len(_LABELS)

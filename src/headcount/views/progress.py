@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from headcount.statistics import Share
 
+_SHORT = {"teacher_forced": "forced", "free_running": "free"}
 LINE_EVERY = 10.0
 """Seconds between plain lines."""
 
@@ -62,9 +63,9 @@ class TrainingProgress:
         elif time.monotonic() - self._last_line >= LINE_EVERY or last_step == self._steps:
             self._print_line(last_step)
 
-    def on_evaluation(self, step: int, teacher_forced: Share, free_running: Share) -> None:
-        """Show both rates."""
-        self._scores = f"forced {teacher_forced.rate:.2%} free {free_running.rate:.2%}"
+    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
+        """Show every score."""
+        self._scores = " ".join(f"{_SHORT.get(name, name)} {share.rate:.2%}" for name, share in scores.items())
         if self._is_bar:
             self._progress.update(self._task, state=self._state(step))
         else:

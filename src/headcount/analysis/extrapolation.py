@@ -1,0 +1,246 @@
+"""How far does a classifier reach beyond the lengths it was trained on, and what fails first?
+
+Each length and each kind of negative is measured apart, both classes apart, with the share of each answer: a model that
+says one thing to everything is marked, not averaged into "about 50 %".
+
+Two things change together when a sequence of 0-99 grows: its length, and the gaps between its numbers (at 4,096 places
+ties and steps of 1 are all there is). To tell them apart, the same examples are also cut down to a trained length
+around their broken pair: what is lost there is lost to the gaps, what is lost beyond it to the length.
+
+Beside accuracy stands what explains it: how much attention each head still pays to the neighbour, and the lead of the
+right class, against length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.errors import InputError
+from headcount.heads import HeadSite
+from headcount.models.attention import Weights
+from headcount.models.classifier import Classifier
+from headcount.results import Result
+from headcount.runs.run import Run
+from headcount.seeds import stream
+from headcount.statistics import Share
+from headcount.tasks.base import ClassTask, Examples
+from headcount.training.classification import TOKENS_AT_ONCE, Answers, classify, constant_answer
+from headcount.training.evaluation import evaluating, on_device
+from headcount.training.workers import workers
+
+LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+LOOKED_AT = 4
+"""Examples per length whose attention is read."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One length and one kind of negative, half of the examples sorted."""
+
+    length: int
+    negative: str
+    accuracy: float
+    low: float
+    high: float
+    n: int
+    constant: bool
+    """Whether (nearly) everything gets one answer; the accuracy then says nothing."""
+    says: str | None
+    """That answer."""
+    recall: tuple[Share, ...]
+    """Of each class, in the order of `Stretch.classes`."""
+    answers: tuple[Share, ...]
+    """How often each class was said."""
+    margin: tuple[float, ...]
+    """Mean lead of the right class, in logits, of each class; negative where it is mostly wrong."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One head at one length: the mean share of its attention on the token itself, its left and its right neighbour."""
+
+    length: int
+    head: str
+    left: float
+    itself: float
+    right: float
+
+
+@dataclass(frozen=True)
+class Stretch(Result):
+    """One run at many lengths."""
+
+    run: str
+    model: str
+    """The digest of the weights."""
+    encoding: str
+    pooling: str
+    gives: tuple[str, ...]
+    """The structure of the task that the model was given; nothing if it is generic."""
+    label: str
+    """The configuration in a few words, the same for runs that differ only in their seed."""
+    seed: int
+    trained: tuple[int, int]
+    classes: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    same_gaps: tuple[Cell, ...]
+    """The examples of each cell beyond the trained lengths, cut down to a trained length: the gaps of the long ones."""
+    looks: tuple[Look, ...]
+    impossible: tuple[int, ...] = ()
+    """Lengths that the model refuses, such as those past a learned table."""
+
+
+def stretch(
+    run: Run,
+    lengths: Sequence[int] = LENGTHS,
+    kinds: Sequence[str] | None = None,
+    n: int = 1000,
+    *,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Stretch:
+    """Measure a run at these lengths, with `n` examples for each kind of negative; `progress(tokens done, tokens)`."""
+    model, task = run.model, run.task
+    if not isinstance(model, Classifier):
+        raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
+    task = cast(ClassTask, task)
+    kinds = _checked(task, lengths, kinds, n)
+    asked, lengths = lengths, _possible(model, task, lengths)
+    done, total = 0, sum(lengths) * (n // 2 * (1 + len(kinds)))
+    cells, cut = list[Cell](), list[Cell]()
+    for length in lengths:
+        rng = stream(0, "stretch", length)
+        right = task.stretched(rng, length, None, n - n // 2)
+        examples = {None: right} | {kind: task.stretched(rng, length, kind, n // 2) for kind in kinds}
+        said = {}
+        for kind, rows in examples.items():
+            said[kind] = _ask(model, task, rows, batch_size)
+            done += rows.size
+            if progress:
+                progress(min(done, total), total)
+        cells += [_cell(task, length, kind, said[None], said[kind]) for kind in kinds]
+        if length > task.trained_lengths[1]:
+            short = {kind: task.cropped(rng, rows, task.trained_lengths[1]) for kind, rows in examples.items()}
+            said = {kind: _ask(model, task, rows, batch_size) for kind, rows in short.items()}
+            cut += [_cell(task, length, kind, said[None], said[kind]) for kind in kinds]
+    return Stretch(
+        run=run.name,
+        model=run.digest,
+        encoding=run.config.model.encoding,
+        pooling=run.config.model.pooling,
+        gives=model.gives,
+        label=label_of(run),
+        seed=run.config.seed,
+        trained=task.trained_lengths,
+        classes=task.classes,
+        cells=tuple(cells),
+        same_gaps=tuple(cut),
+        looks=tuple(look for length in lengths for look in _look(model, task, length)),
+        impossible=tuple(length for length in asked if length not in lengths),
+    )
+
+
+def _possible(model: Classifier, task: ClassTask, lengths: Sequence[int]) -> list[int]:
+    """The lengths that the model takes; its own reason if it takes none."""
+    possible, refusal = [], None
+    for length in lengths:
+        try:
+            classify(model, task, task.stretched(stream(0, "stretch"), length, None, 1))
+            possible.append(length)
+        except InputError as error:
+            refusal = error
+    if refusal and not possible:
+        raise refusal
+    return possible
+
+
+def label_of(run: Run) -> str:
+    """`rotary, max` and whatever else is not the default about attention."""
+    c = run.config.model
+    random = f"random of {c.random_positions}" if c.random_positions else ""
+    window = f"window ±{c.window}" if c.window else ""
+    softmax = "log-length" if c.softmax == "log-length" else ""
+    return ", ".join(filter(None, [c.encoding, random, "causal" if c.causal else "", window, softmax, c.pooling]))
+
+
+def _checked(task: ClassTask, lengths: Sequence[int], kinds: Sequence[str] | None, n: int) -> tuple[str, ...]:
+    if not lengths or min(lengths) < 2:
+        raise InputError(f"{', '.join(map(str, lengths)) or 'nothing'} is not a list of lengths", "each is at least 2")
+    if n < 2:
+        raise InputError(f"{n} examples are too few", "at least 2: one of each class")
+    unknown = [kind for kind in kinds or () if kind not in task.kinds]
+    if unknown:
+        raise InputError(f"no kind of negative {unknown[0]!r}", f"there are: {', '.join(task.kinds)}")
+    return tuple(dict.fromkeys(kinds)) if kinds else task.kinds
+
+
+def _ask(model: Classifier, task: ClassTask, examples: Examples, batch_size: int | None) -> Answers:
+    """A share of the examples per core at a time."""
+    size = batch_size or max(1, min(256, TOKENS_AT_ONCE // examples.shape[1]))
+    blocks = (examples[i : i + size] for i in range(0, len(examples), size))
+    with evaluating(model), workers(model) as compute:
+        parts: list[Answers] = list(compute(lambda block: classify(model, task, block, size), blocks))
+    return Answers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
+
+
+def _cell(task: ClassTask, length: int, kind: str, right: Answers, wrong: Answers) -> Cell:
+    both = Answers(np.concatenate([wrong.logits, right.logits]), np.concatenate([wrong.labels, right.labels]))
+    accuracy = Share.count(both.hits)
+    says = constant_answer(both.said, both.labels, task.classes)
+    return Cell(
+        length=length,
+        negative=kind,
+        accuracy=accuracy.rate,
+        low=accuracy.low,
+        high=accuracy.high,
+        n=accuracy.n,
+        constant=says is not None,
+        says=says,
+        recall=tuple(Share.count(part.hits) for part in (wrong, right)),
+        answers=tuple(Share.count(both.said == i) for i in range(len(task.classes))),
+        margin=tuple(float(part.margins.mean()) for part in (wrong, right)),
+    )
+
+
+class NeighbourMass:
+    """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours."""
+
+    def __init__(self) -> None:
+        self._done: dict[HeadSite, int] = {}
+        self.sums: dict[HeadSite, list[NDArray[np.float64]]] = {}
+
+    def begin(self) -> None:
+        """A new example: its first query comes next."""
+        self._done.clear()
+
+    def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
+        """Add the next queries: for each head, the sums over rows and queries of (left, itself, right)."""
+        first = self._done.get(site, 0)
+        self._done[site] = first + weights.shape[2]
+        sums = [
+            weights.diagonal(offset=first - keys.start + step, dim1=2, dim2=3).double().sum(dim=(0, 2)).cpu().numpy()
+            for step in (-1, 0, 1)
+        ]
+        self.sums.setdefault(site, []).append(np.stack(sums, axis=1))
+
+    def looks(self, length: int, n: int) -> Iterator[Look]:
+        """Means over queries that have such a neighbour."""
+        for site, parts in self.sums.items():
+            per_query = np.sum(parts, axis=0) / n / np.array([length - 1, length, length - 1])
+            for i, (left, itself, right) in enumerate(per_query.tolist()):
+                yield Look(length, str(site.head(i)), left, itself, right)
+
+
+def _look(model: Classifier, task: ClassTask, length: int) -> Iterator[Look]:
+    examples = task.stretched(stream(0, "stretch looks", length), length, None, LOOKED_AT)
+    mass = NeighbourMass()
+    with evaluating(model) as device:
+        for row in task.encode(examples).source:
+            mass.begin()
+            model(*on_device(device, row[None]), weights=mass)
+    yield from mass.looks(length, len(examples))

@@ -1,0 +1,67 @@
+"""`headcount stretch RUN...`: how far beyond its training lengths a classifier is still right."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from headcount.cli._output import console, print_json
+from headcount.cli._verb import Verb, add_json, add_quiet
+from headcount.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The runs, and what to try them on."""
+    parser.add_argument("models", metavar="RUN", nargs="+", help="run folders, or sample:sortedness")
+    parser.add_argument("--lengths", metavar="N,N,...", help="lengths to try [8,12,16,32,64,...,4096]")
+    parser.add_argument("--negatives", metavar="KIND,...", help="kinds of unsorted example to try [all four]")
+    parser.add_argument("--n", type=int, default=1000, metavar="N", help="examples per length and kind [1000]")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="examples per forward pass [by their length]")
+    parser.add_argument("-o", "--out", metavar="DIR", help="where a figure of several runs goes [runs/stretch]")
+    add_json(parser)
+    add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """A table per run, and curves."""
+    from headcount import api
+    from headcount.views.stretch import stretch_tables
+
+    shown = api.stretch(
+        *args.models,
+        lengths=_numbers(args.lengths) if args.lengths else None,
+        negatives=args.negatives.split(",") if args.negatives else None,
+        n=args.n,
+        batch_size=args.batch_size,
+        out=args.out,
+        quiet=args.quiet,
+    )
+    if args.json:
+        cells = [{"run": each.run, **asdict(cell)} for each in shown.results for cell in each.cells]
+        print_json(
+            {
+                "cells": cells,
+                "runs": [each.to_dict() for each in shown.results],
+                "figures": [str(path) for path in shown.figures],
+            }
+        )
+        return 0
+    out = console()
+    for each in shown.results:
+        for table in stretch_tables(each):
+            out.print(table)
+        if each.impossible:
+            out.print(f"{each.run} refuses these lengths: {', '.join(map(str, each.impossible))}")
+    for path in shown.figures:
+        out.print(f"figure:  {path}")
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{text!r} is not a list of lengths", "write it as 16,64,256") from None
+
+
+PART = Verb("measure how far beyond its training lengths a classifier reaches", add_arguments, run)

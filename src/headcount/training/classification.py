@@ -1,0 +1,135 @@
+"""How good a classifier is: per class, never as one accuracy alone.
+
+A model that gives one answer to everything is right on "about 50 %" of a balanced set, which several reports took for
+a weak model. So the share of each answer stands beside every accuracy, and a constant answer is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.models.classifier import Classifier
+from headcount.results import Result
+from headcount.statistics import Share
+from headcount.tasks.base import ClassTask, Examples, Tokens
+from headcount.training.evaluation import WrongAnswer, evaluating, on_device
+
+TOKENS_AT_ONCE = 2**16
+"""Tokens per forward pass, so that memory does not grow with the number of examples."""
+MOST_AT_ONCE = 256
+CONSTANT = 0.99
+"""A model that gives one answer to at least this share of a set with both classes in it is called constant."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a classifier said of some examples."""
+
+    logits: NDArray[np.float32]
+    """[example, class]."""
+    labels: Tokens
+
+    @property
+    def said(self) -> Tokens:
+        """The class with the largest logit."""
+        return np.asarray(self.logits.argmax(axis=1))
+
+    @property
+    def hits(self) -> NDArray[np.bool_]:
+        """Which are right."""
+        return np.asarray(self.said == self.labels)
+
+    @property
+    def says_last(self) -> Share:
+        """How often it said the last class."""
+        return Share.count(self.said == self.logits.shape[1] - 1)
+
+    @property
+    def margins(self) -> NDArray[np.float32]:
+        """The lead of the right class over the best other one."""
+        rows = np.arange(len(self.labels))
+        others = self.logits.copy()
+        others[rows, self.labels] = -np.inf
+        return np.asarray(self.logits[rows, self.labels] - others.max(axis=1))
+
+
+def classify(model: Classifier, task: ClassTask, examples: Examples, at_once: int | None = None) -> Answers:
+    """Ask the model about each example."""
+    batch = task.encode(examples)
+    size = at_once or max(1, min(MOST_AT_ONCE, TOKENS_AT_ONCE // batch.source.shape[1]))
+    logits = []
+    with evaluating(model) as device:
+        for i in range(0, len(batch), size):
+            (source,) = on_device(device, batch[i : i + size].source)
+            logits.append(model(source).float().cpu().numpy())
+    return Answers(np.concatenate(logits), batch.labels)
+
+
+def constant_answer(said: Sequence[int] | Tokens, labels: Tokens, classes: tuple[str, ...]) -> str | None:
+    """The one answer that is given to (nearly) everything, if there is one and there should be two."""
+    share = float(np.mean(np.asarray(said) == len(classes) - 1))
+    if len(set(labels.tolist())) < 2 or 1 - CONSTANT < share < CONSTANT:
+        return None
+    return classes[-1] if share >= CONSTANT else classes[0]
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """One group of examples."""
+
+    facet: str
+    group: str
+    right: Share
+
+
+@dataclass(frozen=True)
+class Classification(Result):
+    """A classifier on one held-out set."""
+
+    COLUMNS: ClassVar[dict[str, str]] = {"right": "right"}
+    split: str
+    model: str
+    """The digest of the weights that were evaluated."""
+    accuracy: ClassScores
+    groups: tuple[ClassScores, ...]
+    says: tuple[ClassScores, ...]
+    """The share of each answer, right or wrong."""
+    constant: str | None
+    """The one answer that it gives to everything, if it does."""
+    wrong: tuple[WrongAnswer, ...]
+
+    @property
+    def rows(self) -> tuple[ClassScores, ...]:
+        """Everything that was scored."""
+        return (self.accuracy, *self.groups)
+
+
+def evaluate(model: Classifier, task: ClassTask, split: str, digest: str = "") -> Classification:
+    """Everything that is measured on a held-out set."""
+    examples = task.split(split)
+    said = classify(model, task, examples)
+    groups = tuple(
+        ClassScores(facet, group, Share.count(said.hits[np.array(labels) == group]))
+        for facet, labels in task.facets(examples).items()
+        for group in sorted(set(labels))
+    )
+    says = tuple(ClassScores("says", name, Share.count(said.said == i)) for i, name in enumerate(task.classes))
+    return Classification(
+        split=split,
+        model=digest,
+        accuracy=ClassScores("accuracy", "all", Share.count(said.hits)),
+        groups=groups,
+        says=says,
+        constant=constant_answer(said.said, said.labels, task.classes),
+        wrong=tuple(_wrong(task, examples[i], int(said.said[i])) for i in np.flatnonzero(~said.hits)),
+    )
+
+
+def _wrong(task: ClassTask, example: Examples, said: int) -> WrongAnswer:
+    right = int(task.encode(example[None]).labels[0])
+    return WrongAnswer(task.show(example), task.classes[right], task.classes[said], task.explain(example, said))

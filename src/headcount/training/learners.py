@@ -1,0 +1,108 @@
+"""How a kind of model learns a kind of task: what the loop needs to know of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.models.build import Model
+from headcount.models.classifier import Classifier
+from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.statistics import Share
+from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
+from headcount.training import classification, evaluation
+from headcount.training.classification import Classification
+from headcount.training.evaluation import Evaluation, answer, on_device
+from headcount.training.margins import margins
+
+
+class Learner(Protocol):
+    """A model and its task."""
+
+    aim: ClassVar[str]
+    """The score that training is for."""
+
+    def loss(self, examples: Examples) -> Tensor:
+        """What a training step makes smaller."""
+
+    def scores(self, examples: Examples) -> Mapping[str, Share]:
+        """How good the model is, briefly; all shares are of these examples."""
+
+    def margins(self, examples: Examples) -> NDArray[np.float32]:
+        """How surely it is right on each: positive if it is."""
+
+    def evaluate(self, split: str, digest: str) -> Evaluation | Classification:
+        """Everything that is measured on a held-out set."""
+
+
+@dataclass(frozen=True)
+class SequenceLearner:
+    """An encoder-decoder, fed the right answer while it learns."""
+
+    model: EncoderDecoder
+    task: SequenceTask
+    aim: ClassVar[str] = "free_running"
+
+    def loss(self, examples: Examples) -> Tensor:
+        """Cross-entropy per token."""
+        batch = self.task.encode(examples)
+        device = next(self.model.parameters()).device
+        source, fed, labels = on_device(device, batch.source, batch.fed, batch.labels)
+        logits = self.model(source, fed)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
+
+    def scores(self, examples: Examples) -> Mapping[str, Share]:
+        """Exact match, both ways."""
+        forced, free = answer(self.model, self.task, examples).exact
+        return {"teacher_forced": forced, "free_running": free}
+
+    def margins(self, examples: Examples) -> NDArray[np.float32]:
+        """By the least sure token."""
+        return margins(self.model, self.task, examples)
+
+    def evaluate(self, split: str, digest: str) -> Evaluation:
+        """Both ways, by digit and by carries."""
+        return evaluation.evaluate(self.model, self.task, split, digest)
+
+
+@dataclass(frozen=True)
+class ClassLearner:
+    """A classifier."""
+
+    model: Classifier
+    task: ClassTask
+    aim: ClassVar[str] = "accuracy"
+
+    def loss(self, examples: Examples) -> Tensor:
+        """Cross-entropy per example."""
+        batch = self.task.encode(examples)
+        source, labels = on_device(next(self.model.parameters()).device, batch.source, batch.labels)
+        return F.cross_entropy(self.model(source), labels)
+
+    def scores(self, examples: Examples) -> Mapping[str, Share]:
+        """How often it is right, and how often it says the last class: a constant answer shows at once."""
+        said = classification.classify(self.model, self.task, examples)
+        return {"accuracy": Share.count(said.hits), f"says_{self.task.classes[-1]}": said.says_last}
+
+    def margins(self, examples: Examples) -> NDArray[np.float32]:
+        """By the lead of the right class."""
+        return classification.classify(self.model, self.task, examples).margins
+
+    def evaluate(self, split: str, digest: str) -> Classification:
+        """By class, by broken pairs and by length."""
+        return classification.evaluate(self.model, self.task, split, digest)
+
+
+EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}
+"""What an evaluation is, by what the task asks for."""
+
+
+def learner_of(model: Model, task: Task) -> Learner:
+    """The learner for what the task asks for."""
+    return {"sequence": SequenceLearner, "class": ClassLearner}[task.asks_for](model, task)

@@ -1,0 +1,185 @@
+"""Positions on view: the page of one run, every encoding side by side, and the mathematics in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from rich.table import Table
+
+from headcount.views._position_panels import draw_biases, draw_curves, draw_kernel, draw_rows, draw_table
+
+if TYPE_CHECKING:
+    from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow
+    from headcount.analysis.shifts import LinearShift, Shift
+    from headcount.analysis.touches import EncodingShown
+
+Panel = tuple[str, Callable[[Axes], AxesImage | None], str]
+"""A title, what draws it, and what its colours mean."""
+ACROSS = 5
+"""Encodings beside each other on a page."""
+EXACT = 1e-3
+"""Relative errors below this are rounding errors of single precision."""
+
+
+def draw_positions(shown: PositionsShown) -> Figure:
+    """What the encoding of one run does, at trained positions and past them."""
+    panels = _panels(shown)
+    across = 2 if len(panels) == 4 else len(panels)
+    down = len(panels) // across
+    figure = Figure(figsize=(5.6 * across, 4.5 * down + 0.9), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr,call-arg]
+    # Down first, so that a table and what happened to its rows stand above each other.
+    for axes, (title, draw, label) in zip(figure.subplots(down, across, squeeze=False).T.flat, panels, strict=True):
+        if image := draw(axes):
+            figure.colorbar(image, ax=axes, label=label)
+        axes.set_title(title, fontsize=11)
+    figure.suptitle(f"Positions of {shown.run}: {_heading(shown.encoding)}\n{_trained_on(shown)}", fontsize=12)
+    return figure
+
+
+def draw_encodings(shown: EncodingsShown) -> Figure:
+    """Each encoding's table, biases or curve, and its kernel below."""
+    blocks = -(-len(shown.encodings) // ACROSS)
+    figure = Figure(figsize=(3.5 * ACROSS, 6.6 * blocks + 0.8), layout="constrained")
+    grid = figure.subplots(2 * blocks, ACROSS, squeeze=False)
+    for i in range(blocks * ACROSS):
+        row, column = divmod(i, ACROSS)
+        pair = grid[2 * row, column], grid[2 * row + 1, column]
+        if i < len(shown.encodings):
+            _draw_pair(figure, *pair, shown.encodings[i], shown)
+        else:
+            figure.delaxes(pair[0])
+            figure.delaxes(pair[1])
+    whose = f"“{shown.trained}” as trained in {shown.run}, the others" if shown.trained else "all"
+    figure.suptitle(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", fontsize=14)
+    return figure
+
+
+def positions_table(shown: PositionsShown) -> Table:
+    """What the page shows, and the mathematics, in plain words."""
+    table = Table(title=f"positions of {shown.run}", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for row in positions_rows(shown):
+        table.add_row(*row)
+    return table
+
+
+def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
+    """What was asked, and the answer."""
+    encoding, shift = shown.encoding, shown.encoding.shift
+    rows = [
+        ("encoding", f"{_heading(encoding)}; touches {encoding.touches}"),
+        ("positions", _trained_on(shown).replace(" (dashed)", "")),
+    ]
+    rows += _row_words(shown.rows)
+    if shift.rotation_error is not None and shift.largest_entry is not None:
+        words = _rotation_words(shift.rotation_error, shift.largest_entry, encoding.at_length)
+        rows.append(("one rotation R_k for all p", words))
+    if shift.linear is not None:
+        rows.append(("a step learned from examples", _linear_words(shift.linear)))
+    rows.append(("K depends on t - s alone", _kernel_words(encoding, shift)))
+    return rows
+
+
+def given(encoding: EncodingShown) -> str:
+    """`generic`, or what it gives away."""
+    return f"gives: {encoding.gives}" if encoding.gives else "generic"
+
+
+def _panels(shown: PositionsShown) -> list[Panel]:
+    encoding, trained = shown.encoding, shown.n_trained
+    alone = f"not explained by t - s: {encoding.shift.unexplained:.2f}"
+    panels: list[Panel] = []
+    if encoding.table:
+        panels.append(("What is added to the embeddings", lambda axes: draw_table(axes, encoding, trained), "P(p)"))
+    if shown.rows:
+        panels.append(("How far training moved each row", lambda axes: draw_rows(axes, shown), ""))
+    panels.append(
+        (f"{encoding.kernel_is}\n{alone}", lambda axes: draw_kernel(axes, encoding, trained), "K(t, s)"),
+    )
+    what = "Bias of each head" if encoding.touches == "scores" else "K"
+    title = f"{what} against the distance\n(band: from least to greatest at that distance)"
+    panels.append((title, lambda axes: draw_curves(axes, encoding, trained), ""))
+    return panels
+
+
+def _draw_pair(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingShown, shown: EncodingsShown) -> None:
+    own = encoding.name == shown.trained
+    trained = shown.n_trained if own else None
+    draw = draw_table if encoding.table else draw_biases if encoding.touches == "scores" else draw_curves
+    for axes, image in ((top, draw(top, encoding, trained)), (bottom, draw_kernel(bottom, encoding, trained))):
+        if image:
+            figure.colorbar(image, ax=axes)
+    weight = "bold" if own else "normal"
+    top.set_title(f"{encoding.name}{' (trained)' if own else ''}\n{given(encoding)}", fontsize=11, fontweight=weight)
+    bottom.set_title(f"not explained by t - s: {encoding.shift.unexplained:.2f}", fontsize=10)
+
+
+def _heading(encoding: EncodingShown) -> str:
+    at = f" at length {encoding.at_length}" if encoding.at_length else ""
+    return f"{encoding.name}{at} ({given(encoding)})"
+
+
+def _trained_on(shown: PositionsShown) -> str:
+    how = " (random ids)" if shown.random_positions else ""
+    past = shown.n_positions - shown.n_trained
+    end = f"; {past} further positions, never met in training (dashed)" if past > 0 else ""
+    return f"trained on positions 0 to {shown.n_trained - 1}{how}{end}"
+
+
+def _row_words(rows: tuple[TableRow, ...]) -> list[tuple[str, str]]:
+    """One line for each state that some row is in."""
+    words = []
+    for state in dict.fromkeys(row.state for row in rows):
+        some = [row for row in rows if row.state == state]
+        span = f"{some[0].position} to {some[-1].position}"
+        words.append((f"rows {state}", f"{span}: {_past_words(some) if state == 'past the table' else _moves(some)}"))
+    return words
+
+
+def _moves(rows: list[TableRow]) -> str:
+    moved, cosine = [row.moved for row in rows], min(row.cosine for row in rows)
+    turned = "but none turned: weight decay alone" if cosine > 1 - 1e-6 else f"turned to a cosine of {cosine:.3f}"
+    return f"moved by {min(moved):.2f} to {max(moved):.2f} from where they began, {turned}"
+
+
+def _past_words(rows: list[TableRow]) -> str:
+    repeated = len({row.norm for row in rows}) == 1 and len(rows) > 1
+    return "repeats of the table's last row" if repeated else "no such rows; random ones stand in for them"
+
+
+def _rotation_words(error: float, largest: float, at_length: int | None) -> str:
+    miss = f"largest |P(p + k) - R_k P(p)| over all p, k: {error:.2g}, of entries up to {largest:.2g}"
+    if error >= EXACT * largest:
+        return f"no: {miss}"
+    if at_length:
+        return f"yes, at length {at_length}: {miss}. But R_k changes with the length"
+    return f"yes: {miss}. The step is the same past the trained positions; whether the model uses it, it does not say"
+
+
+def _linear_words(linear: LinearShift) -> str:
+    few = " (as some map always does: fewer steps than dimensions)" if linear.n_rows <= linear.d_model else ""
+    verdict = "" if linear.held_out < 0.5 else ": no better than guessing 0, so one row tells nothing of the next"
+    fitted, held_out, turned = (f"{100 * x:.1f} %" for x in (linear.fitted, linear.held_out, linear.rotation))
+    return (
+        f"one linear map for the steps between rows 0 to {linear.n_rows - 1} misses them by {fitted}{few}, and a step "
+        f"it was not fitted on by {held_out}{verdict}; the best rotation misses by {turned}"
+    )
+
+
+def _kernel_words(encoding: EncodingShown, shift: Shift) -> str:
+    if encoding.touches == "nothing":
+        return "K is 0: all positions are alike"
+    trained = (
+        f" (among trained positions {shift.unexplained_trained:.2f})" if shift.unexplained_trained is not None else ""
+    )
+    verdict = "yes" if shift.unexplained < EXACT else "no"
+    return (
+        f"{verdict}: share of its variance that t - s does not explain {shift.unexplained:.2f}{trained}; largest "
+        f"deviation {shift.deviation:.2g}. {encoding.kernel_is}"
+    )

@@ -1,0 +1,158 @@
+"""How far models reach: accuracy against length, and what explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from headcount.views.style import GREY, PALETTE
+
+if TYPE_CHECKING:
+    from headcount.analysis.extrapolation import Cell, Look, Stretch
+
+MARKERS = "osD^vP*Xhd"
+
+
+def mark(result: Stretch) -> str:
+    """Whether the model was given structure: never rank one that was against one that was not, unmarked."""
+    return f"given: {', '.join(result.gives)}" if result.gives else "generic"
+
+
+def draw_stretch(results: Sequence[Stretch]) -> Figure:
+    """One panel per kind of negative, one line per configuration, a band over its seeds."""
+    kinds = list(dict.fromkeys(cell.negative for result in results for cell in result.cells))
+    figure = Figure(figsize=(3.4 * len(kinds) + 0.6, 4.6 + 0.22 * _n_groups(results)), layout="constrained")
+    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    for kind, axes in zip(kinds, panels, strict=True):
+        for i, group in enumerate(_groups(results)):
+            _draw_line(axes, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
+        _frame(axes, results[0].trained)
+        axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
+        axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
+    panels[0].set_ylabel("right (%), half of the examples sorted")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=1 if _n_groups(results) < 5 else 2)
+    n = min(cell.n for result in results for cell in result.cells)
+    figure.suptitle(f"How far it reaches (n = {n:,} per point; shaded: trained lengths; × : one answer to everything)")
+    return figure
+
+
+def _groups(results: Sequence[Stretch]) -> list[list[Stretch]]:
+    """Runs that differ only in their seed, together."""
+    labels = dict.fromkeys((result.label, result.gives) for result in results)
+    return [[r for r in results if (r.label, r.gives) == label] for label in labels]
+
+
+def _n_groups(results: Sequence[Stretch]) -> int:
+    return len(_groups(results))
+
+
+def _draw_line(axes: Axes, group: Sequence[Stretch], kind: str, colour: str, marker: str) -> None:
+    """The mean over seeds with the range; a single run with its Wilson intervals."""
+    cells = [[cell for cell in result.cells if cell.negative == kind] for result in group]
+    lengths = [cell.length for cell in cells[0]]
+    rates = np.array([[100 * cell.accuracy for cell in row] for row in cells])
+    if len(group) > 1:
+        low, high = rates.min(axis=0), rates.max(axis=0)
+    else:
+        low, high = (np.array([100 * getattr(cell, end) for cell in cells[0]]) for end in ("low", "high"))
+    over = f", {len(group)} seeds: mean and range" if len(group) > 1 else ", 95 % interval"
+    axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
+    label = f"{group[0].label}  ({mark(group[0])}{over})"
+    axes.plot(lengths, rates.mean(axis=0), color=colour, marker=marker, markersize=4, linewidth=1.3, label=label)
+    constant = [
+        x for x, column in zip(lengths, zip(*cells, strict=True), strict=True) if all(c.constant for c in column)
+    ]
+    at = [rates.mean(axis=0)[lengths.index(x)] for x in constant]
+    axes.plot(constant, at, "x", color=colour, markersize=11, markeredgewidth=2)
+
+
+def draw_dispersion(result: Stretch) -> Figure:
+    """Attention on the neighbours, and the lead of the right class, against length."""
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    attention, leads = figure.subplots(1, 2)
+    heads = list(dict.fromkeys(look.head for look in result.looks))
+    for i, head in enumerate(heads):
+        looks = [look for look in result.looks if look.head == head]
+        colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
+        style = "-" if i < len(PALETTE) else "--"
+        x, y = [look.length for look in looks], [100 * _on_neighbours(look) for look in looks]
+        attention.plot(x, y, style, color=colour, marker=marker, markersize=4, label=head)
+    attention.set(ylabel="attention on the two neighbours (%)", ylim=(-3, 103), title="Does it still look next door?")
+    for i, kind in enumerate(dict.fromkeys(cell.negative for cell in result.cells)):
+        cells = [cell for cell in result.cells if cell.negative == kind]
+        leads.plot(
+            *_lead(cells, 0), color=PALETTE[i + 1], marker=MARKERS[i + 1], markersize=4, label=f"unsorted: {kind}"
+        )
+    leads.plot(*_lead(cells, 1), color=PALETTE[0], marker=MARKERS[0], markersize=4, label="sorted")
+    leads.axhline(0, color=GREY, linewidth=0.8)
+    leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
+    for axes in (attention, leads):
+        _frame(axes, result.trained)
+        axes.legend(frameon=False, fontsize=8, ncols=2 if len(heads) > 8 else 1)
+    figure.suptitle(f"{result.run}: {result.label} ({mark(result)}); mean over sorted sequences and all places")
+    return figure
+
+
+def _on_neighbours(look: Look) -> float:
+    return look.left + look.right
+
+
+def _lead(cells: Sequence[Cell], which: int) -> tuple[list[int], list[float]]:
+    return [cell.length for cell in cells], [cell.margin[which] for cell in cells]
+
+
+def _frame(axes: Axes, trained: tuple[int, int]) -> None:
+    axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("length (numbers)")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.grid(alpha=0.25)
+
+
+def stretch_tables(result: Stretch) -> list[Table]:
+    """Accuracy by length and kind; then both classes apart."""
+    kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
+    title = f"{result.run}: {result.label} ({mark(result)}), trained on {result.trained[0]}-{result.trained[1]}"
+    accuracy = Table("length", "n", *kinds, title=f"{title}\nright, by kind of negative", title_justify="left")
+    apart = Table(
+        "length",
+        "sorted right",
+        *(f"{kind} right" for kind in kinds),
+        *(f"says sorted ({kind})" for kind in kinds),
+        title="each class apart, and the share of the answers",
+        title_justify="left",
+    )
+    for length in dict.fromkeys(cell.length for cell in result.cells):
+        row = [cell for cell in result.cells if cell.length == length]
+        accuracy.add_row(str(length), f"{row[0].n:,}", *map(_accuracy, row))
+        recalls = [f"{100 * share.rate:.1f} %" for share in (row[0].recall[1], *(cell.recall[0] for cell in row))]
+        apart.add_row(str(length), *recalls, *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
+    tables = [accuracy, apart]
+    if result.same_gaps:
+        tables.append(_gap_table(result, kinds))
+    return tables
+
+
+def _gap_table(result: Stretch, kinds: Sequence[str]) -> Table:
+    """What the small steps of long sequences cost by themselves."""
+    table = Table(
+        "gaps of length",
+        *kinds,
+        title=f"gap shift alone: the same examples cut to {result.trained[1]} numbers around their broken pair",
+        title_justify="left",
+    )
+    for length in dict.fromkeys(cell.length for cell in result.same_gaps):
+        table.add_row(str(length), *(_accuracy(cell) for cell in result.same_gaps if cell.length == length))
+    return table
+
+
+def _accuracy(cell: Cell) -> str:
+    if cell.constant:
+        return f"says “{cell.says}” to all"
+    return f"{100 * cell.accuracy:.1f} % [{100 * cell.low:.1f}, {100 * cell.high:.1f}]"
