@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headcount.api import evaluate, show_heads, train, verify
+    from headcount.api import evaluate, show_heads, show_positions, stretch, train, verify
     from headcount.errors import HeadcountError
     from headcount.heads import HeadId, HeadSite
     from headcount.runs.config import RunConfig
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "evaluate": "headcount.api",
     "show_heads": "headcount.api",
+    "show_positions": "headcount.api",
+    "stretch": "headcount.api",
     "train": "headcount.api",
     "verify": "headcount.api",
     "HeadcountError": "headcount.errors",
@@ -41,6 +43,8 @@ __all__ = [
     "evaluate",
     "load",
     "show_heads",
+    "show_positions",
+    "stretch",
     "train",
     "verify",
 ]

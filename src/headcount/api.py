@@ -15,8 +15,9 @@ from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.extrapolation import LENGTHS, Stretch
 from headcount.analysis.extrapolation import stretch as stretch_run
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
+from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
 from headcount.runs.config import RunConfig
-from headcount.runs.folder import RunFolder, read_config
+from headcount.runs.folder import RunFolder, digest, read_config
 from headcount.runs.run import Run, load, locate
 from headcount.runs.train import train_run
 from headcount.training.classification import Classification
@@ -25,6 +26,7 @@ from headcount.training.learners import EVALUATIONS
 from headcount.views.accuracy import draw_accuracy
 from headcount.views.attention import draw_heads, draw_pages
 from headcount.views.curves import draw_curves
+from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.stretch import draw_dispersion, draw_stretch
 from headcount.views.style import png
@@ -104,7 +106,7 @@ def show_heads(run: str | Path | Run, on: str | None = None, *, split: str = "te
     """Heat maps of every head: on one example, or (without one) averaged over a held-out set."""
     run = _loaded(run)
     patterns = patterns_on(run, on) if on is not None else average_patterns(run, split)
-    name = f"heads-{patterns.example}" if patterns.example else f"heads-{split}"
+    name = f"heads-{_file_name(patterns.example)}" if patterns.example else f"heads-{split}"
     data = run.output.write_result(name, patterns)
     pages, heads = (
         [run.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
@@ -145,6 +147,36 @@ def stretch(
         folder = RunFolder(Path(out or "runs/stretch"))
         figures.append(folder.write_figure("stretch.png", png(draw_stretch(results))))
     return Stretched(results, figures)
+
+
+@dataclass(frozen=True)
+class PositionsDrawn:
+    """What a model knows of positions, and where that was written."""
+
+    positions: PositionsShown
+    data: list[Path]
+    """This run, and every encoding side by side."""
+    pages: list[Path]
+    """The same two, drawn."""
+
+
+def show_positions(run: str | Path | Run, n_positions: int | None = None) -> PositionsDrawn:
+    """What a model's encoding does at trained positions and past them, and every encoding side by side."""
+    run = _loaded(run)
+    run.output.require_writable()
+    shown = positions_of(run, n_positions)
+    shape = run.config.model
+    beside = all_encodings(run, d_model=shape.d_model, n_heads=shape.n_heads, n_positions=shown.n_positions)
+    data = [run.output.write_result(name, result) for name, result in (("positions", shown), ("encodings", beside))]
+    figures = {"positions.png": draw_positions(shown), "encodings.png": draw_encodings(beside)}
+    pages = [run.output.write_figure(f"positions/{name}", png(figure)) for name, figure in figures.items()]
+    return PositionsDrawn(shown, data, pages)
+
+
+def _file_name(example: str) -> str:
+    """Short enough for every file system, and without spaces; a long example ends in its digest."""
+    name = example.replace(" ", "_")
+    return name if len(name) <= 80 else f"{name[:60]}-{digest(name.encode())[:12]}"
 
 
 def _loaded(run: str | Path | Run) -> Run:

@@ -1,22 +1,53 @@
-"""The whole experiment in one go: train, check every sum, look at every head, write a report."""
+"""Both experiments in one go, with one report: an adder, checked on every sum; and how far sortedness models reach."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headcount.analysis.exhaustive import Certificate
-from headcount.api import show_heads, train, verify
+from headcount.analysis.extrapolation import Stretch
+from headcount.api import read_evaluation, show_heads, show_positions, stretch, train, verify
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.runs.storage import write_atomically
+from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Evaluation
 from headcount.views.progress import announcer
-from headcount.views.report import write_report
+from headcount.views.report import addition_part, sortedness_part, write_report
 
 EXAMPLE = "374+814"
 """The sum that report 003's model answers with 0188."""
+EXPERIMENTS = ("addition", "sortedness")
+SORTEDNESS: dict[str, dict[str, Any]] = {
+    "sinusoidal": {"encoding": "sinusoidal"},
+    "learned": {"encoding": "learned"},
+    "none": {"encoding": "none"},
+    "length-normalised": {"encoding": "length-normalised", "pooling": "mean", "negatives": "shuffle"},
+    "far-generic": {"preset": "far-generic"},
+    "far": {"preset": "far"},
+}
+"""The exercise's three encodings, report 000's in disguise, and the two that reach far."""
+LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class AdditionLab:
+    """A trained adder and its certificate."""
+
+    run: Run
+    evaluation: Evaluation
+    certificate: Certificate
+
+
+@dataclass(frozen=True)
+class SortednessLab:
+    """Trained classifiers and how far each reaches."""
+
+    runs: dict[str, Run]
+    stretches: dict[str, Stretch]
 
 
 @dataclass(frozen=True)
@@ -24,21 +55,45 @@ class Lab:
     """What a lab made, and where."""
 
     report: Path
-    run: Run
-    evaluation: Evaluation
-    certificate: Certificate
+    addition: AdditionLab | None
+    sortedness: SortednessLab | None
 
 
-def run_lab(out: Path, *, seed: int = 0, quiet: bool = False, **settings: Any) -> Lab:
-    """Everything on the defaults, or with other training settings; one that was interrupted goes on where it was."""
+def run_lab(
+    out: Path,
+    *,
+    seed: int = 0,
+    quiet: bool = False,
+    experiments: tuple[str, ...] = EXPERIMENTS,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    n: int = 200,
+) -> Lab:
+    """Everything on the defaults, or with other `settings` by experiment; an interrupted lab goes on where it was."""
+    settings = settings or {}
+    addition = sortedness = None
+    parts = []
+    if "addition" in experiments:
+        addition, part = _addition(out, seed, quiet, settings.get("addition", {}))
+        parts.append(part)
+    if "sortedness" in experiments:
+        sortedness, part = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
+        parts.append(part)
+    report = out / "report.md"
+    write_atomically(report, write_report(parts).encode())
+    return Lab(report, addition, sortedness)
+
+
+def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> Run:
+    return train(task, out=path, seed=seed, resume=RunFolder(path).holds_a_run, quiet=quiet, **settings)
+
+
+def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> tuple[AdditionLab, str]:
     say = announcer(quiet)
-    say("1/3  training an adder (3-digit sums, every sum of the test set held out)")
-    folder = RunFolder(out / "addition")
-    run = train("addition", out=folder.path, seed=seed, resume=folder.holds_a_run, quiet=quiet, **settings)
-    evaluation = run.output.read_result("evaluation-test", Evaluation)
-    say(f"2/3  checking all {run.task.domain_size:,} sums")
+    say("addition 1/3  training an adder (3-digit sums, every sum of the test set held out)")
+    run = _train("addition", out / "addition", seed, quiet, settings)
+    say(f"addition 2/3  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
     certificate = verify(run, quiet=quiet)
-    say("3/3  drawing every head")
+    say("addition 3/3  drawing every head")
     example, average = show_heads(run, EXAMPLE), show_heads(run)
     pictures = {
         "How it learned": [run.output.figure_file("curves.png")],
@@ -46,6 +101,23 @@ def run_lab(out: Path, *, seed: int = 0, quiet: bool = False, **settings: Any) -
         f"Every head on {example.patterns.title}": example.pages,
         f"Every head, {average.patterns.title}": average.pages,
     }
-    report = out / "report.md"
-    write_atomically(report, write_report(run.name, evaluation, certificate, pictures, out).encode())
-    return Lab(report, run, evaluation, certificate)
+    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate)
+    return lab, addition_part(run.name, lab.evaluation, certificate, pictures, out)
+
+
+def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> tuple[SortednessLab, str]:
+    say, runs = announcer(quiet), dict[str, Run]()
+    for i, (name, own) in enumerate(SORTEDNESS.items(), start=1):
+        say(f"sortedness {i}/{len(SORTEDNESS) + 1}  training on lengths 8-16: {name}")
+        runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, {**own, **settings})
+    say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
+    stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, out=out / "stretch", quiet=quiet)
+    stretches = dict(zip(runs, stretched.results, strict=True))
+    learned = show_positions(runs["learned"])
+    pictures = {
+        "How far each reaches": [stretched.figures[-1]],
+        "Why sinusoidal positions fail": [runs["sinusoidal"].output.figure_file("dispersion.png")],
+        "Why the far-reaching generic model does not": [runs["far-generic"].output.figure_file("dispersion.png")],
+        "Learned positions, and where they were never trained": learned.pages,
+    }
+    return SortednessLab(runs, stretches), sortedness_part(stretches, pictures, out)

@@ -11,7 +11,6 @@ from headcount.encodings import ENCODINGS
 from headcount.models.config import EncoderDecoderConfig
 from headcount.models.encoder_decoder import EncoderDecoder
 
-
 KINDS = [*product(["pre"], ENCODINGS.names()), ("post", "learned"), ("post", "rotary")]
 """No encoding knows where the norms are, so that two stand for all where they come last."""
 

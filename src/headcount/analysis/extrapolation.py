@@ -229,9 +229,9 @@ class NeighbourMass:
         self.sums.setdefault(site, []).append(np.stack(sums, axis=1))
 
     def looks(self, length: int, n: int) -> Iterator[Look]:
-        """Means over queries that have such a neighbour."""
+        """Means over all queries."""
         for site, parts in self.sums.items():
-            per_query = np.sum(parts, axis=0) / n / np.array([length - 1, length, length - 1])
+            per_query = np.sum(parts, axis=0) / (n * length)
             for i, (left, itself, right) in enumerate(per_query.tolist()):
                 yield Look(length, str(site.head(i)), left, itself, right)
 

@@ -74,7 +74,7 @@ def patterns_on(run: Run, text: str) -> AttentionPatterns:
     return AttentionPatterns(
         run=run.name,
         model=run.digest,
-        title=f"{reply.example} = {reply.said} ({verdict}; probability {reply.probability:.4f})",
+        title=f"{shortened(reply.example)} = {reply.said} ({verdict}; probability {reply.probability:.4f})",
         n=1,
         sites=_sites(run, moments, reply.source, reply.fed, steps),
         example=reply.example,
@@ -82,6 +82,11 @@ def patterns_on(run: Run, text: str) -> AttentionPatterns:
         right=reply.right,
         probability=reply.probability,
     )
+
+
+def shortened(example: str) -> str:
+    """An example that fits into a title."""
+    return example if len(example) <= 60 else f"{example[:40]} … {example[-15:]}"
 
 
 def average_patterns(run: Run, split: str) -> AttentionPatterns:

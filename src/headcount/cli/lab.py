@@ -1,38 +1,58 @@
-"""`headcount lab`: the whole experiment on its defaults, with a report at the end."""
+"""`headcount lab`: both experiments on their defaults, with a report at the end."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headcount.cli._output import console, print_json
 from headcount.cli._verb import Verb, add_json, add_quiet
+
+if TYPE_CHECKING:
+    from headcount.lab import Lab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to, and which seed."""
     parser.add_argument("-o", "--out", metavar="DIR", default="runs/lab", help="where everything goes [runs/lab]")
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="decides everything random in training [0]")
+    parser.add_argument("--only", choices=["addition", "sortedness"], help="run one of the two experiments")
     add_json(parser)
     add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, verify, draw; a lab that was interrupted goes on where it was."""
-    from headcount.lab import run_lab
+    """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
+    from headcount.lab import EXPERIMENTS, run_lab
     from headcount.views.accuracy import accuracy_table
     from headcount.views.report import verdict
+    from headcount.views.stretch import reach_table
 
-    lab = run_lab(Path(args.out), seed=args.seed, quiet=args.quiet)
+    lab = run_lab(
+        Path(args.out), seed=args.seed, quiet=args.quiet, experiments=(args.only,) if args.only else EXPERIMENTS
+    )
     if args.json:
-        parts = {"evaluation": lab.evaluation.to_dict(), "certificate": lab.certificate.to_dict()}
-        print_json({"report": str(lab.report), "run": lab.run.name, **parts})
+        print_json({"report": str(lab.report), **_data(lab)})
         return 0
     out = console()
-    out.print(accuracy_table(lab.evaluation))
-    out.print(verdict(lab.certificate))
-    out.print(f"run:     {lab.run.name}\nreport:  {lab.report}")
+    if lab.addition:
+        out.print(accuracy_table(lab.addition.evaluation))
+        out.print(verdict(lab.addition.certificate))
+    if lab.sortedness:
+        out.print(reach_table(lab.sortedness.stretches, "adjacent"))
+    out.print(f"report:  {lab.report}")
     return 0
 
 
-PART = Verb("train, verify and draw on the defaults, and write a report", add_arguments, run)
+def _data(lab: Lab) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if lab.addition:
+        found = {"evaluation": lab.addition.evaluation, "certificate": lab.addition.certificate}
+        data["addition"] = {"run": lab.addition.run.name, **{name: result.to_dict() for name, result in found.items()}}
+    if lab.sortedness:
+        data["sortedness"] = {name: result.to_dict() for name, result in lab.sortedness.stretches.items()}
+    return data
+
+
+PART = Verb("run both experiments on their defaults, and write a report", add_arguments, run)

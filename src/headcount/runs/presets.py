@@ -51,7 +51,7 @@ _SORTEDNESS = {
         {"task": {**_FIXED, "negatives": "transpositions", "balance": "coin"}},
     ),
     "reports-model": Preset(
-        "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout 0.1, mean pooling, a number table",
+        "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout, mean pooling, a number table",
         {
             "model": {
                 "d_model": 128,
@@ -63,6 +63,20 @@ _SORTEDNESS = {
                 "pooling": "mean",
                 "numbers": "table",
             }
+        },
+    ),
+    "far": Preset(
+        "reaches to 4,096: a window of ±1, one layer, small steps in half of the training data. GIVES locality",
+        {
+            "task": {"narrow": 0.5},
+            "model": {"encoding": "relative", "clip_distance": 1, "window": 1, "n_layers": 1, "pooling": "max"},
+        },
+    ),
+    "far-generic": Preset(
+        "the farthest without giving anything away: causal, no encoding, log-length softmax, small steps in the data",
+        {
+            "task": {"narrow": 0.5},
+            "model": {"encoding": "none", "causal": True, "softmax": "log-length", "pooling": "max"},
         },
     ),
     "reports-recipe": Preset(

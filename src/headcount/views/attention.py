@@ -18,7 +18,10 @@ _KINDS = {
     ("encoder", "self"): "encoder self-attention",
     ("decoder", "self"): "decoder self-attention",
     ("decoder", "cross"): "decoder cross-attention",
+    ("layer", "self"): "self-attention",
 }
+MOST_LABELS, MOST_NUMBERS = 40, 24
+"""Tokens on an axis that are all named, and that all have their weight written beside them; more would overlap."""
 
 
 def draw_pages(patterns: AttentionPatterns) -> dict[str, Figure]:
@@ -35,7 +38,8 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
     """All heads of one kind: layers down, heads across."""
     sites = [site for site in patterns.sites if (site.stack, site.kind) == (stack, kind)]
     n_heads = len(sites[0].heads)
-    figure = Figure(figsize=(2.4 * n_heads + 1.4, 2.5 * len(sites) + 1.1), layout="constrained")
+    size = max(2.4, min(0.15 * len(sites[0].keys), 5.0))
+    figure = Figure(figsize=(size * n_heads + 1.4, (size + 0.1) * len(sites) + 1.1), layout="constrained")
     grid = figure.subplots(len(sites), n_heads, squeeze=False)
     for row, site in zip(grid, sites, strict=True):
         for axes, head in zip(row, site.heads, strict=True):
@@ -54,10 +58,11 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
 def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern) -> Figure:
     """One head, with its numbers."""
     height, width = len(site.queries), len(site.keys)
-    figure = Figure(figsize=(0.62 * width + 2.6, 0.55 * height + 1.9), layout="constrained")
+    figure = Figure(figsize=(min(0.62 * width, 15) + 2.6, min(0.55 * height, 13) + 1.9), layout="constrained")
     axes = figure.subplots()
     image = _heat_map(axes, site, head, fontsize=10)
-    for (query, key), weight in np.ndenumerate(np.array(head.weights)):
+    few = max(height, width) <= MOST_NUMBERS
+    for (query, key), weight in np.ndenumerate(np.array(head.weights) if few else np.empty((0, 0))):
         colour = "white" if weight > 0.6 else "black"
         axes.text(key, query, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=colour)
     axes.set_xlabel("key (looked at)")
@@ -72,12 +77,13 @@ def _kinds(patterns: AttentionPatterns) -> list[tuple[str, str]]:
 
 
 def _query_label(site: SitePattern) -> str:
-    return "query (looks)" if site.stack == "encoder" else "query (fed → says)"
+    return "query (fed → says)" if site.stack == "decoder" else "query (looks)"
 
 
 def _heat_map(axes: Axes, site: SitePattern, head: HeadPattern, fontsize: int) -> AxesImage:
     image = axes.imshow(head.weights, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
     turned = 0 if max(map(len, site.keys)) < 4 else 60
-    axes.set_xticks(range(len(site.keys)), site.keys, fontsize=fontsize, rotation=turned)
-    axes.set_yticks(range(len(site.queries)), site.queries, fontsize=fontsize)
+    every_key, every_query = (1 + (len(names) - 1) // MOST_LABELS for names in (site.keys, site.queries))
+    axes.set_xticks(range(0, len(site.keys), every_key), site.keys[::every_key], fontsize=fontsize, rotation=turned)
+    axes.set_yticks(range(0, len(site.queries), every_query), site.queries[::every_query], fontsize=fontsize)
     return image

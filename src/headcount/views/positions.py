@@ -144,7 +144,11 @@ def _row_words(rows: tuple[TableRow, ...]) -> list[tuple[str, str]]:
 
 def _moves(rows: list[TableRow]) -> str:
     moved, cosine = [row.moved for row in rows], min(row.cosine for row in rows)
-    turned = "but none turned: weight decay alone" if cosine > 1 - 1e-6 else f"turned to a cosine of {cosine:.3f}"
+    turned = (
+        "but none turned: only their lengths changed"
+        if cosine > 1 - 1e-6
+        else f"and turned (least cosine {cosine:.3f})"
+    )
     return f"moved by {min(moved):.2f} to {max(moved):.2f} from where they began, {turned}"
 
 
@@ -164,7 +168,7 @@ def _rotation_words(error: float, largest: float, at_length: int | None) -> str:
 
 def _linear_words(linear: LinearShift) -> str:
     few = " (as some map always does: fewer steps than dimensions)" if linear.n_rows <= linear.d_model else ""
-    verdict = "" if linear.held_out < 0.5 else ": no better than guessing 0, so one row tells nothing of the next"
+    verdict = "" if linear.held_out < 0.95 else ": no better than guessing 0, so one row tells nothing of the next"
     fitted, held_out, turned = (f"{100 * x:.1f} %" for x in (linear.fitted, linear.held_out, linear.rotation))
     return (
         f"one linear map for the steps between rows 0 to {linear.n_rows - 1} misses them by {fitted}{few}, and a step "

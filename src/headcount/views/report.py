@@ -7,41 +7,85 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headcount.views.accuracy import accuracy_rows
+from headcount.views.stretch import accuracy_text, mark
 
 if TYPE_CHECKING:
     from headcount.analysis.exhaustive import Certificate
+    from headcount.analysis.extrapolation import Stretch
     from headcount.training.evaluation import Evaluation, WrongAnswer
 
 SHOWN = 50
 """Wrong answers listed; all of them are in the result file."""
 
 
-def write_report(
+def write_report(parts: Sequence[str]) -> str:
+    """One page of the parts that were run."""
+    return "\n\n".join(["# headcount lab", *parts]) + "\n"
+
+
+def addition_part(
     run: str,
     evaluation: Evaluation,
     certificate: Certificate,
     pictures: Mapping[str, Sequence[Path]],
     folder: Path,
 ) -> str:
-    """The text; picture paths are relative to `folder`."""
+    """An adder; picture paths are relative to `folder`."""
     parts = [
-        "# headcount lab: addition",
+        "## Addition",
         f"Run `{run}`, weights `{certificate.model[:16]}`.",
-        "## Is it right?",
+        "### Is it right?",
         verdict(certificate),
         f"On the {evaluation.split} set, which it never saw (95 % Wilson intervals):",
-        _table(["group", "n", "teacher-forced", "free-running"], accuracy_rows(evaluation)),
+        _table(["group", "n", *evaluation.COLUMNS.values()], accuracy_rows(evaluation)),
         "For a sound model the two columns agree on exact match: fed the right prefix, the first wrong digit is the "
         "same either way. A gap would be a fault in the pipeline.",
         *_wrong(certificate.wrong),
-    ]
-    for title, files in pictures.items():
-        parts += [f"## {title}", *(f"![{f.stem}]({f.relative_to(folder).as_posix()})" for f in files)]
-    parts += [
-        "## Go on",
+        *_pictures(pictures, folder),
+        "### Go on",
         f"    headcount predict {run} 374+814\n    headcount heads {run} --on 999+1\n    headcount verify {run}",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
+
+
+def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Sequence[Path]], folder: Path) -> str:
+    """How far each model reaches, on the easiest and on the hardest negatives."""
+    far = next(iter(stretches.values()))
+    lengths = list(dict.fromkeys(cell.length for cell in far.cells))
+    trained = f"{far.trained[0]}-{far.trained[1]}"
+    parts = [
+        "## Sortedness",
+        f"Is a sequence non-decreasing? Every model was trained on lengths {trained} only. Half of the examples of "
+        f"each cell are sorted (n = {far.cells[0].n:,}, 95 % Wilson intervals); where a model says one thing to "
+        "everything, that is said instead of a number. `generic` models were given nothing; the others were given what "
+        "is named, so do not rank one kind against the other.",
+    ]
+    for kind, note in (
+        ("shuffle", "Full shuffles, the easiest: broken nearly everywhere"),
+        ("adjacent", "One adjacent swap, the hardest: a single broken pair"),
+    ):
+        rows = [[f"{name} ({mark(found)})", *_reach(found, kind, lengths)] for name, found in stretches.items()]
+        parts += [f"### {note}", _table(["model", *map(str, lengths)], rows)]
+    runs = next(iter(stretches.values())).run
+    parts += [
+        *_pictures(pictures, folder),
+        "### Go on",
+        "    headcount predict sample:sortedness '3 5 5 9'",
+        f"    headcount stretch {runs}\n    headcount positions {runs}",
+    ]
+    return "\n\n".join(parts)
+
+
+def _reach(found: Stretch, kind: str, lengths: Sequence[int]) -> list[str]:
+    cells = {cell.length: cell for cell in found.cells if cell.negative == kind}
+    return [accuracy_text(cells[length]) if length in cells else "refused" for length in lengths]
+
+
+def _pictures(pictures: Mapping[str, Sequence[Path]], folder: Path) -> list[str]:
+    shown = []
+    for title, files in pictures.items():
+        shown += [f"### {title}", *(f"![{f.stem}]({f.relative_to(folder).as_posix()})" for f in files)]
+    return shown
 
 
 def verdict(certificate: Certificate) -> str:
@@ -60,7 +104,7 @@ def _wrong(wrong: Sequence[WrongAnswer]) -> list[str]:
         return []
     more = f"The first {SHOWN} of {len(wrong):,}." if len(wrong) > SHOWN else ""
     rows = [(w.example, w.said, w.right, w.why) for w in wrong[:SHOWN]]
-    return ["### What it gets wrong", _table(["sum", "said", "right", "what went wrong"], rows), more]
+    return ["#### What it gets wrong", _table(["sum", "said", "right", "what went wrong"], rows), more]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,11 +65,9 @@ def _draw_line(axes: Axes, group: Sequence[Stretch], kind: str, colour: str, mar
     axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
     label = f"{group[0].label}  ({mark(group[0])}{over})"
     axes.plot(lengths, rates.mean(axis=0), color=colour, marker=marker, markersize=4, linewidth=1.3, label=label)
-    constant = [
-        x for x, column in zip(lengths, zip(*cells, strict=True), strict=True) if all(c.constant for c in column)
-    ]
-    at = [rates.mean(axis=0)[lengths.index(x)] for x in constant]
-    axes.plot(constant, at, "x", color=colour, markersize=11, markeredgewidth=2)
+    constant = [all(cell.constant for cell in column) for column in zip(*cells, strict=True)]
+    crosses = np.array(lengths)[constant], rates.mean(axis=0)[constant]
+    axes.plot(*crosses, "x", color=colour, markersize=11, markeredgewidth=2)
 
 
 def draw_dispersion(result: Stretch) -> Figure:
@@ -86,10 +84,8 @@ def draw_dispersion(result: Stretch) -> Figure:
     attention.set(ylabel="attention on the two neighbours (%)", ylim=(-3, 103), title="Does it still look next door?")
     for i, kind in enumerate(dict.fromkeys(cell.negative for cell in result.cells)):
         cells = [cell for cell in result.cells if cell.negative == kind]
-        leads.plot(
-            *_lead(cells, 0), color=PALETTE[i + 1], marker=MARKERS[i + 1], markersize=4, label=f"unsorted: {kind}"
-        )
-    leads.plot(*_lead(cells, 1), color=PALETTE[0], marker=MARKERS[0], markersize=4, label="sorted")
+        _draw_lead(leads, cells, 0, i + 1, f"unsorted: {kind}")
+    _draw_lead(leads, cells, 1, 0, "sorted")
     leads.axhline(0, color=GREY, linewidth=0.8)
     leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
     for axes in (attention, leads):
@@ -103,8 +99,9 @@ def _on_neighbours(look: Look) -> float:
     return look.left + look.right
 
 
-def _lead(cells: Sequence[Cell], which: int) -> tuple[list[int], list[float]]:
-    return [cell.length for cell in cells], [cell.margin[which] for cell in cells]
+def _draw_lead(axes: Axes, cells: Sequence[Cell], which: int, look: int, label: str) -> None:
+    x, y = [cell.length for cell in cells], [cell.margin[which] for cell in cells]
+    axes.plot(x, y, color=PALETTE[look], marker=MARKERS[look], markersize=4, label=label)
 
 
 def _frame(axes: Axes, trained: tuple[int, int]) -> None:
@@ -130,13 +127,28 @@ def stretch_tables(result: Stretch) -> list[Table]:
     )
     for length in dict.fromkeys(cell.length for cell in result.cells):
         row = [cell for cell in result.cells if cell.length == length]
-        accuracy.add_row(str(length), f"{row[0].n:,}", *map(_accuracy, row))
+        accuracy.add_row(str(length), f"{row[0].n:,}", *map(accuracy_text, row))
         recalls = [f"{100 * share.rate:.1f} %" for share in (row[0].recall[1], *(cell.recall[0] for cell in row))]
         apart.add_row(str(length), *recalls, *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
     tables = [accuracy, apart]
     if result.same_gaps:
         tables.append(_gap_table(result, kinds))
     return tables
+
+
+def reach_table(stretches: Mapping[str, Stretch], kind: str) -> Table:
+    """Several models on one kind of negative."""
+    lengths = list(dict.fromkeys(cell.length for each in stretches.values() for cell in each.cells))
+    table = Table("model", *map(str, lengths), title=f"right by length, negatives: {kind}", title_justify="left")
+    for name, each in stretches.items():
+        cells = {cell.length: cell for cell in each.cells if cell.negative == kind}
+        shown = [_short(cells[length]) if length in cells else "refused" for length in lengths]
+        table.add_row(f"{name} ({mark(each)})", *shown)
+    return table
+
+
+def _short(cell: Cell) -> str:
+    return f"all “{cell.says}”" if cell.constant else f"{100 * cell.accuracy:.1f} %"
 
 
 def _gap_table(result: Stretch, kinds: Sequence[str]) -> Table:
@@ -148,11 +160,12 @@ def _gap_table(result: Stretch, kinds: Sequence[str]) -> Table:
         title_justify="left",
     )
     for length in dict.fromkeys(cell.length for cell in result.same_gaps):
-        table.add_row(str(length), *(_accuracy(cell) for cell in result.same_gaps if cell.length == length))
+        table.add_row(str(length), *(accuracy_text(cell) for cell in result.same_gaps if cell.length == length))
     return table
 
 
-def _accuracy(cell: Cell) -> str:
+def accuracy_text(cell: Cell) -> str:
+    """`99.8 % [99.3, 99.9]`, or the one answer that everything gets."""
     if cell.constant:
         return f"says “{cell.says}” to all"
     return f"{100 * cell.accuracy:.1f} % [{100 * cell.low:.1f}, {100 * cell.high:.1f}]"
