@@ -24,7 +24,7 @@ class Ratio:
     kept: bool
 
 
-NAMES = ("startup", "overhead", "verification", "accuracy")
+NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness")
 
 
 def main(names: list[str]) -> int:

@@ -54,7 +54,7 @@ class _Clock:
     def on_steps(self, last_step: int, losses: Any, rates: Any) -> None:
         self.times.append((last_step, time.process_time()))
 
-    def on_evaluation(self, step: int, teacher_forced: Any, free_running: Any) -> None: ...
+    def on_evaluation(self, step: int, scores: Any) -> None: ...
 
     def seconds(self) -> float:
         (first, began), (last, ended) = self.times[0], self.times[-1]

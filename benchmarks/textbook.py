@@ -11,9 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from headcount.models.attention import MultiHeadAttention
+from headcount.encodings.base import Positions
 from headcount.models.blocks import AttentionBlock, FeedForward
 from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.multi_head import MultiHeadAttention
 
 
 def attention(module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
@@ -32,12 +33,12 @@ def forward(model: EncoderDecoder, source: Tensor, fed: Tensor) -> Tensor:
     """Logits of a pre-LN model."""
     source_mask = (source != model.pad_id).unsqueeze(1).unsqueeze(2)
     causal = torch.tril(torch.ones(fed.shape[1], fed.shape[1])).unsqueeze(0).unsqueeze(0)
-    x = model.source_positions.embed(model.source_tokens(source), torch.arange(source.shape[1]))
+    x = model.source_positions.embed(model.source_tokens(source), Positions.in_order(source.shape[1], source.device))
     for layer in model.encoder:
         x = _attend(layer.self_attention, x, None, source_mask)
         x = _think(layer.feed_forward, x)
     memory = model.encoder_norm(x)
-    x = model.target_positions.embed(model.target_tokens(fed), torch.arange(fed.shape[1]))
+    x = model.target_positions.embed(model.target_tokens(fed), Positions.in_order(fed.shape[1], fed.device))
     for layer in model.decoder:
         x = _attend(layer.self_attention, x, None, causal)
         x = _attend(layer.cross_attention, x, memory, source_mask)

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from benchmarks import textbook
-from headcount.analysis.exhaustive import workers
 from headcount.models.decoding import greedy
 from headcount.runs.run import Run, load
 from headcount.tasks.base import Examples
 from headcount.training.margins import margins
+from headcount.training.workers import workers
 
 EVERY, BATCH, ROUNDS = 100, 64, 5
 
@@ -60,7 +60,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def _verify(run: Run, blocks: list[Examples]) -> np.ndarray:
-    with workers(run) as compute:
+    with workers(run.model) as compute:
         return np.concatenate(list(compute(lambda block: margins(run.model, run.task, block) > 0, blocks)))
 
 

@@ -1,4 +1,4 @@
-"""A tiny task and a tiny trained run that the tests share."""
+"""Tiny tasks and tiny trained runs that the tests share."""
 
 from __future__ import annotations
 
@@ -30,6 +30,24 @@ TINY: dict[str, Any] = {
     "device": "cpu",
 }
 """One-digit sums on a model of a few thousand weights: a step takes a millisecond or two."""
+TINY_SORTING: dict[str, Any] = {
+    "n_values": 20,
+    "shortest": 3,
+    "longest": 6,
+    "n_validation": 20,
+    "n_test": 20,
+    "d_model": 8,
+    "n_heads": 2,
+    "n_layers": 1,
+    "d_ff": 16,
+    "steps": 12,
+    "batch_size": 8,
+    "eval_every": 4,
+    "checkpoint_every": 3,
+    "threads": 1,
+    "device": "cpu",
+}
+"""Short sequences on a model of a thousand weights."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +68,17 @@ def tiny() -> dict[str, Any]:
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run, hardly trained."""
     return train_run(RunConfig.build("addition", **TINY), tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture
+def tiny_sorting() -> dict[str, Any]:
+    return dict(TINY_SORTING)
+
+
+@pytest.fixture(scope="session")
+def tiny_sorter(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished sortedness run, hardly trained."""
+    return train_run(RunConfig.build("sortedness", **TINY_SORTING), tmp_path_factory.mktemp("runs") / "sorter")
 
 
 @pytest.fixture(scope="session")

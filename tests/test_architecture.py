@@ -188,7 +188,7 @@ def test_help_and_the_torchless_rooms_do_not_load_torch() -> None:
     assert (ran.stdout, ran.stderr) == ("False\n", "")
 
 
-@pytest.mark.parametrize("folder", ["tasks", "encodings", "cli"])
+@pytest.mark.parametrize("folder", ["tasks", "encodings", "poolings", "cli"])
 def test_every_part_module_has_a_part(folder: str) -> None:
     registry = Registry(f"headcount.{folder}")
     files = {path.stem for path in (SOURCE / folder).glob("*.py")} - {"base"}

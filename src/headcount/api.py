@@ -127,7 +127,7 @@ def stretch(
     *runs: str | Path | Run,
     lengths: Sequence[int] | None = None,
     negatives: Sequence[str] | None = None,
-    n: int = 1000,
+    n: int | None = None,
     batch_size: int | None = None,
     out: str | Path | None = None,
     quiet: bool = False,

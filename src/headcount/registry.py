@@ -4,7 +4,7 @@ A folder such as `encodings` holds one module per part. Each module names its pa
 the part's name (`_` reads as `-`). Modules whose name begins with `_`, and `base`, hold what the parts share.
 
 >>> Registry("headcount.tasks").names()
-('addition',)
+('addition', 'sortedness')
 """
 
 from __future__ import annotations

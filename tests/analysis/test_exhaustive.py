@@ -13,6 +13,7 @@ from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
+from headcount.training import workers
 from headcount.training.evaluation import answer
 
 
@@ -33,9 +34,9 @@ def test_every_sum_is_checked_and_every_error_listed(tiny_run):
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
 def test_cores_change_nothing(tiny_run, monkeypatch, cores):
-    monkeypatch.setattr(exhaustive.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     before, certificate = torch.get_num_threads(), verify(tiny_run)
-    monkeypatch.setattr(exhaustive, "workers", lambda run: contextlib.nullcontext(map))
+    monkeypatch.setattr(exhaustive, "workers", lambda model: contextlib.nullcontext(map))
     assert certificate == verify(tiny_run)
     assert torch.get_num_threads() == before
 

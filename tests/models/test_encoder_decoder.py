@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headcount.errors import InputError
 from headcount.models.blocks import AttentionBlock
+from headcount.models.config import EncoderDecoderConfig
 from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.weights import KeptWeights
@@ -95,6 +96,22 @@ def test_cached_steps_give_the_logits_of_the_whole(model: EncoderDecoder) -> Non
         model.decode(fed[:, start:end], memory, n_past=start, caches=caches) for start, end in ((0, 1), (1, 4), (4, 5))
     ]
     torch.testing.assert_close(torch.cat(steps, dim=1), model(source, fed), **close)
+
+
+@torch.no_grad()
+def test_a_window_is_the_same_with_and_without_a_cache() -> None:
+    shape = {"d_model": 16, "n_heads": 2, "d_ff": 32}
+    config = EncoderDecoderConfig(encoding="rotary", window=1, softmax="log-length", **shape)
+    torch.manual_seed(0)
+    windowed = EncoderDecoder(config, n_tokens=13, pad_id=12).eval()
+    source, fed = random_batch()
+    memory, caches, weights = windowed.encode(source), {}, KeptWeights()
+    steps = [windowed.decode(fed[:, i : i + 1], memory, n_past=i, caches=caches) for i in range(5)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), windowed(source, fed, weights=weights), **close)
+    near = {"encoder.self": 1, "decoder.self": 1, "decoder.cross": 6}
+    for site, weights_BHQK in weights.items():
+        _, _, query, key = weights_BHQK.nonzero().T
+        assert (query - key).abs().max() == near[f"{site.stack}.{site.kind}"]
 
 
 @torch.no_grad()

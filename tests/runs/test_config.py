@@ -13,7 +13,7 @@ def test_all_faults_of_all_sections_are_told_at_once():
     with pytest.raises(ConfigError) as error:
         RunConfig.build("addition", n_heads=7, steps=0, digits=3, low=5000, n_head=3, seed=-1, encoding="sinusoid")
     where = [fault.where for fault in error.value.faults]
-    assert where == ["n_head", "seed", "task.low", "model.n_heads", "model.encoding", "training.steps"]
+    assert where == ["n_head", "seed", "task.low", "model.encoding", "model.n_heads", "training.steps"]
     text = str(error.value)
     assert "6 faults" in text
     assert "must divide d_model (128): 1, 2, 4" in text
@@ -49,11 +49,93 @@ def test_a_strange_file_is_refused():
         RunConfig.from_dict({**good, "task_name": "multiplication"})
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_possible(name):
-    assert RunConfig.build("addition", preset=[name])
-    with pytest.raises(InputError, match="no preset"):
-        RunConfig.build("addition", preset=[name + "x"])
+@pytest.mark.parametrize(("task", "name"), [(task, name) for task in PRESETS for name in PRESETS[task]])
+def test_presets_are_possible(task, name):
+    config, plain = RunConfig.build(task, preset=name), RunConfig.build(task)
+    assert config.to_dict() != plain.to_dict()
+    for section, values in PRESETS[task][name].settings.items():
+        assert config.to_dict()[section] | dict(values) == config.to_dict()[section], "each value arrives as it is"
+    with pytest.raises(InputError, match=f"no preset '{name}x' for {task}"):
+        RunConfig.build(task, preset=[name + "x"])
+
+
+def test_every_preset_belongs_to_a_task():
+    assert set(PRESETS) == set(TASKS.names())
+    with pytest.raises(InputError, match="no preset 'far' for addition"):
+        RunConfig.build("addition", preset="far")
+
+
+@pytest.mark.parametrize("task", TASKS.names())
+def test_a_task_has_defaults_of_its_own(task):
+    config = RunConfig.build(task).to_dict()
+    for section, values in TASKS.get(task).defaults.items():
+        assert config[section] | dict(values) == config[section]
+
+
+def test_defaults_of_a_task_stand_behind_presets_and_settings():
+    assert RunConfig.build("sortedness").model.encoding == "sinusoidal"
+    assert RunConfig.build("addition").model.encoding == "learned"
+    assert (RunConfig.build("sortedness").training.steps, RunConfig.build("addition").training.steps) == (3000, 2000)
+    assert RunConfig.build("sortedness", preset="far").model.encoding == "relative"
+    assert RunConfig.build("sortedness", preset="far", encoding="t5").model.encoding == "t5"
+
+
+def test_settings_of_another_task_are_refused():
+    with pytest.raises(InputError, match="are for addition, not for sortedness"):
+        RunConfig.build("sortedness", base=RunConfig.build("addition"))
+    base = RunConfig.build("sortedness", longest=12, n_heads=2)
+    assert RunConfig.build("sortedness", base=base, n_layers=3).task.longest == 12
+    with pytest.raises(ConfigError, match="digits"):
+        RunConfig.build("sortedness", digits=3)
+
+
+def faults_of(task, **settings):
+    with pytest.raises(ConfigError) as error:
+        RunConfig.build(task, **settings)
+    return [(fault.where, fault.given) for fault in error.value.faults]
+
+
+def test_positions_that_training_needs_must_be_there():
+    learned = {"encoding": "learned", "longest": 20}
+    assert faults_of("sortedness", **learned, n_positions=19) == [("model.n_positions", 19)]
+    assert RunConfig.build("sortedness", **learned, n_positions=20)
+    assert RunConfig.build("sortedness", encoding="none", longest=20, n_positions=1)
+    assert faults_of("sortedness", **learned, n_positions=39, random_positions=40) == [("model.n_positions", 39)]
+    assert RunConfig.build("sortedness", **learned, n_positions=40, random_positions=40)
+    assert faults_of("addition", digits=3, n_positions=6) == [("model.n_positions", 6)]
+    assert RunConfig.build("addition", digits=3, n_positions=7)
+
+
+def test_random_positions_are_at_least_as_many_as_there_are_tokens():
+    assert faults_of("sortedness", random_positions=15) == [("model.random_positions", 15)]
+    assert RunConfig.build("sortedness", random_positions=16)
+    both = faults_of("sortedness", encoding="learned", longest=20, n_positions=18, random_positions=19)
+    assert both == [("model.random_positions", 19), ("model.n_positions", 18)]
+    with pytest.raises(ConfigError, match="training uses positions up to 19: raise n_positions to 20"):
+        RunConfig.build("sortedness", encoding="learned", longest=20)
+
+
+def test_a_sortedness_config_round_trips():
+    config = RunConfig.build("sortedness", preset=["newer", "far"], window=None, encoding="none", seed=2)
+    again = RunConfig.from_dict(json.loads(config.to_json()))
+    assert again == config
+    assert (again.model.window, again.model.encoding) == (None, "none")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"shortest": 9, "longest": 8}, "is below shortest"),
+        ({"balance": "coin", "matched": True}, "balanced as they are"),
+        ({"negatives": "reversed"}, "no kind 'reversed'"),
+        ({"pooling": "median"}, "median"),
+        ({"n_heads": 3}, r"must divide d_model \(64\)"),
+        ({"window": 0}, "window"),
+    ],
+)
+def test_impossible_sortedness_settings_are_told(settings, why):
+    with pytest.raises(ConfigError, match=why):
+        RunConfig.build("sortedness", **settings)
 
 
 @pytest.mark.parametrize("section", [3, None, [1], "x"])

@@ -21,6 +21,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import load
 from headcount.runs.train import train_run
+from headcount.training import loop
 
 
 def files(folder: Path):
@@ -43,7 +44,7 @@ class StopAt:
         if last_step >= self.step:
             raise Stop
 
-    def on_evaluation(self, step, teacher_forced, free_running): ...
+    def on_evaluation(self, step, scores): ...
 
 
 DRIVER = """
@@ -98,6 +99,29 @@ def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_pat
     crashed = train_run(config, tmp_path / "crashed", resume=True)
     assert crashed.digest == whole.digest
     assert crashed.folder.log_file.read_bytes() == whole.folder.log_file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"encoding": "learned", "random_positions": 30, "n_positions": 30, "dropout": 0.2, "n_layers": 2},
+        {"n_train": 30, "hard_share": 0.5, "pooling": "attention", "softmax": "log-length"},
+    ],
+    ids=["plain", "random", "fixed"],
+)
+def test_a_classifier_resumes_after_a_crash_to_the_same_bytes(tiny_sorting, tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(loop, "MOSTLY_RIGHT", 0.0)
+    config = RunConfig.build("sortedness", **tiny_sorting | changes)
+    whole = train_run(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "crashed", listeners=[StopAt(8)])
+    assert RunFolder(tmp_path / "crashed").checkpoints()
+    crashed = train_run(config, tmp_path / "crashed", resume=True)
+    assert files(crashed.folder.path) == files(whole.folder.path)
+    assert [line["step"] for line in whole.folder.read_log() if "accuracy" in line] == [4, 8, 12]
+    other = train_run(RunConfig.build("sortedness", base=config, seed=1), tmp_path / "other")
+    assert other.digest != whole.digest
 
 
 def test_what_is_kept_is_the_average(tiny, tmp_path, monkeypatch):

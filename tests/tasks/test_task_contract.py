@@ -1,18 +1,36 @@
-"""What `headcount.tasks.base.Task` promises, asked of every task there is."""
+"""What `headcount.tasks.base` promises: of every task, of those that ask for a sequence, of those that ask for a class."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
+from headcount.errors import InputError
 from headcount.tasks import TASKS
-from headcount.tasks.base import IGNORE, Batch, Task
+from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, SequenceTask, Task
 
 PARTS = ("source", "fed", "labels", "answer")
+ASKED = {name: TASKS.get(name).asks_for for name in TASKS.names()}
+
+
+def of_kind(asks_for: str) -> list[str]:
+    return [name for name, kind in ASKED.items() if kind == asks_for]
 
 
 @pytest.fixture(params=TASKS.names())
 def task(request: pytest.FixtureRequest) -> Task:
+    return build(request.param)
+
+
+@pytest.fixture(params=of_kind("sequence"))
+def writer(request: pytest.FixtureRequest) -> SequenceTask:
+    return build(request.param)
+
+
+@pytest.fixture(params=of_kind("class"))
+def sorter(request: pytest.FixtureRequest) -> ClassTask:
     return build(request.param)
 
 
@@ -26,8 +44,16 @@ def names(task: Task, examples: np.ndarray) -> set[str]:
     return {task.show(example) for example in examples}
 
 
-def same(one: Batch, other: Batch) -> bool:
-    return all(np.array_equal(getattr(one, part), getattr(other, part)) for part in PARTS)
+def same(one: Batch | ClassBatch, other: Batch | ClassBatch) -> bool:
+    assert type(one) is type(other)
+    return all(np.array_equal(getattr(one, part.name), getattr(other, part.name)) for part in fields(one))
+
+
+# --- every task -------------------------------------------------------------------------------------------------
+
+
+def test_every_task_asks_for_a_sequence_or_a_class() -> None:
+    assert set(ASKED.values()) == {"sequence", "class"}
 
 
 def test_the_name_is_the_registered_one(task: Task) -> None:
@@ -41,12 +67,21 @@ def test_the_vocabulary_has_distinct_tokens_and_padding(task: Task) -> None:
     assert 0 <= task.pad_id < len(task.tokens)
 
 
+def test_its_defaults_are_settings(task: Task) -> None:
+    assert set(task.defaults) <= {"model", "training"}
+
+
 def test_held_out_sets_repeat_and_share_nothing(task: Task) -> None:
     validation, test = task.split("validation"), task.split("test")
     assert np.array_equal(build(task.name).split("test"), test)
     assert len(names(task, validation)) == len(validation) > 0
     assert len(names(task, test)) == len(test) > 0
     assert not names(task, validation) & names(task, test)
+
+
+def test_a_split_that_is_not_there(task: Task) -> None:
+    with pytest.raises(InputError, match=r"'exam'(.|\n)*validation"):
+        task.split("exam")
 
 
 def test_draws_repeat_with_their_stream_and_are_never_held_out(task: Task) -> None:
@@ -57,37 +92,23 @@ def test_draws_repeat_with_their_stream_and_are_never_held_out(task: Task) -> No
     assert not names(task, drawn) & (names(task, task.split("validation")) | names(task, task.split("test")))
 
 
-def test_tokens_line_up_with_positions_and_vocabulary(task: Task) -> None:
-    examples = task.split("test")[:50]
-    batch = task.encode(examples)
-    positions = (task.source_positions, task.fed_positions, task.fed_positions, task.answer_positions)
-    for part, meant in zip(PARTS, positions, strict=True):
-        tokens = getattr(batch, part)
-        assert (tokens.shape, tokens.dtype) == ((len(examples), len(meant)), np.int64)
-        assert ((tokens >= 0) & (tokens < len(task.tokens)) | (tokens == IGNORE)).all()
-    assert task.pad_id not in batch.answer
-    assert len(batch) == len(examples)
-
-
-def test_teacher_forcing_and_free_running_ask_for_the_same_answer(task: Task) -> None:
-    batch, begin = task.encode(task.split("test")), task.generation
-    asked = batch.labels != IGNORE
-    assert len(begin.given) + begin.n_tokens == batch.answer.shape[1]
-    assert (batch.fed[:, 0] == begin.first).all()
-    assert (batch.labels == batch.answer)[asked].all()
-    assert asked.any(axis=1).all()
-    assert (batch.fed[:, 1:] == batch.answer[:, :-1]).all()
-
-
-def test_rows_of_a_batch_are_the_rows_alone(task: Task) -> None:
-    examples = task.split("test")[:9]
-    assert same(task.encode(examples)[3:5], task.encode(examples[3:5]))
-    assert not same(task.encode(examples)[3:5], task.encode(examples[4:6]))
+def test_no_source_is_longer_than_the_longest(task: Task) -> None:
+    widths = [task.encode(task.split(name)).source.shape[1] for name in ("validation", "test")]
+    widths.append(task.encode(task.draw(np.random.default_rng(0), 500)).source.shape[1])
+    assert max(widths) == task.longest
 
 
 def test_text_leads_back_to_the_example(task: Task) -> None:
     for example in task.split("test")[:50]:
-        assert np.array_equal(task.parse(task.show(example)), example[None])
+        found = task.parse(task.show(example))
+        assert same(task.encode(found), task.encode(example[None]))
+        assert task.show(found[0]) == task.show(example)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "nonsense", "1 -2", "3.5", "９"])
+def test_text_that_names_no_example_is_told_what_does(task: Task, text: str) -> None:
+    with pytest.raises(InputError, match=r"\n  .*such as"):
+        task.parse(text)
 
 
 def test_facets_group_every_example(task: Task) -> None:
@@ -100,21 +121,131 @@ def test_facets_group_every_example(task: Task) -> None:
     assert any(len(set(groups)) > 1 for groups in facets.values())
 
 
-def test_a_wrong_answer_is_shown_and_explained(task: Task) -> None:
-    example, other = task.split("test")[:2]
-    right, wrong = (task.encode(one[None]).answer[0] for one in (example, other))
-    assert task.show_tokens(right) != task.show_tokens(wrong)
-    assert task.explain(example, wrong)
-    assert not task.explain(example, right)
+# --- tasks that ask for a sequence ------------------------------------------------------------------------------
 
 
-def test_the_walk_is_the_whole_domain(task: Task) -> None:
-    if task.domain_size > 10**6:
-        first = next(task.walk())
-        assert len(names(task, first)) == len(first)
+def test_tokens_line_up_with_positions_and_vocabulary(writer: SequenceTask) -> None:
+    examples = writer.split("test")[:50]
+    batch = writer.encode(examples)
+    positions = (writer.source_positions, writer.fed_positions, writer.fed_positions, writer.answer_positions)
+    for part, meant in zip(PARTS, positions, strict=True):
+        tokens = getattr(batch, part)
+        assert (tokens.shape, tokens.dtype) == ((len(examples), len(meant)), np.int64)
+        assert ((tokens >= 0) & (tokens < len(writer.tokens)) | (tokens == IGNORE)).all()
+    assert writer.pad_id not in batch.answer
+    assert len(batch) == len(examples)
+
+
+def test_teacher_forcing_and_free_running_ask_for_the_same_answer(writer: SequenceTask) -> None:
+    batch, begin = writer.encode(writer.split("test")), writer.generation
+    asked = batch.labels != IGNORE
+    assert len(begin.given) + begin.n_tokens == batch.answer.shape[1]
+    assert (batch.fed[:, 0] == begin.first).all()
+    assert (batch.labels == batch.answer)[asked].all()
+    assert asked.any(axis=1).all()
+    assert (batch.fed[:, 1:] == batch.answer[:, :-1]).all()
+
+
+def test_rows_of_a_batch_are_the_rows_alone(writer: SequenceTask) -> None:
+    examples = writer.split("test")[:9]
+    assert same(writer.encode(examples)[3:5], writer.encode(examples[3:5]))
+    assert not same(writer.encode(examples)[3:5], writer.encode(examples[4:6]))
+
+
+def test_text_leads_back_to_the_very_same_array(writer: SequenceTask) -> None:
+    for example in writer.split("test")[:50]:
+        assert np.array_equal(writer.parse(writer.show(example)), example[None])
+
+
+def test_a_wrong_answer_is_shown_and_explained(writer: SequenceTask) -> None:
+    example, other = writer.split("test")[:2]
+    right, wrong = (writer.encode(one[None]).answer[0] for one in (example, other))
+    assert writer.show_tokens(right) != writer.show_tokens(wrong)
+    assert writer.explain(example, wrong)
+    assert not writer.explain(example, right)
+
+
+def test_the_walk_is_the_whole_domain(writer: SequenceTask) -> None:
+    if writer.domain_size > 10**6:
+        first = next(writer.walk())
+        assert len(names(writer, first)) == len(first)
         return
-    blocks = list(task.walk())
-    walked = np.concatenate(blocks).reshape(task.domain_size, -1)
-    assert all((answers == answers[0]).all() for answers in (task.encode(block).answer for block in blocks))
-    assert len(np.unique(walked, axis=0)) == task.domain_size
-    assert (walked == task.split("test")[0].ravel()).all(axis=1).sum() == 1
+    blocks = list(writer.walk())
+    walked = np.concatenate(blocks).reshape(writer.domain_size, -1)
+    assert all((answers == answers[0]).all() for answers in (writer.encode(block).answer for block in blocks))
+    assert len(np.unique(walked, axis=0)) == writer.domain_size
+    assert (walked == writer.split("test")[0].ravel()).all(axis=1).sum() == 1
+
+
+# --- tasks that ask for a class ---------------------------------------------------------------------------------
+
+
+def test_classes_and_kinds_have_names(sorter: ClassTask) -> None:
+    assert len(set(sorter.classes)) == len(sorter.classes) >= 2
+    assert len(set(sorter.kinds)) == len(sorter.kinds) >= 1
+
+
+def test_both_classes_are_in_every_set(sorter: ClassTask) -> None:
+    for examples in (sorter.split("validation"), sorter.split("test"), sorter.draw(np.random.default_rng(0), 64)):
+        assert set(sorter.encode(examples).labels.tolist()) == set(range(len(sorter.classes)))
+
+
+def test_sources_are_tokens_with_padding_behind(sorter: ClassTask) -> None:
+    examples = sorter.split("test")[:200]
+    batch = sorter.encode(examples)
+    assert isinstance(batch, ClassBatch)
+    assert (batch.source.dtype, batch.labels.dtype) == (np.int64, np.int64)
+    assert batch.labels.shape == (len(examples),)
+    assert len(batch) == len(batch.source) == len(examples)
+    assert ((batch.source >= 0) & (batch.source < len(sorter.tokens))).all()
+    is_token = batch.source != sorter.pad_id
+    assert not is_token.all(), "these are of mixed lengths"
+    assert (is_token[:, :-1] | ~is_token[:, 1:]).all()
+
+
+def test_rows_of_a_class_batch_are_the_rows_alone(sorter: ClassTask) -> None:
+    examples = sorter.split("test")[:9]
+    part, alone = sorter.encode(examples)[3:5], sorter.encode(examples[3:5])
+    width = alone.source.shape[1]
+    assert np.array_equal(part.labels, alone.labels)
+    assert np.array_equal(part.source[:, :width], alone.source)
+    assert (part.source[:, width:] == sorter.pad_id).all()
+
+
+def test_trained_lengths_are_those_of_training(sorter: ClassTask) -> None:
+    source = sorter.encode(sorter.draw(np.random.default_rng(0), 2000)).source
+    lengths = (source != sorter.pad_id).sum(axis=1)
+    assert (lengths.min(), lengths.max()) == sorter.trained_lengths
+    assert sorter.trained_lengths[1] == sorter.longest
+
+
+@pytest.mark.parametrize("length", [2, 3, 16, 17, 300])
+def test_stretched_examples_have_any_length_and_the_class_asked_for(sorter: ClassTask, length: int) -> None:
+    for kind in (None, *sorter.kinds):
+        one, again, other = (sorter.stretched(np.random.default_rng(seed), length, kind, 20) for seed in (0, 0, 1))
+        assert np.array_equal(one, again)
+        assert not np.array_equal(one, other)
+        batch = sorter.encode(one)
+        assert batch.source.shape == (20, length)
+        assert set(batch.labels.tolist()) == {len(sorter.classes) - 1 if kind is None else 0}
+
+
+def test_a_kind_that_is_not_there(sorter: ClassTask) -> None:
+    with pytest.raises(InputError, match=r"'upside-down'"):
+        sorter.stretched(np.random.default_rng(0), 9, "upside-down", 2)
+
+
+@pytest.mark.parametrize("length", [2, 8, 40])
+def test_cropped_examples_keep_their_class(sorter: ClassTask, length: int) -> None:
+    for kind in (None, *sorter.kinds):
+        whole = sorter.stretched(np.random.default_rng(0), 40, kind, 30)
+        cut = sorter.cropped(np.random.default_rng(1), whole, length)
+        assert sorter.encode(cut).source.shape == (30, length)
+        assert np.array_equal(sorter.encode(cut).labels, sorter.encode(whole).labels)
+
+
+def test_a_wrong_class_is_explained(sorter: ClassTask) -> None:
+    examples = sorter.split("test")[:40]
+    for example, right in zip(examples, sorter.encode(examples).labels, strict=True):
+        for said in range(len(sorter.classes)):
+            assert bool(sorter.explain(example, said)) == (said != right)

@@ -24,8 +24,8 @@ class Recorder:
             assert step not in self.losses, "a step is told once"
             self.losses[step] = loss
 
-    def on_evaluation(self, step, teacher_forced, free_running):
-        self.evaluations.append((step, free_running.rate))
+    def on_evaluation(self, step, scores):
+        self.evaluations.append((step, dict(scores)))
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,8 @@ def test_every_step_and_every_evaluation_is_told(tiny):
     assert fit(state, task, config.training, 3, listeners=[heard], save=lambda s: saved.append(s.step))
     assert list(heard.losses) == list(range(1, 26))
     assert [step for step, _ in heard.evaluations] == [10, 20, 25]
+    assert all(set(scores) == {"teacher_forced", "free_running"} for _, scores in heard.evaluations)
+    assert {share.n for _, scores in heard.evaluations for share in scores.values()} == {10}
     assert saved == [7, 14, 21, 25]
     assert heard.losses[25] < heard.losses[1]
 

@@ -46,7 +46,7 @@ def test_curves_show_both_rates(tiny_run):
     figure = draw_curves(tiny_run.folder.read_log(), "a run")
     loss, rates = figure.axes
     assert len(loss.lines[0].get_xdata()) == 12
-    assert [line.get_label() for line in rates.lines] == ["free-running", "teacher-forced"]
+    assert [line.get_label() for line in rates.lines] == ["free-running exact match", "teacher-forced exact match"]
     assert "n = 10" in rates.get_title()
 
 

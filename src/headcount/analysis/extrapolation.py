@@ -14,7 +14,7 @@ right class, against length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -25,6 +25,7 @@ from headcount.heads import HeadSite
 from headcount.models.attention import Weights
 from headcount.models.classifier import Classifier
 from headcount.results import Result
+from headcount.runs.folder import digest
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.statistics import Share
@@ -34,6 +35,8 @@ from headcount.training.evaluation import evaluating, on_device
 from headcount.training.workers import workers
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+N, N_LONG, LONG = 1000, 200, 1024
+"""Examples per length and kind; fewer beyond a length where attention to everything takes minutes per hundred."""
 LOOKED_AT = 4
 """Examples per length whose attention is read."""
 
@@ -83,7 +86,7 @@ class Stretch(Result):
     gives: tuple[str, ...]
     """The structure of the task that the model was given; nothing if it is generic."""
     label: str
-    """The configuration in a few words, the same for runs that differ only in their seed."""
+    """The configuration in a few words."""
     seed: int
     trained: tuple[int, int]
     classes: tuple[str, ...]
@@ -91,6 +94,8 @@ class Stretch(Result):
     same_gaps: tuple[Cell, ...]
     """The examples of each cell beyond the trained lengths, cut down to a trained length: the gaps of the long ones."""
     looks: tuple[Look, ...]
+    recipe: str
+    """The digest of all settings but the seed: runs that share it differ in their seed alone."""
     impossible: tuple[int, ...] = ()
     """Lengths that the model refuses, such as those past a learned table."""
 
@@ -99,24 +104,27 @@ def stretch(
     run: Run,
     lengths: Sequence[int] = LENGTHS,
     kinds: Sequence[str] | None = None,
-    n: int = 1000,
+    n: int | None = None,
     *,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
-    """Measure a run at these lengths, with `n` examples for each kind of negative; `progress(tokens done, tokens)`."""
+    """Measure a run at these lengths, `n` examples for each kind of negative; `progress(tokens done, tokens)`."""
     model, task = run.model, run.task
     if not isinstance(model, Classifier):
         raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
     task = cast(ClassTask, task)
-    kinds = _checked(task, lengths, kinds, n)
-    asked, lengths = lengths, _possible(model, task, lengths)
-    done, total = 0, sum(lengths) * (n // 2 * (1 + len(kinds)))
+    kinds = _checked(task, lengths, kinds, n, batch_size)
+    asked = sorted(set(lengths))
+    lengths = _possible(model, task, asked)
+    n_at = {length: n or (N if model.config.window or length <= LONG else N_LONG) for length in lengths}
+    done, total = 0, sum(length * (each - each // 2 + each // 2 * len(kinds)) for length, each in n_at.items())
     cells, cut = list[Cell](), list[Cell]()
     for length in lengths:
         rng = stream(0, "stretch", length)
-        right = task.stretched(rng, length, None, n - n // 2)
-        examples = {None: right} | {kind: task.stretched(rng, length, kind, n // 2) for kind in kinds}
+        half = n_at[length] // 2
+        right = task.stretched(rng, length, None, n_at[length] - half)
+        examples = {None: right} | {kind: task.stretched(rng, length, kind, half) for kind in kinds}
         said = {}
         for kind, rows in examples.items():
             said[kind] = _ask(model, task, rows, batch_size)
@@ -141,6 +149,7 @@ def stretch(
         cells=tuple(cells),
         same_gaps=tuple(cut),
         looks=tuple(look for length in lengths for look in _look(model, task, length)),
+        recipe=digest(replace(run.config, seed=0).to_json().encode()),
         impossible=tuple(length for length in asked if length not in lengths),
     )
 
@@ -168,11 +177,15 @@ def label_of(run: Run) -> str:
     return ", ".join(filter(None, [c.encoding, random, "causal" if c.causal else "", window, softmax, c.pooling]))
 
 
-def _checked(task: ClassTask, lengths: Sequence[int], kinds: Sequence[str] | None, n: int) -> tuple[str, ...]:
+def _checked(
+    task: ClassTask, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None
+) -> tuple[str, ...]:
     if not lengths or min(lengths) < 2:
         raise InputError(f"{', '.join(map(str, lengths)) or 'nothing'} is not a list of lengths", "each is at least 2")
-    if n < 2:
+    if n is not None and n < 2:
         raise InputError(f"{n} examples are too few", "at least 2: one of each class")
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"a batch of {batch_size} is none", "at least 1 example per forward pass")
     unknown = [kind for kind in kinds or () if kind not in task.kinds]
     if unknown:
         raise InputError(f"no kind of negative {unknown[0]!r}", f"there are: {', '.join(task.kinds)}")

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.models.attention import Bias, Heads, KeyValueCache, Weights, attend, attend_fused
+from headcount.encodings.base import Keys, Queries
+from headcount.models.attention import Bias, KeyValueCache, Weights, attend, attend_fused
 from headcount.models.sight import EVERYTHING, Sight
 
 Reader = Callable[[Weights, slice, int], None]
@@ -60,8 +61,8 @@ class MultiHeadAttention(nn.Module):
         return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
 
     def _look(
-        self, query: Heads, key: Heads, value: Heads, sight: Sight, sharp: Tensor | None, read: Reader | None
-    ) -> Heads:
+        self, query: Queries, key: Keys, value: Keys, sight: Sight, sharp: Tensor | None, read: Reader | None
+    ) -> Queries:
         n_queries, n_keys = query.shape[2], key.shape[2]
         found = []
         for rows, keys in sight.pieces(n_queries, n_keys):

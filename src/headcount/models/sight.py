@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headcount.encodings.base import Encoding, Keys, Positions, Queries
@@ -101,7 +101,7 @@ def _both(one: Mask | None, other: Mask) -> Mask:
     return other if one is None else one & other
 
 
-def _part(mask: Mask | None, queries: slice, keys: slice) -> Mask | None:
+def _part(mask: Mask | None, queries: slice, keys: slice) -> Bool[Tensor, "#batch #head #rows #columns"] | None:
     """A mask may be broadcast along either axis."""
     if mask is None:
         return None

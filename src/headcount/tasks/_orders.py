@@ -58,7 +58,8 @@ def shuffle(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) ->
 
 def transpositions(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
     """max(2, L // 3) times, two random places change their values."""
-    rows, times = rows.copy(), np.maximum(2, lengths // 3)
+    # Of two values, a second swap would undo the first, for ever.
+    rows, times = rows.copy(), np.where(lengths == 2, 1, np.maximum(2, lengths // 3))
     for done in range(int(times.max(initial=0))):
         which = np.flatnonzero(done < times)
         i, j = _two_places(rng, lengths[which])

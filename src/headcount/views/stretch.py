@@ -29,30 +29,39 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     figure = Figure(figsize=(3.4 * len(kinds) + 0.6, 4.6 + 0.22 * _n_groups(results)), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for kind, axes in zip(kinds, panels, strict=True):
-        for i, group in enumerate(_groups(results)):
-            _draw_line(axes, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
+        for i, (name, group) in enumerate(_groups(results).items()):
+            _draw_line(axes, name, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
         _frame(axes, results[0].trained)
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
         axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     panels[0].set_ylabel("right (%), half of the examples sorted")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=1 if _n_groups(results) < 5 else 2)
-    n = min(cell.n for result in results for cell in result.cells)
-    figure.suptitle(f"How far it reaches (n = {n:,} per point; shaded: trained lengths; × : one answer to everything)")
+    sizes = sorted({cell.n for result in results for cell in result.cells})
+    n = " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
+    figure.suptitle(f"How far it reaches (n = {n} per point; shaded: trained lengths; × : one answer to everything)")
     return figure
 
 
-def _groups(results: Sequence[Stretch]) -> list[list[Stretch]]:
-    """Runs that differ only in their seed, together."""
-    labels = dict.fromkeys((result.label, result.gives) for result in results)
-    return [[r for r in results if (r.label, r.gives) == label] for label in labels]
+def _groups(results: Sequence[Stretch]) -> dict[str, list[Stretch]]:
+    """Runs that differ only in their seed, together; by their label, and by their name where a label says too little."""
+    by_recipe: dict[str, list[Stretch]] = {}
+    for result in results:
+        by_recipe.setdefault(result.recipe, []).append(result)
+    groups = list(by_recipe.values())
+    labels = [group[0].label for group in groups]
+    names = [
+        each if labels.count(each) == 1 else f"{group[0].run}: {each}"
+        for each, group in zip(labels, groups, strict=True)
+    ]
+    return dict(zip(names, groups, strict=True))
 
 
 def _n_groups(results: Sequence[Stretch]) -> int:
     return len(_groups(results))
 
 
-def _draw_line(axes: Axes, group: Sequence[Stretch], kind: str, colour: str, marker: str) -> None:
+def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, colour: str, marker: str) -> None:
     """The mean over seeds with the range; a single run with its Wilson intervals."""
     cells = [[cell for cell in result.cells if cell.negative == kind] for result in group]
     lengths = [cell.length for cell in cells[0]]
@@ -63,7 +72,7 @@ def _draw_line(axes: Axes, group: Sequence[Stretch], kind: str, colour: str, mar
         low, high = (np.array([100 * getattr(cell, end) for cell in cells[0]]) for end in ("low", "high"))
     over = f", {len(group)} seeds: mean and range" if len(group) > 1 else ", 95 % interval"
     axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
-    label = f"{group[0].label}  ({mark(group[0])}{over})"
+    label = f"{name}  ({mark(group[0])}{over})"
     axes.plot(lengths, rates.mean(axis=0), color=colour, marker=marker, markersize=4, linewidth=1.3, label=label)
     constant = [all(cell.constant for cell in column) for column in zip(*cells, strict=True)]
     crosses = np.array(lengths)[constant], rates.mean(axis=0)[constant]

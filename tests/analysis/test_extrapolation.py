@@ -1,0 +1,276 @@
+"""Stretch: what it counts must be what the model said."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from headcount.analysis.extrapolation import NeighbourMass, Stretch, label_of, stretch
+from headcount.errors import InputError
+from headcount.models import sight
+from headcount.models.classifier import Classifier
+from headcount.models.weights import KeptWeights
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
+from headcount.runs.run import Run, build
+from headcount.training.classification import classify
+
+LENGTHS = (3, 6, 9, 20)
+KINDS = ("shuffle", "adjacent")
+
+
+def fresh_run(settings, tmp_path, **changes):
+    """A run that was never trained."""
+    config = RunConfig.build("sortedness", **(settings | changes))
+    task, model = build(config)
+    return Run("a run", RunFolder(tmp_path), RunFolder(tmp_path), config, task, model.eval(), "digest")
+
+
+def constant(run, which):
+    """The same run, saying one thing to everything."""
+    model = copy.deepcopy(run.model)
+    with torch.no_grad():
+        model.to_logits.weight.zero_()
+        model.to_logits.bias.copy_(torch.eye(2)[which])
+    return replace(run, model=model)
+
+
+class Perfect(Classifier):
+    """Compares neighbours; its layers still run, so that there is attention to read."""
+
+    def forward(self, source, *, weights=None):
+        logits = super().forward(source, weights=weights)
+        is_sorted = (source[:, :-1] <= source[:, 1:]).all(dim=1)
+        return torch.stack([~is_sorted, is_sorted], dim=1).to(logits)
+
+
+def perfect(run):
+    model = copy.deepcopy(run.model)
+    model.__class__ = Perfect
+    return replace(run, model=model)
+
+
+@pytest.fixture(scope="module")
+def found(tiny_sorter):
+    return stretch(tiny_sorter, LENGTHS, KINDS, 15)
+
+
+# --- cells ------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_cell_for_every_length_and_kind(found, tiny_sorter):
+    assert [(cell.length, cell.negative) for cell in found.cells] == [(n, kind) for n in LENGTHS for kind in KINDS]
+    assert (found.run, found.model, found.seed) == (tiny_sorter.name, tiny_sorter.digest, 0)
+    assert (found.trained, found.classes) == ((3, 6), ("unsorted", "sorted"))
+    assert (found.encoding, found.pooling, found.label) == ("sinusoidal", "max", "sinusoidal, max")
+    assert (found.gives, found.impossible) == ((), ())
+
+
+def test_every_kind_is_tried_unless_some_are_named(tiny_sorter):
+    found = stretch(tiny_sorter, [4], n=4)
+    assert [cell.negative for cell in found.cells] == list(tiny_sorter.task.kinds)
+    assert [cell.negative for cell in stretch(tiny_sorter, [4], ["adjacent", "adjacent"], 4).cells] == ["adjacent"]
+
+
+def test_shares_are_consistent_with_accuracy(found):
+    for cell in (*found.cells, *found.same_gaps):
+        unsorted, ordered = cell.recall
+        assert (unsorted.n, ordered.n, cell.n) == (7, 8, 15)
+        assert cell.accuracy == (unsorted.correct + ordered.correct) / cell.n
+        assert 0 <= cell.low <= cell.accuracy <= cell.high <= 1
+        says_unsorted, says_sorted = cell.answers
+        assert says_unsorted.correct + says_sorted.correct == says_sorted.n == cell.n
+        assert says_sorted.correct == ordered.correct + unsorted.n - unsorted.correct
+        assert cell.constant == (cell.says is not None)
+    assert any(0 < cell.accuracy < 1 for cell in found.cells)
+
+
+def test_the_same_seed_gives_all_runs_the_same_examples(tiny_sorter, monkeypatch):
+    asked = []
+    real = type(tiny_sorter.task).encode
+    monkeypatch.setattr(
+        type(tiny_sorter.task), "encode", lambda task, rows: asked.append(rows.copy()) or real(task, rows)
+    )
+    stretch(tiny_sorter, [9], KINDS, 6)
+    first = [rows.tolist() for rows in asked]
+    asked.clear()
+    stretch(constant(tiny_sorter, 0), [9], KINDS, 6)
+    assert [rows.tolist() for rows in asked] == first
+
+
+def test_a_cell_is_what_the_model_says(tiny_sorter, monkeypatch):
+    """Counted again from the very examples that were asked about."""
+    seen = {}
+    real = tiny_sorter.task.stretched
+
+    def remembered(rng, length, kind, n):
+        seen.setdefault((length, kind), []).append(real(rng, length, kind, n))
+        return seen[length, kind][-1]
+
+    task = copy.copy(tiny_sorter.task)
+    task.stretched = remembered
+    (cell,) = stretch(replace(tiny_sorter, task=task), [12], ["shuffle"], 40).cells
+    (wrong,) = seen[12, "shuffle"]
+    right = next(rows for rows in seen[12, None] if len(rows) == 20)
+    said = [classify(tiny_sorter.model, task, rows) for rows in (wrong, right)]
+    assert [share.correct for share in cell.recall] == [int(each.hits.sum()) for each in said]
+    np.testing.assert_allclose(cell.margin, [each.margins.mean() for each in said], atol=1e-5)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_constant_model_is_marked_everywhere(tiny_sorter, which):
+    found = stretch(constant(tiny_sorter, which), LENGTHS, KINDS, 10)
+    for cell in (*found.cells, *found.same_gaps):
+        assert (cell.constant, cell.says, cell.accuracy) == (True, found.classes[which], 0.5)
+        assert cell.answers[which].rate == cell.recall[which].rate == 1
+        assert cell.margin == (1 - 2 * which, 2 * which - 1)
+
+
+def test_a_perfect_model_is_right_everywhere_and_not_marked(tiny_sorter):
+    found = stretch(perfect(tiny_sorter), (2, 40, 300), None, 10)
+    for cell in (*found.cells, *found.same_gaps):
+        assert (cell.accuracy, cell.constant, cell.says) == (1.0, False, None)
+        assert cell.margin == (1.0, 1.0)
+    assert {cell.length for cell in found.same_gaps} == {40, 300}
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_the_batch_size_changes_no_cell(found, tiny_sorter, batch_size):
+    other = stretch(tiny_sorter, LENGTHS, KINDS, 15, batch_size=batch_size)
+    for ours, theirs in zip((*found.cells, *found.same_gaps), (*other.cells, *other.same_gaps), strict=True):
+        np.testing.assert_allclose(ours.margin, theirs.margin, atol=1e-5)
+        assert replace(ours, margin=()) == replace(theirs, margin=())
+
+
+def test_same_gaps_are_measured_only_beyond_the_trained_lengths(found):
+    assert [(cell.length, cell.negative) for cell in found.same_gaps] == [(n, kind) for n in (9, 20) for kind in KINDS]
+
+
+def test_same_gaps_are_asked_at_a_trained_length(tiny_sorter, monkeypatch):
+    widths = []
+    real = Classifier.forward
+    monkeypatch.setattr(
+        Classifier, "forward", lambda self, source, **more: widths.append(source.shape) or real(self, source, **more)
+    )
+    stretch(tiny_sorter, [30], ["shuffle"], 8)
+    assert {width for _, width in widths} == {6, 30}
+    assert sum(rows for rows, width in widths if width == 6) == 8
+
+
+def test_it_round_trips_through_json(found):
+    assert Stretch.from_json(found.to_json()) == found
+
+
+def test_progress_ends_where_it_should(tiny_sorter):
+    told = []
+    stretch(tiny_sorter, (3, 5), KINDS, 8, progress=lambda done, total: told.append((done, total)))
+    assert told[-1][0] == told[-1][1] == (3 + 5) * 4 * 3
+    assert told == sorted(told)
+
+
+def test_lengths_come_once_and_in_order(tiny_sorter):
+    found = stretch(tiny_sorter, [9, 4, 9], ["shuffle"], 4)
+    assert [cell.length for cell in found.cells] == [4, 9]
+    assert len({(look.length, look.head) for look in found.looks}) == len(found.looks)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+
+def test_lengths_past_a_table_are_listed_and_the_rest_is_measured(tiny_sorting, tmp_path):
+    run = fresh_run(tiny_sorting, tmp_path, encoding="learned", n_positions=10, past_table="error")
+    found = stretch(run, (4, 10, 11, 50), ["shuffle"], 4)
+    assert [cell.length for cell in found.cells] == [4, 10]
+    assert found.impossible == (11, 50)
+    assert {look.length for look in found.looks} == {4, 10}
+    with pytest.raises(InputError, match="past the end of a learned table of 10 rows"):
+        stretch(run, (11, 50), ["shuffle"], 4)
+    clamped = fresh_run(tiny_sorting, tmp_path, encoding="learned", n_positions=10, past_table="clamp")
+    assert stretch(clamped, (4, 50), ["shuffle"], 4).impossible == ()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kinds", "n", "what"),
+    [
+        ([], None, 4, "nothing is not a list of lengths"),
+        ([8, 1], None, 4, "8, 1 is not a list of lengths"),
+        ([-3], None, 4, "-3 is not a list of lengths"),
+        ([8], ["shuffled"], 4, r"no kind of negative 'shuffled'(.|\n)*transpositions"),
+        ([8], None, 1, "1 examples are too few"),
+        ([8], None, -5, "-5 examples are too few"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(tiny_sorter, lengths, kinds, n, what):
+    with pytest.raises(InputError, match=what):
+        stretch(tiny_sorter, lengths, kinds, n)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_no_batch_is_smaller_than_one(tiny_sorter, batch_size):
+    with pytest.raises(InputError, match="batch"):
+        stretch(tiny_sorter, [8], None, 4, batch_size=batch_size)
+
+
+def test_a_model_that_writes_its_answers_cannot_be_stretched(tiny_run):
+    with pytest.raises(InputError, match=r"only a classifier can be stretched(.|\n)*sortedness"):
+        stretch(tiny_run)
+
+
+# --- labels -----------------------------------------------------------------------------------------------------
+
+
+def test_labels_say_what_is_not_the_default(tiny_sorting, tmp_path):
+    many = {"encoding": "alibi", "causal": True, "window": 2, "softmax": "log-length", "random_positions": 9}
+    run = fresh_run(tiny_sorting, tmp_path, pooling="mean", **many)
+    assert label_of(run) == "alibi, random of 9, causal, window ±2, log-length, mean"
+    assert "window of ±2" in run.model.gives
+    assert label_of(replace(run, config=replace(run.config, seed=9))) == label_of(run)
+
+
+# --- looks ------------------------------------------------------------------------------------------------------
+
+
+def means_over_neighbours(weights):
+    """The same three numbers from the whole weights, [batch, head, query, key], one place at a time."""
+    rows, heads, n, _ = weights.shape
+    return [
+        [
+            sum(float(weights[b, h, q, q + step]) for b in range(rows) for q in range(n) if 0 <= q + step < n)
+            / (rows * n)
+            for step in (-1, 0, 1)
+        ]
+        for h in range(heads)
+    ]
+
+
+@pytest.mark.parametrize("changes", [{}, {"causal": True}, {"window": 1}, {"window": 3, "causal": True}])
+@pytest.mark.parametrize("pairs", [1, 40, 2**20])
+def test_neighbour_mass_is_read_off_the_whole_weights(tiny_sorting, tmp_path, monkeypatch, changes, pairs):
+    run = fresh_run(tiny_sorting, tmp_path, n_layers=2, encoding="rotary", **changes)
+    examples = run.task.stretched(np.random.default_rng(0), 13, None, 3)
+    source = torch.tensor(run.task.encode(examples).source)
+    kept, mass = KeptWeights(), NeighbourMass()
+    with torch.no_grad():
+        run.model(source, weights=kept)
+        monkeypatch.setattr(sight, "PAIRS", pairs)
+        monkeypatch.setattr(sight, "NARROW", 4)
+        for row in source:
+            mass.begin()
+            run.model(row[None], weights=mass)
+    looks = {look.head: [look.left, look.itself, look.right] for look in mass.looks(13, 3)}
+    assert list(looks) == [str(head) for head in run.model.heads]
+    for site, weights in kept.items():
+        for i, expected in enumerate(means_over_neighbours(weights)):
+            assert looks[str(site.head(i))] == pytest.approx(expected, abs=1e-6)
+    if changes == {"window": 1}:
+        assert all(sum(three) == pytest.approx(1, abs=1e-6) for three in looks.values()), "nothing else is in sight"
+
+
+def test_there_is_a_look_for_every_length_and_head(found, tiny_sorter):
+    heads = [str(head) for head in tiny_sorter.model.heads]
+    assert [(look.length, look.head) for look in found.looks] == [(n, head) for n in LENGTHS for head in heads]
+    assert all(0 <= share <= 1 for look in found.looks for share in (look.left, look.itself, look.right))
+    at_three = [look for look in found.looks if look.length == 3]
+    assert all(0 < look.left + look.itself + look.right <= 1 for look in at_three)

@@ -1,0 +1,70 @@
+"""Every encoding with every pooling learns a few steps and answers at any length."""
+
+import numpy as np
+import pytest
+import torch
+
+from headcount.encodings import ENCODINGS
+from headcount.poolings import POOLINGS
+from headcount.runs.config import RunConfig
+from headcount.runs.run import build
+from headcount.training.classification import classify
+from headcount.training.loop import fit, new_state
+
+LENGTHS = (1, 2, 8, 40)
+FEW_STEPS = {"steps": 2, "batch_size": 4, "eval_every": 2, "longest": 6}
+
+
+def learn_and_answer(settings, **changes):
+    """Two steps of training, then answers at several lengths: all numbers, and the training moved something."""
+    config = RunConfig.build("sortedness", **(settings | FEW_STEPS | changes))
+    task, model = build(config)
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    assert fit(new_state(model, config.training), task, config.training, 0)
+    moved = {name for name, tensor in model.named_parameters() if not torch.equal(tensor, before[name])}
+    assert {"to_logits.weight", "to_logits.bias"} <= moved
+    for length in LENGTHS:
+        said = classify(model, task, task.stretched(np.random.default_rng(0), length, None, 3))
+        assert said.logits.shape == (3, 2)
+        assert np.isfinite(said.logits).all(), (changes, length)
+    return moved
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.names())
+def test_every_encoding_with_every_pooling(tiny_sorting, encoding):
+    for pooling in POOLINGS.names():
+        moved = learn_and_answer(tiny_sorting, encoding=encoding, pooling=pooling)
+        assert any(name.startswith("layers.") for name in moved), pooling
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.names())
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"random_positions": 50, "n_positions": 50},
+        {"window": 1},
+        {"softmax": "log-length"},
+        {"causal": True},
+        {"causal": True, "window": 2, "softmax": "log-length", "random_positions": 50, "n_positions": 50},
+        {"norm": "post", "dropout": 0.2, "numbers": "table"},
+    ],
+    ids=["random", "window", "log-length", "causal", "all at once", "reports"],
+)
+def test_every_encoding_with_every_way_to_look(tiny_sorting, encoding, changes):
+    learn_and_answer(tiny_sorting, encoding=encoding, **changes)
+
+
+def test_the_padding_fault_and_a_fixed_training_set(tiny_sorting):
+    learn_and_answer(tiny_sorting, padding_is_zero=True, n_train=16)
+    learn_and_answer(tiny_sorting, matched=True, negatives="adjacent")
+
+
+def test_hard_examples_of_a_classifier_are_training_examples(tiny_sorting, monkeypatch):
+    monkeypatch.setattr("headcount.training.loop.MOSTLY_RIGHT", 0.0)
+    config = RunConfig.build("sortedness", **tiny_sorting | {"hard_share": 0.5})
+    task, model = build(config)
+    state = new_state(model, config.training)
+    fit(state, task, config.training, 0)
+    assert len(state.hard) > 100
+    held = {task.show(row) for name in ("validation", "test") for row in task.split(name)}
+    assert not held & {task.show(row) for row in state.hard}
