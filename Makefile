@@ -6,12 +6,13 @@ READY := $(VENV)/.ready
 # One thread per process in tests: two worker processes share the machine better than two threads each.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
 WORKERS ?= 2
-SAMPLE := src/headcount/samples/addition
-SAMPLE_SEED := 1
+SAMPLES := src/headcount/samples
+ADDITION_SEED := 1
+SORTEDNESS_SEED := 0
 
-.PHONY: lab test check bench sample format clean
+.PHONY: lab test check bench sample sample-addition sample-sortedness format clean
 
-lab: $(READY)                ## train, verify and draw on the defaults
+lab: $(READY)                ## both experiments on their defaults, and a report
 	$(BIN)/headcount lab
 
 test: $(READY)               ## everything that can be tested
@@ -29,13 +30,26 @@ check: $(READY)              ## style, types and the fast tests: under a minute
 bench: $(READY)              ## ratios, measured side by side
 	$(BIN)/python -m benchmarks
 
-sample: $(READY)             ## make the packaged sample again
-	rm -rf build/sample
-	$(BIN)/headcount train addition --seed $(SAMPLE_SEED) -o build/sample
-	$(BIN)/headcount verify build/sample
-	rm -rf $(SAMPLE) && mkdir -p $(SAMPLE)/results
-	cp build/sample/*.json build/sample/log.jsonl build/sample/model.safetensors $(SAMPLE)
-	cp build/sample/results/certificate.json $(SAMPLE)/results
+sample: sample-addition sample-sortedness    ## make the packaged samples again
+
+sample-addition: $(READY)
+	rm -rf build/addition
+	$(BIN)/headcount train addition --seed $(ADDITION_SEED) -o build/addition
+	$(BIN)/headcount verify build/addition
+	$(call keep,addition,certificate)
+
+sample-sortedness: $(READY)
+	rm -rf build/sortedness
+	$(BIN)/headcount train sortedness --preset far --seed $(SORTEDNESS_SEED) -o build/sortedness
+	$(BIN)/headcount stretch build/sortedness
+	$(call keep,sortedness,stretch)
+
+# What a sample is made of: settings, weights, log, manifest, and one result that says how good it is.
+define keep
+	rm -rf $(SAMPLES)/$(1) && mkdir -p $(SAMPLES)/$(1)/results
+	cp build/$(1)/*.json build/$(1)/log.jsonl build/$(1)/model.safetensors $(SAMPLES)/$(1)
+	cp build/$(1)/results/$(2).json $(SAMPLES)/$(1)/results
+endef
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

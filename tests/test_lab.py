@@ -1,23 +1,40 @@
-"""The whole experiment, small."""
+"""Both experiments, small."""
 
 import re
 
 import pytest
 
-from headcount.lab import EXAMPLE, run_lab
+from headcount.lab import EXAMPLE, LENGTHS, SORTEDNESS, run_lab
 
 
 @pytest.mark.slow
-def test_a_lab_trains_verifies_draws_and_reports(tiny, tmp_path):
-    settings = tiny | {"digits": 3, "low": 374, "high": 814, "d_model": 8, "d_ff": 8, "n_decoder_layers": 1}
-    lab = run_lab(tmp_path, quiet=True, **settings)
-    assert lab.certificate.total == 441**2
-    assert lab.evaluation.exact.free_running.n == 10
+def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path):
+    small = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_validation": 20, "n_test": 20, "device": "cpu"}
+    settings = {
+        "addition": tiny | {"digits": 3, "low": 374, "high": 814, "d_model": 8, "d_ff": 8, "n_decoder_layers": 1},
+        "sortedness": small | {"steps": 6, "batch_size": 8, "eval_every": 6, "threads": 1},
+    }
+    lab = run_lab(tmp_path, quiet=True, settings=settings, n=4)
+    adder, sorter = lab.addition, lab.sortedness
+    assert adder.certificate.total == 441**2
+    assert adder.evaluation.exact.free_running.n == 10
     text = lab.report.read_text()
-    assert f"{441**2:,} sums checked, {lab.certificate.errors:,} wrong" in text
+    assert f"{441**2:,} sums checked, {adder.certificate.errors:,} wrong" in text
     assert f"Every head on {EXAMPLE} = " in text
+
+    assert list(sorter.runs) == list(sorter.stretches) == list(SORTEDNESS)
+    for name, found in sorter.stretches.items():
+        assert tuple(dict.fromkeys(cell.length for cell in found.cells)) == LENGTHS
+        assert {cell.n for cell in found.cells} == {4}
+        assert found.model == sorter.runs[name].digest
+        assert text.count(f"| {name} (") == 2, "one row among the easiest and one among the hardest negatives"
+    assert sorter.stretches["far"].gives
+    assert not sorter.stretches["far-generic"].gives
+
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert len(pictures) == 2 + 3 + 3
+    assert len(pictures) == (2 + 3 + 3) + (1 + 1 + 1 + 2)
     assert all((tmp_path / picture).exists() for picture in pictures)
-    again = run_lab(tmp_path, quiet=True, **settings)
-    assert again.run.digest == lab.run.digest
+
+    again = run_lab(tmp_path, quiet=True, settings=settings, n=4, experiments=("addition",))
+    assert again.addition.run.digest == adder.run.digest
+    assert again.sortedness is None

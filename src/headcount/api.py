@@ -138,7 +138,9 @@ def stretch(
     for run in loaded:
         run.output.require_writable()
         with counting(f"stretching {run.name} (tokens)", quiet=quiet) as progress:
-            found = stretch_run(run, lengths or LENGTHS, negatives, n, batch_size=batch_size, progress=progress)
+            found = stretch_run(
+                run, LENGTHS if lengths is None else lengths, negatives, n, batch_size=batch_size, progress=progress
+            )
         run.output.write_result("stretch", found)
         for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):
             figures.append(run.output.write_figure(f"{name}.png", png(figure)))

@@ -146,6 +146,15 @@ def test_every_weight_is_trained(encoding: str, pooling: str) -> None:
     assert untrained <= unseen
 
 
+@pytest.mark.parametrize("encoding", ["sinusoidal", "rotary", "alibi-symmetric"])
+@torch.no_grad()
+def test_random_positions_change_at_every_step_of_training_and_then_no_more(encoding: str) -> None:
+    model, source = build(encoding=encoding, random_positions=50).train(), torch.tensor([[3, 5, 5, 9]])
+    assert (model(source) - model(source)).abs().max() > 1e-4
+    assert torch.equal(model.eval()(source), model(source))
+    assert not torch.allclose(model(source), build(encoding=encoding)(source), atol=1e-4)
+
+
 # --- weights, heads and what was given ------------------------------------------------------------------------------
 
 

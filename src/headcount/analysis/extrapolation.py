@@ -94,7 +94,7 @@ class Stretch(Result):
     same_gaps: tuple[Cell, ...]
     """The examples of each cell beyond the trained lengths, cut down to a trained length: the gaps of the long ones."""
     looks: tuple[Look, ...]
-    recipe: str
+    recipe: str = ""
     """The digest of all settings but the seed: runs that share it differ in their seed alone."""
     impossible: tuple[int, ...] = ()
     """Lengths that the model refuses, such as those past a learned table."""

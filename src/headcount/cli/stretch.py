@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
 
     shown = api.stretch(
         *args.models,
-        lengths=_numbers(args.lengths) if args.lengths else None,
-        negatives=args.negatives.split(",") if args.negatives else None,
+        lengths=None if args.lengths is None else _numbers(args.lengths),
+        negatives=None if args.negatives is None else args.negatives.split(","),
         n=args.n,
         batch_size=args.batch_size,
         out=args.out,

@@ -73,10 +73,10 @@ _SORTEDNESS = {
         },
     ),
     "far-generic": Preset(
-        "the farthest without giving anything away: causal, no encoding, log-length softmax, small steps in the data",
+        "the farthest without being given anything: causal, no encoding, log-length softmax, one layer, small steps",
         {
             "task": {"narrow": 0.5},
-            "model": {"encoding": "none", "causal": True, "softmax": "log-length", "pooling": "max"},
+            "model": {"encoding": "none", "causal": True, "softmax": "log-length", "n_layers": 1, "pooling": "max"},
         },
     ),
     "reports-recipe": Preset(

@@ -29,7 +29,7 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     figure = Figure(figsize=(3.4 * len(kinds) + 0.6, 4.6 + 0.22 * _n_groups(results)), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for kind, axes in zip(kinds, panels, strict=True):
-        for i, (name, group) in enumerate(_groups(results).items()):
+        for i, (name, group) in enumerate(_groups(results)):
             _draw_line(axes, name, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
         _frame(axes, results[0].trained)
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
@@ -43,18 +43,16 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     return figure
 
 
-def _groups(results: Sequence[Stretch]) -> dict[str, list[Stretch]]:
-    """Runs that differ only in their seed, together; by their label, and by their name where a label says too little."""
-    by_recipe: dict[str, list[Stretch]] = {}
+def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
+    """Runs that differ only in their seed, together; where several groups have one label, with the name of a run."""
+    groups: dict[tuple[object, ...], list[Stretch]] = {}
     for result in results:
-        by_recipe.setdefault(result.recipe, []).append(result)
-    groups = list(by_recipe.values())
-    labels = [group[0].label for group in groups]
-    names = [
-        each if labels.count(each) == 1 else f"{group[0].run}: {each}"
-        for each, group in zip(labels, groups, strict=True)
+        groups.setdefault((result.label, result.gives, result.recipe), []).append(result)
+    labels = [label for label, *_ in groups]
+    return [
+        (group[0].label if labels.count(group[0].label) == 1 else f"{group[0].run}: {group[0].label}", group)
+        for group in groups.values()
     ]
-    return dict(zip(names, groups, strict=True))
 
 
 def _n_groups(results: Sequence[Stretch]) -> int:

@@ -1,0 +1,254 @@
+"""Curves and tables of a stretch hold what the results say; how they look is looked at by people."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from headcount.analysis.extrapolation import Cell, Look, Stretch
+from headcount.statistics import Share
+from headcount.training.classification import evaluate
+from headcount.views.accuracy import accuracy_rows, answers_note, draw_accuracy
+from headcount.views.curves import draw_curves
+from headcount.views.report import sortedness_part
+from headcount.views.stretch import (
+    accuracy_text,
+    draw_dispersion,
+    draw_stretch,
+    mark,
+    reach_table,
+    stretch_tables,
+)
+from headcount.views.style import png
+
+KINDS = ("shuffle", "adjacent")
+LENGTHS = (8, 16, 64)
+
+
+def cell(length, kind, correct, says=None):
+    """`correct` of 20, ten of them sorted."""
+    share, half = Share.of(correct, 20), Share.of(correct // 2, 10)
+    return Cell(
+        length=length,
+        negative=kind,
+        accuracy=share.rate,
+        low=share.low,
+        high=share.high,
+        n=20,
+        constant=says is not None,
+        says=says,
+        recall=(Share.of(correct - correct // 2, 10), half),
+        answers=(Share.of(10, 20), Share.of(10, 20)),
+        margin=(1.5, -0.5),
+    )
+
+
+def result(**changes):
+    """Right everywhere up to 16; at 64 the hard negatives all get one answer."""
+    cells = [cell(length, kind, 20) for length in (8, 16) for kind in KINDS]
+    cells += [cell(64, "shuffle", 18), cell(64, "adjacent", 10, "sorted")]
+    looks = tuple(Look(n, f"layer.0.self.{i}", 0.3, 0.2, 0.1 * i) for n in LENGTHS for i in (0, 1))
+    made = Stretch(
+        run="runs/a",
+        model="digest",
+        encoding="rotary",
+        pooling="max",
+        gives=(),
+        label="rotary, max",
+        seed=0,
+        trained=(8, 16),
+        classes=("unsorted", "sorted"),
+        cells=tuple(cells),
+        same_gaps=(cell(64, "shuffle", 20), cell(64, "adjacent", 16)),
+        looks=looks,
+        recipe="one",
+    )
+    return replace(made, **changes)
+
+
+def text(*tables):
+    out = Console(file=io.StringIO(), width=200)
+    out.print(*tables)
+    return out.file.getvalue()
+
+
+def lines(axes):
+    """Label, or None for the crosses, and the points of everything drawn except helping lines."""
+    drawn = [line for line in axes.lines if line.get_marker() not in ("None", "", None)]
+    return [
+        (None if line.get_label().startswith("_") else line.get_label(), line.get_xydata().tolist()) for line in drawn
+    ]
+
+
+def legend(figure):
+    return [entry.get_text() for entry in figure.legends[0].get_texts()]
+
+
+# --- the figure -------------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_panel_per_kind_with_its_numbers():
+    figure = draw_stretch([result()])
+    assert [axes.get_title() for axes in figure.axes] == ["negatives: shuffle", "negatives: adjacent"]
+    shuffle, adjacent = (lines(axes) for axes in figure.axes)
+    assert shuffle[0][1] == [[8, 100], [16, 100], [64, 90]]
+    assert adjacent[0][1] == [[8, 100], [16, 100], [64, 50]]
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_constant_cells_get_a_cross_and_no_others():
+    shuffle, adjacent = (lines(axes) for axes in draw_stretch([result()]).axes)
+    assert [points for label, points in shuffle if label is None] == [[]]
+    assert [points for label, points in adjacent if label is None] == [[[64, 50]]]
+
+
+def test_the_trained_lengths_are_shaded():
+    for axes in draw_stretch([result()]).axes:
+        (span,) = axes.patches
+        assert (span.get_x(), span.get_x() + span.get_width()) == (8, 16)
+    (other,) = draw_stretch([result(trained=(3, 5))]).axes[0].patches
+    assert (other.get_x(), other.get_x() + other.get_width()) == (3, 5)
+
+
+def test_a_single_run_has_its_wilson_interval_as_band():
+    (band,) = draw_stretch([result()]).axes[0].collections
+    low, high = band.get_paths()[0].get_extents().get_points()[:, 1]
+    assert (low, high) == pytest.approx((100 * Share.of(18, 20).low, 100))
+
+
+@pytest.mark.parametrize(
+    ("gives", "expected"), [((), "generic"), (("window of ±1", "neighbours"), "given: window of ±1, neighbours")]
+)
+def test_the_label_says_what_the_model_was_given(gives, expected):
+    assert mark(result(gives=gives)) == expected
+    assert legend(draw_stretch([result(gives=gives)])) == [f"rotary, max  ({expected}, 95 % interval)"]
+
+
+def test_several_seeds_get_one_line_with_a_band():
+    worse = tuple(replace(c, accuracy=c.accuracy - 0.4) for c in result().cells)
+    figure = draw_stretch([result(), result(run="runs/b", seed=1, cells=worse)])
+    assert legend(figure) == ["rotary, max  (generic, 2 seeds: mean and range)"]
+    shuffle = figure.axes[0]
+    np.testing.assert_allclose(lines(shuffle)[0][1], [[8, 80], [16, 80], [64, 70]])
+    (band,) = shuffle.collections
+    assert band.get_paths()[0].get_extents().get_points()[:, 1] == pytest.approx([50, 100])
+
+
+def test_a_cross_needs_all_seeds():
+    sound = tuple(replace(c, constant=False, says=None) for c in result().cells)
+    figure = draw_stretch([result(), result(seed=1, cells=sound)])
+    assert [points for label, points in lines(figure.axes[1]) if label is None] == [[]]
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_never_averaged():
+    deeper = result(run="runs/deep", recipe="two", cells=result().cells[:4])
+    figure = draw_stretch([result(), deeper])
+    assert legend(figure) == [
+        "runs/a: rotary, max  (generic, 95 % interval)",
+        "runs/deep: rotary, max  (generic, 95 % interval)",
+    ]
+    other = result(label="none, max", recipe="two")
+    assert [name.split("  ")[0] for name in legend(draw_stretch([result(), other]))] == ["rotary, max", "none, max"]
+
+
+def test_lines_differ_in_more_than_colour():
+    figure = draw_stretch([result(label=f"model {i}", recipe=str(i)) for i in range(8)])
+    drawn = [line for line in figure.axes[0].lines if line.get_label().startswith("model")]
+    assert len(drawn) == 8
+    assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == 8
+
+
+def test_the_title_says_how_many_examples_a_point_stands_for():
+    assert "n = 20 per point" in draw_stretch([result()]).get_suptitle()
+    more = tuple(replace(c, n=1000) if c.length < 64 else c for c in result().cells)
+    assert "n = 20 to 1,000 per point" in draw_stretch([result(cells=more)]).get_suptitle()
+
+
+def test_dispersion_shows_every_head_and_both_classes():
+    figure = draw_dispersion(result())
+    attention, leads = figure.axes
+    assert lines(attention) == [
+        ("layer.0.self.0", [[n, pytest.approx(30)] for n in LENGTHS]),
+        ("layer.0.self.1", [[n, pytest.approx(40)] for n in LENGTHS]),
+    ]
+    assert {label: points[-1][1] for label, points in lines(leads)} == {
+        "unsorted: shuffle": 1.5,
+        "unsorted: adjacent": 1.5,
+        "sorted": -0.5,
+    }
+    assert "runs/a: rotary, max (generic)" in figure.get_suptitle()
+    assert png(figure).startswith(b"\x89PNG")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def test_tables_say_a_constant_answer_instead_of_a_number():
+    accuracy, apart, gaps = stretch_tables(result())
+    shown = text(accuracy)
+    assert "says “sorted” to all" in shown
+    assert "90.0 % [69.9, 97.2]" in shown
+    assert "50.0 %" not in shown
+    assert "trained on 8-16" in shown
+    assert (accuracy.row_count, apart.row_count, gaps.row_count) == (3, 3, 1)
+    assert "says sorted (adjacent)" in text(apart)
+    assert "cut to 16 numbers" in text(gaps)
+    assert "80.0 %" in text(gaps)
+
+
+def test_without_long_lengths_there_is_no_table_of_gaps():
+    assert len(stretch_tables(result(same_gaps=()))) == 2
+
+
+def test_the_reach_of_several_models_names_refusals():
+    short = result(cells=tuple(c for c in result().cells if c.length < 64), gives=("window of ±1",))
+    shown = text(reach_table({"long": result(), "short": short}, "adjacent"))
+    assert "long (generic)" in shown
+    assert "short (given: window of ±1)" in shown
+    assert "all “sorted”" in shown
+    assert "refused" in shown
+
+
+def test_accuracy_in_words():
+    assert accuracy_text(cell(8, "shuffle", 20)) == "100.0 % [83.9, 100.0]"
+    assert accuracy_text(cell(8, "shuffle", 10, "unsorted")) == "says “unsorted” to all"
+
+
+def test_the_report_has_a_row_per_model_and_its_pictures(tmp_path):
+    picture = tmp_path / "stretch" / "stretch.png"
+    part = sortedness_part({"far": result(), "near": result(gives=("window of ±1",))}, {"Far": [picture]}, tmp_path)
+    assert "| far (generic) | 100.0 % [83.9, 100.0] |" in part
+    assert part.count("| near (given: window of ±1) |") == 2
+    assert "says “sorted” to all" in part
+    assert "![stretch](stretch/stretch.png)" in part
+    assert "headcount stretch runs/a" in part
+
+
+# --- what classifiers share with other models -------------------------------------------------------------------
+
+
+def test_an_evaluation_has_a_row_per_group(tiny_sorter):
+    found = evaluate(tiny_sorter.model, tiny_sorter.task, "test")
+    axes = draw_accuracy(found, "a run").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"{name}  (n = {n})" for name, n, _ in accuracy_rows(found)
+    ]
+    assert accuracy_rows(found)[0][:2] == ("accuracy: all", "20")
+
+
+def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter, tiny_run):
+    found = evaluate(tiny_sorter.model, tiny_sorter.task, "test")
+    sound, stuck = replace(found, constant=None), replace(found, constant="sorted")
+    shares = [f"“{each.group}” to {100 * each.right.rate:.1f} %" for each in found.says]
+    assert answers_note(sound) == "it says " + ", ".join(shares)
+    assert answers_note(stuck).startswith("CONSTANT: it says “sorted”")
+    assert answers_note(tiny_run.evaluate("test")) == ""
+
+
+def test_curves_show_how_often_it_says_sorted(tiny_sorter):
+    loss, rates = draw_curves(tiny_sorter.folder.read_log(), "a run").axes
+    assert len(loss.lines[0].get_xdata()) == 12
+    assert [line.get_label() for line in rates.lines] == ["right", "answers “sorted”"]
+    assert "n = 20" in rates.get_title()
