@@ -134,13 +134,12 @@ def stretch(
 ) -> Stretched:
     """Accuracy far beyond the trained lengths, by kind of negative; several runs share one more figure in `out`."""
     loaded = [_loaded(run) for run in runs]
+    asked = LENGTHS if lengths is None else lengths
     results, figures = [], []
     for run in loaded:
         run.output.require_writable()
         with counting(f"stretching {run.name} (tokens)", quiet=quiet) as progress:
-            found = stretch_run(
-                run, LENGTHS if lengths is None else lengths, negatives, n, batch_size=batch_size, progress=progress
-            )
+            found = stretch_run(run, asked, negatives, n, batch_size=batch_size, progress=progress)
         run.output.write_result("stretch", found)
         for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):
             figures.append(run.output.write_figure(f"{name}.png", png(figure)))

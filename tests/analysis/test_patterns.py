@@ -47,5 +47,7 @@ def test_the_average_is_the_mean_over_the_test_set(run):
 
 def test_heads_are_found_by_either_name(run):
     assert torch.equal(run.attention("374+814", "decoder.1.cross.2"), run.attention("374+814", "X1H2"))
-    with pytest.raises(InputError, match=r"no head 'encoder.2.self.0'(.|\n)*4 heads at each of encoder.0.self, (.|\n)*headcount heads"):
+    with pytest.raises(
+        InputError, match=r"no head 'encoder.2.self.0'(.|\n)*4 heads at each of encoder.0.self, (.|\n)*headcount heads"
+    ):
         run.attention("374+814", "E2H0")

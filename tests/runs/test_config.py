@@ -106,6 +106,11 @@ def test_positions_that_training_needs_must_be_there():
     assert RunConfig.build("addition", digits=3, n_positions=7)
 
 
+def test_a_length_that_is_not_known_yet_cannot_be_normalised_by():
+    assert faults_of("addition", encoding="length-normalised") == [("model.encoding", "length-normalised")]
+    assert RunConfig.build("sortedness", encoding="length-normalised")
+
+
 def test_random_positions_are_at_least_as_many_as_there_are_tokens():
     assert faults_of("sortedness", random_positions=15) == [("model.random_positions", 15)]
     assert RunConfig.build("sortedness", random_positions=16)

@@ -41,9 +41,7 @@ def test_labels_agree_with_python():
     task = task_of()
     examples, rows = drawn(task)
     labels = task.encode(examples).labels
-    assert [task.classes[label] for label in labels] == [
-        "sorted" if row == sorted(row) else "unsorted" for row in rows
-    ]
+    assert [task.classes[label] for label in labels] == ["sorted" if row == sorted(row) else "unsorted" for row in rows]
     assert len(set(labels.tolist())) == 2
 
 

@@ -1,4 +1,4 @@
-"""What `headcount.tasks.base` promises: of every task, of those that ask for a sequence, of those that ask for a class."""
+"""What `headcount.tasks.base` promises: of every task, of those that ask for a sequence, of those for a class."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Sight:
         rows = 1 if self.mask is None else len(self.mask)
         together = max(1, PAIRS // (rows * n_keys))
         if self.window is not None:
-            together = max(NARROW, self.window)
+            together = max(NARROW, min(self.window, PAIRS // (3 * rows * self.window)))
         for start in range(0, n_queries, together):
             stop = min(start + together, n_queries)
             first = 0 if self.window is None else max(0, past + start - self.window)

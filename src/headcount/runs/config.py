@@ -130,6 +130,9 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     """Positions that training would use but that no table or range has."""
     ids, n_ids = getattr(model, "random_positions", None), task.longest
     faults = []
+    if model.encoding == "length-normalised" and task.asks_for == "sequence":
+        why = "an answer that is still being written has no length yet: choose another encoding"
+        faults.append(Fault("model.encoding", model.encoding, why))
     if ids is not None and ids < task.longest:
         why = f"this task has sequences of {task.longest}: raise random_positions"
         faults.append(Fault("model.random_positions", ids, why))
