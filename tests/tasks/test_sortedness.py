@@ -111,10 +111,11 @@ def test_matched_pairs_are_a_sequence_and_its_sorted_self(n):
     assert [sorted(row) for row in free[: n // 2]] != free[n // 2 : 2 * (n // 2)]
 
 
-def test_matched_held_out_sets_are_whole_pairs():
-    task = task_of(matched=True)
-    rows = [plain(row) for row in task.split("test")]
-    assert [sorted(row) for row in rows[:20]] == rows[20:]
+def test_matched_pairs_stay_together_where_one_of_them_is_refused():
+    task = task_of(matched=True, n_values=8, longest=5)
+    for examples in (task.split("validation"), task.split("test"), drawn(task, 40)[0]):
+        rows = [plain(row) for row in examples]
+        assert [sorted(row) for row in rows[:20]] == rows[20:]
 
 
 # --- lengths and padding ----------------------------------------------------------------------------------------

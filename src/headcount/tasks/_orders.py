@@ -105,9 +105,10 @@ def unsorted_rows(
         ordered[flat] = _widened(sorted_rows(rng, lengths[flat], values), ordered.shape[1])
     made, todo = ordered.copy(), np.ones(len(ordered), dtype=bool)
     while todo.any():
-        for kind in set(kinds[todo].tolist()):
+        for kind, unsort in KINDS.items():  # in one order always: the order of a set changes from process to process
             rows = np.flatnonzero(todo & (kinds == kind))
-            made[rows] = KINDS[kind](rng, ordered[rows], lengths[rows])
+            if len(rows):
+                made[rows] = unsort(rng, ordered[rows], lengths[rows])
         todo = first_broken(made) < 0
     return made, ordered
 

@@ -1,0 +1,13 @@
+"""A classifier trained on 8 to 16 numbers, asked about 4,096: is the sequence non-decreasing?"""
+
+from headcount import load, stretch
+
+run = load("sample:sortedness")
+for text in ("3 5 5 9", "3 5 4 9"):
+    reply = run.ask(text)
+    print(f"{reply.example}: {reply.said} (probability {reply.probability:.3f})")
+
+found = stretch(run, lengths=[16, 64, 256], negatives=["shuffle", "adjacent"], n=40, quiet=True).results[0]
+print(f"{found.label}, given: {', '.join(found.gives) or 'nothing'}, trained on {found.trained}")
+for cell in found.cells:
+    print(f"{cell.length:5d} {cell.negative:8s} {cell.accuracy:.1%} [{cell.low:.1%}, {cell.high:.1%}] n={cell.n}")
