@@ -138,7 +138,7 @@ def stretch(
     results, figures = [], []
     for run in loaded:
         run.output.require_writable()
-        with counting(f"stretching {run.name} (tokens)", quiet=quiet) as progress:
+        with counting(f"stretching {run.name}, %", quiet=quiet) as progress:
             found = stretch_run(run, asked, negatives, n, batch_size=batch_size, progress=progress)
         run.output.write_result("stretch", found)
         for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):

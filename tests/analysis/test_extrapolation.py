@@ -166,8 +166,9 @@ def test_it_round_trips_through_json(found):
 def test_progress_ends_where_it_should(tiny_sorter):
     told = []
     stretch(tiny_sorter, (3, 5), KINDS, 8, progress=lambda done, total: told.append((done, total)))
-    assert told[-1][0] == told[-1][1] == (3 + 5) * 4 * 3
+    assert told[-1] == (100, 100)
     assert told == sorted(told)
+    assert len(set(told)) > 3
 
 
 def test_lengths_come_once_and_in_order(tiny_sorter):

@@ -186,20 +186,21 @@ def test_dispersion_shows_every_head_and_both_classes():
 
 
 def test_tables_say_a_constant_answer_instead_of_a_number():
-    accuracy, apart, gaps = stretch_tables(result())
+    accuracy, recalls, answers, gaps = stretch_tables(result())
     shown = text(accuracy)
     assert "says “sorted” to all" in shown
     assert "90.0 % [69.9, 97.2]" in shown
     assert "50.0 %" not in shown
     assert "trained on 8-16" in shown
-    assert (accuracy.row_count, apart.row_count, gaps.row_count) == (3, 3, 1)
-    assert "says sorted (adjacent)" in text(apart)
+    assert [table.row_count for table in (accuracy, recalls, answers, gaps)] == [3, 3, 3, 1]
+    assert "each class apart" in text(recalls)
+    assert "answers “sorted”" in text(answers)
     assert "cut to 16 numbers" in text(gaps)
     assert "80.0 %" in text(gaps)
 
 
 def test_without_long_lengths_there_is_no_table_of_gaps():
-    assert len(stretch_tables(result(same_gaps=()))) == 2
+    assert len(stretch_tables(result(same_gaps=()))) == 3
 
 
 def test_the_reach_of_several_models_names_refusals():

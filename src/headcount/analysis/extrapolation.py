@@ -34,9 +34,12 @@ from headcount.training.classification import TOKENS_AT_ONCE, Answers, classify,
 from headcount.training.evaluation import evaluating, on_device
 from headcount.training.workers import workers
 
+SORTED = "sorted"
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
 """Examples per length and kind; fewer beyond a length where attention to everything takes minutes per hundred."""
+LONGEST = 2**20
+"""Longer sequences would not fit into memory."""
 LOOKED_AT = 4
 """Examples per length whose attention is read."""
 
@@ -109,7 +112,7 @@ def stretch(
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
-    """Measure a run at these lengths, `n` examples for each kind of negative; `progress(tokens done, tokens)`."""
+    """Measure a run at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %."""
     model, task = run.model, run.task
     if not isinstance(model, Classifier):
         raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
@@ -118,24 +121,18 @@ def stretch(
     asked = sorted(set(lengths))
     lengths = _possible(model, task, asked)
     n_at = {length: n or (N if model.config.window or length <= LONG else N_LONG) for length in lengths}
-    done, total = 0, sum(length * (each - each // 2 + each // 2 * len(kinds)) for length, each in n_at.items())
+    watch = _Watch(sum(_work(model, length) * _n_rows(n_at[length], len(kinds)) for length in lengths), progress)
     cells, cut = list[Cell](), list[Cell]()
     for length in lengths:
-        rng = stream(0, "stretch", length)
-        half = n_at[length] // 2
-        right = task.stretched(rng, length, None, n_at[length] - half)
-        examples = {None: right} | {kind: task.stretched(rng, length, kind, half) for kind in kinds}
-        said = {}
-        for kind, rows in examples.items():
-            said[kind] = _ask(model, task, rows, batch_size)
-            done += rows.size
-            if progress:
-                progress(min(done, total), total)
-        cells += [_cell(task, length, kind, said[None], said[kind]) for kind in kinds]
+        rng, half = stream(0, "stretch", length), n_at[length] // 2
+        examples = {SORTED: task.stretched(rng, length, None, n_at[length] - half)}
+        examples |= {kind: task.stretched(rng, length, kind, half) for kind in kinds}
+        said = {kind: _ask(model, task, rows, batch_size, watch) for kind, rows in examples.items()}
+        cells += [_cell(task, length, kind, said[SORTED], said[kind]) for kind in kinds]
         if length > task.trained_lengths[1]:
             short = {kind: task.cropped(rng, rows, task.trained_lengths[1]) for kind, rows in examples.items()}
             said = {kind: _ask(model, task, rows, batch_size) for kind, rows in short.items()}
-            cut += [_cell(task, length, kind, said[None], said[kind]) for kind in kinds]
+            cut += [_cell(task, length, kind, said[SORTED], said[kind]) for kind in kinds]
     return Stretch(
         run=run.name,
         model=run.digest,
@@ -180,8 +177,9 @@ def label_of(run: Run) -> str:
 def _checked(
     task: ClassTask, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None
 ) -> tuple[str, ...]:
-    if not lengths or min(lengths) < 2:
-        raise InputError(f"{', '.join(map(str, lengths)) or 'nothing'} is not a list of lengths", "each is at least 2")
+    if not lengths or min(lengths) < 2 or max(lengths) > LONGEST:
+        what = ", ".join(map(str, lengths)) or "nothing"
+        raise InputError(f"{what} is not a list of lengths", f"each is 2 to {LONGEST:,}")
     if n is not None and n < 2:
         raise InputError(f"{n} examples are too few", "at least 2: one of each class")
     if batch_size is not None and batch_size < 1:
@@ -192,12 +190,42 @@ def _checked(
     return tuple(dict.fromkeys(kinds)) if kinds else task.kinds
 
 
-def _ask(model: Classifier, task: ClassTask, examples: Examples, batch_size: int | None) -> Answers:
+class _Watch:
+    """Tells how much of the work is done, in percent: a token costs more in a longer sequence."""
+
+    def __init__(self, total: float, progress: Callable[[int, int], None] | None) -> None:
+        self.total, self.progress, self.done = total, progress, 0.0
+
+    def add(self, work: float) -> None:
+        """Some more is done."""
+        self.done += work
+        if self.progress:
+            self.progress(min(100, round(100 * self.done / self.total)), 100)
+
+
+def _work(model: Classifier, length: int) -> float:
+    """How long one sequence takes, roughly: the layers for each token, and attention for each pair."""
+    return length if model.config.window else length * (1 + length / 512)
+
+
+def _n_rows(n: int, n_kinds: int) -> int:
+    """All kinds of negatives share their sorted examples."""
+    return n - n // 2 + n // 2 * n_kinds
+
+
+def _ask(
+    model: Classifier, task: ClassTask, examples: Examples, batch_size: int | None, watch: _Watch | None = None
+) -> Answers:
     """A share of the examples per core at a time."""
-    size = batch_size or max(1, min(256, TOKENS_AT_ONCE // examples.shape[1]))
+    length = examples.shape[1]
+    size = batch_size or max(1, min(256, TOKENS_AT_ONCE // length))
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
+    parts: list[Answers] = []
     with evaluating(model), workers(model) as compute:
-        parts: list[Answers] = list(compute(lambda block: classify(model, task, block, size), blocks))
+        for part in compute(lambda block: classify(model, task, block, size), blocks):
+            parts.append(part)
+            if watch:
+                watch.add(_work(model, length) * len(part.labels))
     return Answers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
 
 

@@ -120,8 +120,8 @@ def _fed_the_answer(run: Run, split: str) -> Averaged:
 def _classified(run: Run, split: str) -> Averaged:
     """Sequences of one length, so that a place means the same in all of them."""
     task = cast(ClassTask, run.task)
-    tokens = task.encode(task.split(split)).source
-    tokens = tokens[(tokens != task.pad_id).all(axis=1)]
+    examples = task.split(split)
+    tokens = task.encode(examples[task.lengths(examples) == task.longest]).source
     places = tuple(map(str, range(tokens.shape[1])))
     return (tokens,), places, (), (), f"the sequences of {tokens.shape[1]} in the {split} set"
 

@@ -146,6 +146,9 @@ class ClassTask(Task, Protocol):
     def encode(self, examples: Examples) -> ClassBatch:
         """Token ids of these examples."""
 
+    def lengths(self, examples: Examples) -> NDArray[np.int64]:
+        """How long each example is."""
+
     def stretched(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """`n` fresh examples of any length: of the first class, made in this way, or of the last class if None."""
 

@@ -50,7 +50,7 @@ class SortednessConfig:
     negatives: str = "shuffle:1,transpositions:1,displaced:1,adjacent:3"
     """Kinds of unsorted example and how often each: shuffle, transpositions, displaced, adjacent."""
     balance: Literal["exact", "coin"] = "exact"
-    """Half of each batch and set is sorted, exactly or by the toss of a coin."""
+    """Half of each set and of each fresh batch is sorted, exactly or by the toss of a coin."""
     matched: bool = False
     """Pairs: each unsorted sequence comes with its own sorted self."""
     distinct: bool = False
@@ -229,10 +229,14 @@ class Sortedness:
 
     def encode(self, examples: Examples) -> ClassBatch:
         """Token ids and classes, no wider than the longest of these."""
-        width = int((examples != EMPTY).sum(axis=1).max(initial=1))
+        width = int(self.lengths(examples).max(initial=1))
         numbers = examples[:, :width]
         labels = (first_broken(np.where(numbers == EMPTY, FILL, numbers)) < 0).astype(np.int64)
         return ClassBatch(np.where(numbers == EMPTY, self.pad_id, numbers), labels)
+
+    def lengths(self, examples: Examples) -> NDArray[np.int64]:
+        """How many numbers each example has."""
+        return np.asarray((examples != EMPTY).sum(axis=1))
 
     def first_broken(self, examples: Examples) -> NDArray[np.int64]:
         """The first i with x_i > x_(i+1); -1 in a sorted example."""
@@ -242,11 +246,10 @@ class Sortedness:
         """By class, by number of broken pairs, and by length."""
         full = np.where(examples == EMPTY, FILL, examples)
         falls = (full[:, :-1] > full[:, 1:]).sum(axis=1)
-        lengths = (examples != EMPTY).sum(axis=1)
         return {
             "class": tuple(self.classes[int(fall == 0)] for fall in falls),
             "broken pairs": tuple("3 or more" if fall > 2 else str(fall) for fall in falls),
-            "length": tuple(f"{length:2d}" for length in lengths),
+            "length": tuple(f"{length:2d}" for length in self.lengths(examples)),
         }
 
     # --- text ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from headcount.views.accuracy import percent
 from headcount.views.style import GREY, PALETTE
 
 if TYPE_CHECKING:
@@ -120,27 +121,18 @@ def _frame(axes: Axes, trained: tuple[int, int]) -> None:
 
 
 def stretch_tables(result: Stretch) -> list[Table]:
-    """Accuracy by length and kind; then both classes apart."""
+    """Accuracy by length and kind; both classes apart; the share of the answers; what small gaps cost."""
     kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
     title = f"{result.run}: {result.label} ({mark(result)}), trained on {result.trained[0]}-{result.trained[1]}"
     accuracy = Table("length", "n", *kinds, title=f"{title}\nright, by kind of negative", title_justify="left")
-    apart = Table(
-        "length",
-        "sorted right",
-        *(f"{kind} right" for kind in kinds),
-        *(f"says sorted ({kind})" for kind in kinds),
-        title="each class apart, and the share of the answers",
-        title_justify="left",
-    )
+    recalls = Table("length", "sorted", *kinds, title="right, each class apart", title_justify="left")
+    answers = Table("length", *kinds, title="answers “sorted”, right or wrong", title_justify="left")
     for length in dict.fromkeys(cell.length for cell in result.cells):
         row = [cell for cell in result.cells if cell.length == length]
         accuracy.add_row(str(length), f"{row[0].n:,}", *map(accuracy_text, row))
-        recalls = [f"{100 * share.rate:.1f} %" for share in (row[0].recall[1], *(cell.recall[0] for cell in row))]
-        apart.add_row(str(length), *recalls, *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
-    tables = [accuracy, apart]
-    if result.same_gaps:
-        tables.append(_gap_table(result, kinds))
-    return tables
+        recalls.add_row(str(length), *(percent(share) for share in (row[0].recall[1], *(c.recall[0] for c in row))))
+        answers.add_row(str(length), *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
+    return [accuracy, recalls, answers, *([_gap_table(result, kinds)] if result.same_gaps else [])]
 
 
 def reach_table(stretches: Mapping[str, Stretch], kind: str) -> Table:
