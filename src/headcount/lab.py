@@ -116,8 +116,10 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
     learned = show_positions(runs["learned"])
     pictures = {
         "How far each reaches": [stretched.figures[-1]],
-        "Why sinusoidal positions fail": [runs["sinusoidal"].output.figure_file("dispersion.png")],
-        "Why the far-reaching generic model does not": [runs["far-generic"].output.figure_file("dispersion.png")],
+        "Sinusoidal positions: attention and certainty": [runs["sinusoidal"].output.figure_file("dispersion.png")],
+        "The far-reaching generic model: attention and certainty": [
+            runs["far-generic"].output.figure_file("dispersion.png")
+        ],
         "Learned positions, and where they were never trained": learned.pages,
     }
     return SortednessLab(runs, stretches), sortedness_part(stretches, pictures, out)

@@ -14,11 +14,15 @@ right class, against length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from headcount.errors import InputError
 from headcount.heads import HeadSite
@@ -30,16 +34,17 @@ from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.statistics import Share
 from headcount.tasks.base import ClassTask, Examples
-from headcount.training.classification import TOKENS_AT_ONCE, Answers, classify, constant_answer
+from headcount.training.classification import Answers, classify, constant_answer, rows_at_once
 from headcount.training.evaluation import evaluating, on_device
 from headcount.training.workers import workers
 
-SORTED = "sorted"
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
 """Examples per length and kind; fewer beyond a length where attention to everything takes minutes per hundred."""
 LONGEST = 2**20
 """Longer sequences would not fit into memory."""
+MOST_WORKERS = 4
+"""Each takes up to 0.7 GiB at 4,096."""
 LOOKED_AT = 4
 """Examples per length whose attention is read."""
 
@@ -68,13 +73,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Look:
-    """One head at one length: the mean share of its attention on the token itself, its left and its right neighbour."""
+    """One head at one length: the mean share of its attention on the token itself, on its neighbours, on its equals.
+
+    In a sorted sequence the equals of a token, itself among them, are the largest numbers up to there.
+    """
 
     length: int
     head: str
     left: float
     itself: float
     right: float
+    alike: float
 
 
 @dataclass(frozen=True)
@@ -122,17 +131,17 @@ def stretch(
     lengths = _possible(model, task, asked)
     n_at = {length: n or (N if model.config.window or length <= LONG else N_LONG) for length in lengths}
     watch = _Watch(sum(_work(model, length) * _n_rows(n_at[length], len(kinds)) for length in lengths), progress)
-    cells, cut = list[Cell](), list[Cell]()
+    cells, cut, last = list[Cell](), list[Cell](), task.classes[-1]
     for length in lengths:
         rng, half = stream(0, "stretch", length), n_at[length] // 2
-        examples = {SORTED: task.stretched(rng, length, None, n_at[length] - half)}
+        examples = {last: task.stretched(rng, length, None, n_at[length] - half)}
         examples |= {kind: task.stretched(rng, length, kind, half) for kind in kinds}
         said = {kind: _ask(model, task, rows, batch_size, watch) for kind, rows in examples.items()}
-        cells += [_cell(task, length, kind, said[SORTED], said[kind]) for kind in kinds]
+        cells += [_cell(task, length, kind, said[last], said[kind]) for kind in kinds]
         if length > task.trained_lengths[1]:
             short = {kind: task.cropped(rng, rows, task.trained_lengths[1]) for kind, rows in examples.items()}
             said = {kind: _ask(model, task, rows, batch_size) for kind, rows in short.items()}
-            cut += [_cell(task, length, kind, said[SORTED], said[kind]) for kind in kinds]
+            cut += [_cell(task, length, kind, said[last], said[kind]) for kind in kinds]
     return Stretch(
         run=run.name,
         model=run.digest,
@@ -216,12 +225,12 @@ def _n_rows(n: int, n_kinds: int) -> int:
 def _ask(
     model: Classifier, task: ClassTask, examples: Examples, batch_size: int | None, watch: _Watch | None = None
 ) -> Answers:
-    """A share of the examples per core at a time."""
+    """Some examples per core at a time; batches of a stated size one after another, so that memory is as stated."""
     length = examples.shape[1]
-    size = batch_size or max(1, min(256, TOKENS_AT_ONCE // length))
+    size = batch_size or rows_at_once(length)
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
     parts: list[Answers] = []
-    with evaluating(model), workers(model) as compute:
+    with evaluating(model), nullcontext(map) if batch_size else workers(model, most=MOST_WORKERS) as compute:
         for part in compute(lambda block: classify(model, task, block, size), blocks):
             parts.append(part)
             if watch:
@@ -249,32 +258,35 @@ def _cell(task: ClassTask, length: int, kind: str, right: Answers, wrong: Answer
 
 
 class NeighbourMass:
-    """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours."""
+    """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours and equals."""
 
     def __init__(self) -> None:
+        self._tokens = torch.empty(0)
         self._done: dict[HeadSite, int] = {}
         self.sums: dict[HeadSite, list[NDArray[np.float64]]] = {}
 
-    def begin(self) -> None:
+    def begin(self, tokens: Int[Tensor, " length"]) -> None:
         """A new example: its first query comes next."""
+        self._tokens = tokens
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Add the next queries: for each head, the sums over rows and queries of (left, itself, right)."""
+        """Add the next queries: for each head, the sums over queries of (left, itself, right, alike)."""
         first = self._done.get(site, 0)
-        self._done[site] = first + weights.shape[2]
-        sums = [
-            weights.diagonal(offset=first - keys.start + step, dim1=2, dim2=3).double().sum(dim=(0, 2)).cpu().numpy()
-            for step in (-1, 0, 1)
+        self._done[site] = last = first + weights.shape[2]
+        near = [
+            weights.diagonal(offset=first - keys.start + step, dim1=2, dim2=3).sum(dim=(0, 2)) for step in (-1, 0, 1)
         ]
-        self.sums.setdefault(site, []).append(np.stack(sums, axis=1))
+        same = self._tokens[first:last, None] == self._tokens[None, keys]
+        sums = torch.stack([*near, (weights * same).sum(dim=(0, 2, 3))], dim=1)
+        self.sums.setdefault(site, []).append(sums.cpu().double().numpy())
 
     def looks(self, length: int, n: int) -> Iterator[Look]:
         """Means over all queries."""
         for site, parts in self.sums.items():
             per_query = np.sum(parts, axis=0) / (n * length)
-            for i, (left, itself, right) in enumerate(per_query.tolist()):
-                yield Look(length, str(site.head(i)), left, itself, right)
+            for i, shares in enumerate(per_query.tolist()):
+                yield Look(length, str(site.head(i)), *shares)
 
 
 def _look(model: Classifier, task: ClassTask, length: int) -> Iterator[Look]:
@@ -282,6 +294,7 @@ def _look(model: Classifier, task: ClassTask, length: int) -> Iterator[Look]:
     mass = NeighbourMass()
     with evaluating(model) as device:
         for row in task.encode(examples).source:
-            mass.begin()
-            model(*on_device(device, row[None]), weights=mass)
+            (tokens,) = on_device(device, row[None])
+            mass.begin(tokens[0])
+            model(tokens, weights=mass)
     yield from mass.looks(length, len(examples))

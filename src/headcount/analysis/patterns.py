@@ -121,7 +121,8 @@ def _classified(run: Run, split: str) -> Averaged:
     """Sequences of one length, so that a place means the same in all of them."""
     task = cast(ClassTask, run.task)
     examples = task.split(split)
-    tokens = task.encode(examples[task.lengths(examples) == task.longest]).source
+    lengths = task.lengths(examples)
+    tokens = task.encode(examples[lengths == lengths.max()]).source
     places = tuple(map(str, range(tokens.shape[1])))
     return (tokens,), places, (), (), f"the sequences of {tokens.shape[1]} in the {split} set"
 

@@ -7,7 +7,7 @@ What an encoding does at all, and whether a step is the same step everywhere, is
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -78,6 +78,7 @@ class EncodingsShown(Result):
 def positions_of(run: Run, n_positions: int | None = None) -> PositionsShown:
     """The encoding of a run; without `n_positions`, at about twice as many as it was trained on."""
     encoding, random_positions = _encoding_of(run.model)
+    gives = ", ".join(getattr(run.model, "gives", ())) or encoding.gives
     trained = random_positions or run.task.longest
     n = _how_many(encoding, trained, n_positions)
     return PositionsShown(
@@ -86,7 +87,7 @@ def positions_of(run: Run, n_positions: int | None = None) -> PositionsShown:
         n_positions=n,
         n_trained=trained,
         random_positions=random_positions,
-        encoding=show_encoding(run.config.model.encoding, encoding, n, trained),
+        encoding=replace(show_encoding(run.config.model.encoding, encoding, n, trained), gives=gives),
         rows=_rows(run, encoding, n, trained),
     )
 

@@ -42,10 +42,9 @@ def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[
 def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, default: Any) -> None:
     flag, text = name.replace("_", "-"), (field.description or "").replace("%", "%%")
     if field.annotation is bool:
-        spelled = f"--no-{flag}" if default else f"--{flag}"
-        group.add_argument(
-            spelled, dest=name, action="store_const", const=not default, default=argparse.SUPPRESS, help=text
-        )
+        # Both ways, so that what a preset switches on can be switched off.
+        action = argparse.BooleanOptionalAction
+        group.add_argument(f"--{flag}", dest=name, action=action, default=argparse.SUPPRESS, help=text)
         return
     choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
     choices += [name for mark in field.metadata if isinstance(mark, PartOf) for name in mark.registry.names()]

@@ -19,12 +19,12 @@ def run(args: argparse.Namespace) -> int:
     """The model's own answer."""
     from headcount import load
 
-    reply = load(args.model).ask(args.example)
+    reply = load(args.model).ask(args.example, look=False)
     if args.json:
         said = {"example": reply.example, "said": reply.said, "right": reply.right, "correct": not reply.why}
-        print_json({**said, "probability": reply.probability})
+        print_json({**said, "probability": reply.probability, "note": reply.note})
         return 0
-    verdict = f"wrong: {reply.why}" if reply.why else "right"
+    verdict = f"wrong: {reply.why}" if reply.why else "; ".join(filter(None, ["right", reply.note]))
     console().print(f"{reply.example} = {reply.said}  ({verdict}; probability {reply.probability:.4f})")
     return 0
 

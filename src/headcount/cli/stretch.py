@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     shown = api.stretch(
         *args.models,
         lengths=None if args.lengths is None else _numbers(args.lengths),
-        negatives=None if args.negatives is None else args.negatives.split(","),
+        negatives=None if args.negatives is None else [kind.strip() for kind in args.negatives.split(",")],
         n=args.n,
         batch_size=args.batch_size,
         out=args.out,

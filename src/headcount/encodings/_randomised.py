@@ -23,7 +23,7 @@ class Randomised(Encoding):
     def __init__(self, inner: Encoding, n_ids: int) -> None:
         super().__init__(inner.d_model, inner.n_heads, EncodingSettings(), causal=inner.causal)
         self.inner, self.n_ids = inner, n_ids
-        self.gives = inner.gives  # type: ignore[misc]
+        self.gives, self.looks_back = inner.gives, inner.looks_back  # type: ignore[misc]
 
     def place(self, positions: Positions) -> Positions:
         """The same order, other ids."""
@@ -33,20 +33,19 @@ class Randomised(Encoding):
                 f"{length} tokens are more than the {self.n_ids} random positions there are",
                 "train with a larger --random-positions",
             )
-        # Outside training a row's own tokens decide, not the padding behind them.
+        # A row's own tokens decide, not the padding behind them: 8 tokens are spread over all ids, beside 16 or alone.
         lengths, which = positions.n_tokens.unique(return_inverse=True)
-        drawn = [self._draw(length)] if self.training else [self._draw(n, length) for n in lengths.tolist()]
-        subsets = torch.stack(drawn).to(positions.ids.device)
+        subsets = torch.stack([self._draw(n, length) for n in lengths.tolist()]).to(positions.ids.device)
         subsets = subsets if len(subsets) == 1 else subsets[which]
         n_rows = max(len(subsets), len(positions.ids))
         ids = subsets.expand(n_rows, -1).gather(1, positions.ids.expand(n_rows, -1))
         return Positions(ids, positions.n_tokens)
 
-    def _draw(self, n: int, width: int | None = None) -> Int[Tensor, " width"]:
-        """`n` of the ids in order, always the same ones if a width is given; then 0, for padding."""
-        generator = None if width is None else torch.Generator().manual_seed(n)
+    def _draw(self, n: int, width: int) -> Int[Tensor, " width"]:
+        """`n` of the ids in order, outside training always the same ones; then 0, for padding."""
+        generator = None if self.training else torch.Generator().manual_seed(n)
         ids = torch.randperm(self.n_ids, generator=generator)[:n].sort().values
-        return F.pad(ids, (0, (width or n) - n))
+        return F.pad(ids, (0, width - n))
 
     def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
         """As the inner encoding does."""

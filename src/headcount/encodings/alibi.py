@@ -9,6 +9,8 @@ The paper defines it for causal models, so it hides what lies ahead even in a mo
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -18,6 +20,8 @@ from headcount.encodings.base import Encoding
 
 class Alibi(Encoding):
     """Added to the scores."""
+
+    looks_back: ClassVar[bool] = True
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """-m_h (i - j), and nothing ahead."""

@@ -39,6 +39,9 @@ class Encoding(nn.Module):
     gives: ClassVar[str] = ""
     """The structure of the task that this encoding gives away, in words; empty if it is generic."""
 
+    looks_back: ClassVar[bool] = False
+    """Whether it hides what lies ahead, whatever the model would see."""
+
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__()
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal

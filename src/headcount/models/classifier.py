@@ -49,7 +49,7 @@ class Classifier(nn.Module):
         where = self.positions.place(where)
         sight = Sight(
             mask,
-            causal=self.config.causal,
+            causal=self.config.causal or self.positions.looks_back,
             window=self.config.window,
             encoding=self.positions,
             queries=where,

@@ -66,7 +66,8 @@ class EncoderDecoder(nn.Module):
         is_token = source != self.pad_id
         mask = None if is_token.all() else is_token[:, None, None, :]
         where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
-        sight = Sight(mask, window=self.config.window, encoding=self.source_positions, queries=where, keys=where)
+        encoding = self.source_positions
+        sight = Sight(mask, encoding.looks_back, self.config.window, encoding, queries=where, keys=where)
         x = self.dropout(self.source_positions.embed(self.source_tokens(source), where))
         for layer in self.encoder:
             x = layer(x, sight, weights)

@@ -27,6 +27,8 @@ class Reply:
     right: str
     why: str
     """What is wrong with the answer; empty if it is right."""
+    note: str
+    """What there is to know of the example, such as its first broken pair."""
     probability: float
     """That the model gave to its whole answer."""
     source: tuple[str, ...]
@@ -38,19 +40,21 @@ class Reply:
     weights: dict[HeadSite, Float[Tensor, "head query key"]]
 
 
-def ask(model: Model, task: Task, example: Examples) -> Reply:
-    """One example, [1, ...], in the way the task asks."""
+def ask(model: Model, task: Task, example: Examples, *, look: bool = True) -> Reply:
+    """One example, [1, ...], in the way the task asks; attention is read only if we `look`."""
+    weights = KeptWeights() if look else None
     if isinstance(model, Classifier):
-        return _ask_for_class(model, cast(ClassTask, task), example)
-    return _ask_for_sequence(model, cast(SequenceTask, task), example)
+        return _ask_for_class(model, cast(ClassTask, task), example, weights)
+    return _ask_for_sequence(model, cast(SequenceTask, task), example, weights)
 
 
-def _ask_for_sequence(model: EncoderDecoder, task: SequenceTask, example: Examples) -> Reply:
+def _ask_for_sequence(
+    model: EncoderDecoder, task: SequenceTask, example: Examples, weights: KeptWeights | None
+) -> Reply:
     said = answer(model, task, example).free
     start, batch = task.generation, task.encode(example)
     own = said[:, len(start.given) :]
     fed = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
-    weights = KeptWeights()
     with evaluating(model) as device:
         source_tokens, fed_tokens, own_tokens = on_device(device, batch.source, fed, own)
         logits = model(source_tokens, fed_tokens, weights=weights)
@@ -60,6 +64,7 @@ def _ask_for_sequence(model: EncoderDecoder, task: SequenceTask, example: Exampl
         said=task.show_tokens(said[0]),
         right=task.show_tokens(batch.answer[0]),
         why=task.explain(example[0], said[0]),
+        note="",
         probability=float(log_p.exp()),
         source=tuple(task.tokens[token] for token in batch.source[0]),
         fed=tuple(task.tokens[token] for token in fed[0]),
@@ -68,8 +73,8 @@ def _ask_for_sequence(model: EncoderDecoder, task: SequenceTask, example: Exampl
     )
 
 
-def _ask_for_class(model: Classifier, task: ClassTask, example: Examples) -> Reply:
-    batch, weights = task.encode(example), KeptWeights()
+def _ask_for_class(model: Classifier, task: ClassTask, example: Examples, weights: KeptWeights | None) -> Reply:
+    batch = task.encode(example)
     with evaluating(model) as device:
         (source,) = on_device(device, batch.source)
         probability = model(source, weights=weights)[0].softmax(dim=-1)
@@ -79,6 +84,7 @@ def _ask_for_class(model: Classifier, task: ClassTask, example: Examples) -> Rep
         said=task.classes[said],
         right=task.classes[int(batch.labels[0])],
         why=task.explain(example[0], said),
+        note=task.describe(example[0]),
         probability=float(probability[said]),
         source=tuple(task.tokens[token] for token in batch.source[0]),
         fed=(),
@@ -87,5 +93,5 @@ def _ask_for_class(model: Classifier, task: ClassTask, example: Examples) -> Rep
     )
 
 
-def _first_row(model: Model, weights: KeptWeights) -> dict[HeadSite, Tensor]:
-    return {site: weights[site][0].cpu() for site in model.sites}
+def _first_row(model: Model, weights: KeptWeights | None) -> dict[HeadSite, Tensor]:
+    return {} if weights is None else {site: weights[site][0].cpu() for site in model.sites}

@@ -51,16 +51,16 @@ class Run:
 
     def predict(self, text: str) -> str:
         """The model's own answer."""
-        return self.ask(text).said
+        return self.ask(text, look=False).said
 
     def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:
         """One head's attention weights while the model gives its own answer."""
         head = self.find_head(head)
         return self.ask(text).weights[head.site][head.index]
 
-    def ask(self, text: str) -> Reply:
-        """The model's own answer, how likely it held it, and every head's attention meanwhile."""
-        return ask(self.model, self.task, self.task.parse(text))
+    def ask(self, text: str, *, look: bool = True) -> Reply:
+        """The model's own answer, how likely it held it, and (if we `look`) every head's attention meanwhile."""
+        return ask(self.model, self.task, self.task.parse(text), look=look)
 
     def evaluate(self, split: str) -> Evaluation | Classification:
         """Everything that is measured on a held-out set."""

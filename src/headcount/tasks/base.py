@@ -155,5 +155,8 @@ class ClassTask(Task, Protocol):
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> Examples:
         """A piece of each example that still shows its class."""
 
+    def describe(self, example: Examples) -> str:
+        """Why the right answer is right, in words."""
+
     def explain(self, example: Examples, said: int) -> str:
-        """What is wrong with a wrong answer, in words."""
+        """What is wrong with a wrong answer, in words; empty for a right one."""

@@ -35,6 +35,8 @@ EMPTY = -1
 """Behind the end of a short example."""
 MOST_TRIES = 200
 Count = Annotated[int, Field(ge=0)]
+Kinds = tuple[Examples, NDArray[np.str_]]
+"""Examples, and the kind of each: how it was unsorted, or `sorted`."""
 
 
 @config
@@ -80,6 +82,13 @@ class SortednessConfig:
     def _are_kinds(cls, text: str) -> str:
         kind_shares(text)
         return text
+
+    @field_validator("narrow")
+    @classmethod
+    def _not_distinct(cls, narrow: float, info: ValidationInfo) -> float:
+        if narrow and info.data.get("distinct"):
+            raise ValueError("a narrow range has too few different numbers: leave --distinct or --narrow out")
+        return narrow
 
     @field_validator("matched")
     @classmethod
@@ -131,6 +140,7 @@ class Sortedness:
         self.trained_lengths = self.config.shortest, self.config.longest
         n = self.config.n_values
         self.values = Values(n, self.config.distinct, self.config.narrow)
+        self._kinds: dict[bytes, str] = {}  # of the examples in the splits
         self.masks_padding = not self.config.padding_is_zero
         self.pad_id = n if self.masks_padding else 0
         self.tokens = (*map(str, range(n)), "<pad>")
@@ -141,12 +151,12 @@ class Sortedness:
     def splits(self) -> dict[str, Examples]:
         """The held-out sets, and the fixed training set if there is one; no sequence is in two of them."""
         c = self.config
-        taken: set[bytes] = set()
         sets: dict[str, Examples] = {}
         for name, n in (("validation", c.n_validation), ("test", c.n_test), ("train", c.n_train)):
             if n:
-                sets[name] = self._new(stream(c.split_seed, f"sortedness {name}"), n, taken, unique=True)
-                taken |= {row.tobytes() for row in sets[name]}
+                rng = stream(c.split_seed, f"sortedness {name}")
+                sets[name], kinds = self._new(rng, n, set(self._kinds), unique=True)
+                self._kinds |= {row.tobytes(): str(kind) for row, kind in zip(sets[name], kinds, strict=True)}
         return sets
 
     @cached_property
@@ -163,7 +173,7 @@ class Sortedness:
         """`n` training examples; never a held-out one."""
         if self.config.n_train:
             return self.splits["train"][rng.integers(self.config.n_train, size=n)]
-        return self._new(rng, n, self._held_out)
+        return self._new(rng, n, self._held_out)[0]
 
     def stretched(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """`n` fresh sequences of one length: unsorted in this way, or sorted if None."""
@@ -184,14 +194,15 @@ class Sortedness:
         start = np.clip(pair - rng.integers(max(length - 1, 1), size=n), 0, width - length)
         return np.take_along_axis(examples, start[:, None] + np.arange(length), axis=1)
 
-    def _new(self, rng: np.random.Generator, n: int, forbidden: set[bytes], *, unique: bool = False) -> Examples:
-        """`n` examples, none of them forbidden; `unique` ones differ from each other too."""
-        rows = self._make(rng, n)
+    def _new(self, rng: np.random.Generator, n: int, forbidden: set[bytes], *, unique: bool = False) -> Kinds:
+        """`n` examples and their kinds, none of them forbidden; `unique` ones differ from each other too."""
+        rows, kinds = self._make(rng, n)
         for _ in range(MOST_TRIES):
             bad = self._refused(rows, forbidden, unique)
             if not bad.any():
-                return rows
-            rows[bad] = self._make(rng, n)[bad]
+                return rows, kinds
+            again, other_kinds = self._make(rng, n)
+            rows, kinds = np.where(bad[:, None], again, rows), np.where(bad, other_kinds, kinds)
         raise InputError(
             f"there are too few sequences of {self.config.shortest} to {self.longest} numbers below "
             f"{self.config.n_values} to hold {self.config.n_validation + self.config.n_test:,} of them out",
@@ -209,8 +220,8 @@ class Sortedness:
             bad[half : 2 * half] |= bad[:half]
         return bad
 
-    def _make(self, rng: np.random.Generator, n: int) -> Examples:
-        """Unsorted ones first, then sorted ones; which is which never changes with the attempt."""
+    def _make(self, rng: np.random.Generator, n: int) -> tuple[Examples, NDArray[np.str_]]:
+        """Unsorted ones first, then sorted ones; and the kind of each."""
         c = self.config
         n_unsorted = int(rng.binomial(n, 0.5)) if c.balance == "coin" else n // 2
         lengths = rng.integers(c.shortest, c.longest + 1, size=n)
@@ -223,13 +234,16 @@ class Sortedness:
         rows = np.full((n, c.longest), EMPTY)
         for part, start in ((broken, 0), (ordered, n_unsorted), (mended if c.matched else broken[:0], n_unsorted)):
             rows[start : start + len(part), : part.shape[1]] = np.where(part == FILL, EMPTY, part)
-        return rows
+        return rows, np.concatenate([kinds, np.full(n - n_unsorted, self.classes[-1])])
 
     # --- tokens and meaning -------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> ClassBatch:
         """Token ids and classes, no wider than the longest of these."""
         width = int(self.lengths(examples).max(initial=1))
+        if not self.masks_padding:  # what is read must not depend on what stands beside it
+            width = max(width, self.longest)
+            examples = np.pad(examples, ((0, 0), (0, max(0, width - examples.shape[1]))), constant_values=EMPTY)
         numbers = examples[:, :width]
         labels = (first_broken(np.where(numbers == EMPTY, FILL, numbers)) < 0).astype(np.int64)
         return ClassBatch(np.where(numbers == EMPTY, self.pad_id, numbers), labels)
@@ -243,13 +257,16 @@ class Sortedness:
         return first_broken(np.where(examples == EMPTY, FILL, examples))
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """By class, by number of broken pairs, and by length."""
+        """By class, by kind (of examples in a split), by number of broken pairs, and by length."""
         full = np.where(examples == EMPTY, FILL, examples)
         falls = (full[:, :-1] > full[:, 1:]).sum(axis=1)
+        kinds = [self._kinds.get(example.tobytes(), "unknown") for example in examples]
+        wide = len(str(self.longest))
         return {
             "class": tuple(self.classes[int(fall == 0)] for fall in falls),
+            "kind": tuple(kinds),
             "broken pairs": tuple("3 or more" if fall > 2 else str(fall) for fall in falls),
-            "length": tuple(f"{length:2d}" for length in self.lengths(examples)),
+            "length": tuple(f"{length:{wide}d}" for length in self.lengths(examples)),
         }
 
     # --- text ---------------------------------------------------------------------------------------------------
@@ -271,14 +288,16 @@ class Sortedness:
         """`3 5 5 9`."""
         return " ".join(map(str, example[example != EMPTY].tolist()))
 
-    def explain(self, example: Examples, said: int) -> str:
-        """What is wrong with a wrong answer."""
+    def describe(self, example: Examples) -> str:
+        """Its first broken pair, counted from 0."""
         place = int(self.first_broken(example[None])[0])
-        if said == int(place < 0):
-            return ""
         if place < 0:
             return "no pair is broken"
         return f"first broken pair at {place}: {example[place]} > {example[place + 1]}"
+
+    def explain(self, example: Examples, said: int) -> str:
+        """What is wrong with a wrong answer; empty for a right one."""
+        return "" if said == int(self.encode(example[None]).labels[0]) else self.describe(example)
 
 
 PART = Sortedness

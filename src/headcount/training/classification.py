@@ -61,13 +61,18 @@ class Answers:
 def classify(model: Classifier, task: ClassTask, examples: Examples, at_once: int | None = None) -> Answers:
     """Ask the model about each example."""
     batch = task.encode(examples)
-    size = at_once or max(1, min(MOST_AT_ONCE, TOKENS_AT_ONCE // batch.source.shape[1]))
+    size = at_once or rows_at_once(batch.source.shape[1])
     logits = []
     with evaluating(model) as device:
         for i in range(0, len(batch), size):
             (source,) = on_device(device, batch[i : i + size].source)
             logits.append(model(source).float().cpu().numpy())
     return Answers(np.concatenate(logits), batch.labels)
+
+
+def rows_at_once(length: int) -> int:
+    """Sequences of this length for one forward pass."""
+    return max(1, min(MOST_AT_ONCE, TOKENS_AT_ONCE // length))
 
 
 def constant_answer(said: Sequence[int] | Tokens, labels: Tokens, classes: tuple[str, ...]) -> str | None:

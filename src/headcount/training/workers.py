@@ -18,12 +18,13 @@ T = TypeVar("T")
 
 
 @contextmanager
-def workers(model: Model) -> Iterator[Callable[..., Iterator[Any]]]:
+def workers(model: Model, most: int | None = None) -> Iterator[Callable[..., Iterator[Any]]]:
     """Something like `map`: on a CPU, a block per core at a time, which beats splitting each small product."""
     if next(model.parameters()).device.type != "cpu":
         yield map
         return
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = min(n, most or n)
     with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield lambda function, blocks: _map_ahead(pool, function, blocks, 4 * n)
 

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from headcount.views.accuracy import percent
 from headcount.views.style import GREY, PALETTE
 
 if TYPE_CHECKING:
     from headcount.analysis.extrapolation import Cell, Look, Stretch
+    from headcount.statistics import Share
 
 MARKERS = "osD^vP*Xhd"
 
@@ -32,7 +32,8 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     for kind, axes in zip(kinds, panels, strict=True):
         for i, (name, group) in enumerate(_groups(results)):
             _draw_line(axes, name, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
-        _frame(axes, results[0].trained)
+        for trained in {result.trained for result in results}:
+            _frame(axes, trained)
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
         axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     panels[0].set_ylabel("right (%), half of the examples sorted")
@@ -73,38 +74,42 @@ def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, colou
     axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
     label = f"{name}  ({mark(group[0])}{over})"
     axes.plot(lengths, rates.mean(axis=0), color=colour, marker=marker, markersize=4, linewidth=1.3, label=label)
-    constant = [all(cell.constant for cell in column) for column in zip(*cells, strict=True)]
-    crosses = np.array(lengths)[constant], rates.mean(axis=0)[constant]
-    axes.plot(*crosses, "x", color=colour, markersize=11, markeredgewidth=2)
+    constant = [(cell.length, 100 * cell.accuracy) for row in cells for cell in row if cell.constant]
+    axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=11, markeredgewidth=2)
 
 
 def draw_dispersion(result: Stretch) -> Figure:
-    """Attention on the neighbours, and the lead of the right class, against length."""
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    attention, leads = figure.subplots(1, 2)
-    heads = list(dict.fromkeys(look.head for look in result.looks))
-    for i, head in enumerate(heads):
+    """Where attention still goes, and the lead of the right class, against length."""
+    figure = Figure(figsize=(15, 4.8), layout="constrained")
+    neighbours, alike, leads = figure.subplots(1, 3)
+    for i, head in enumerate(dict.fromkeys(look.head for look in result.looks)):
         looks = [look for look in result.looks if look.head == head]
-        colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
-        style = "-" if i < len(PALETTE) else "--"
-        x, y = [look.length for look in looks], [100 * _on_neighbours(look) for look in looks]
-        attention.plot(x, y, style, color=colour, marker=marker, markersize=4, label=head)
-    attention.set(ylabel="attention on the two neighbours (%)", ylim=(-3, 103), title="Does it still look next door?")
+        _draw_head(neighbours, looks, [look.left + look.right for look in looks], i)
+        _draw_head(alike, looks, [look.alike for look in looks], i)
+    neighbours.set(ylabel="attention (%)", title="on the two neighbours")
+    alike.set(ylabel="attention (%)", title="on equal numbers: the largest so far, and itself")
     for i, kind in enumerate(dict.fromkeys(cell.negative for cell in result.cells)):
-        cells = [cell for cell in result.cells if cell.negative == kind]
-        _draw_lead(leads, cells, 0, i + 1, f"unsorted: {kind}")
-    _draw_lead(leads, cells, 1, 0, "sorted")
+        _draw_lead(leads, [cell for cell in result.cells if cell.negative == kind], 0, i + 1, f"unsorted: {kind}")
+    one_kind = [cell for cell in result.cells if cell.negative == result.cells[0].negative]
+    _draw_lead(leads, one_kind, 1, 0, "sorted")
     leads.axhline(0, color=GREY, linewidth=0.8)
     leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
-    for axes in (attention, leads):
+    for axes in (neighbours, alike, leads):
         _frame(axes, result.trained)
-        axes.legend(frameon=False, fontsize=8, ncols=2 if len(heads) > 8 else 1)
-    figure.suptitle(f"{result.run}: {result.label} ({mark(result)}); mean over sorted sequences and all places")
+        axes.legend(frameon=False, fontsize=8, ncols=2 if len(axes.get_lines()) > 8 else 1)
+    for axes in (neighbours, alike):
+        axes.set_ylim(-3, 103)
+    figure.suptitle(
+        f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of sorted sequences"
+    )
     return figure
 
 
-def _on_neighbours(look: Look) -> float:
-    return look.left + look.right
+def _draw_head(axes: Axes, looks: Sequence[Look], shares: Sequence[float], i: int) -> None:
+    style = "-" if i < len(PALETTE) else "--"
+    x, y = [look.length for look in looks], [100 * share for share in shares]
+    colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
+    axes.plot(x, y, style, color=colour, marker=marker, markersize=4, label=looks[0].head)
 
 
 def _draw_lead(axes: Axes, cells: Sequence[Cell], which: int, look: int, label: str) -> None:
@@ -130,9 +135,14 @@ def stretch_tables(result: Stretch) -> list[Table]:
     for length in dict.fromkeys(cell.length for cell in result.cells):
         row = [cell for cell in result.cells if cell.length == length]
         accuracy.add_row(str(length), f"{row[0].n:,}", *map(accuracy_text, row))
-        recalls.add_row(str(length), *(percent(share) for share in (row[0].recall[1], *(c.recall[0] for c in row))))
+        recalls.add_row(str(length), *(_share(share) for share in (row[0].recall[1], *(c.recall[0] for c in row))))
         answers.add_row(str(length), *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
     return [accuracy, recalls, answers, *([_gap_table(result, kinds)] if result.same_gaps else [])]
+
+
+def _share(share: Share | Cell) -> str:
+    rate = share.accuracy if hasattr(share, "accuracy") else share.rate
+    return f"{100 * rate:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}]"
 
 
 def reach_table(stretches: Mapping[str, Stretch], kind: str) -> Table:
@@ -167,4 +177,4 @@ def accuracy_text(cell: Cell) -> str:
     """`99.8 % [99.3, 99.9]`, or the one answer that everything gets."""
     if cell.constant:
         return f"says “{cell.says}” to all"
-    return f"{100 * cell.accuracy:.1f} % [{100 * cell.low:.1f}, {100 * cell.high:.1f}]"
+    return _share(cell)
