@@ -265,13 +265,17 @@ def test_neighbour_mass_is_read_off_the_whole_weights(tiny_sorting, tmp_path, mo
         monkeypatch.setattr(sight, "PAIRS", pairs)
         monkeypatch.setattr(sight, "NARROW", 4)
         for row in source:
-            mass.begin()
+            mass.begin(row)
             run.model(row[None], weights=mass)
     looks = {look.head: [look.left, look.itself, look.right] for look in mass.looks(13, 3)}
     assert list(looks) == [str(head) for head in run.model.heads]
+    alike = {look.head: look.alike for look in mass.looks(13, 3)}
+    same = (source[:, :, None] == source[:, None, :])[:, None]
     for site, weights in kept.items():
         for i, expected in enumerate(means_over_neighbours(weights)):
             assert looks[str(site.head(i))] == pytest.approx(expected, abs=1e-6)
+        on_equals = (weights * same).sum(dim=3).mean(dim=(0, 2)).tolist()
+        assert [alike[str(site.head(i))] for i in range(len(on_equals))] == pytest.approx(on_equals, abs=1e-6)
     if changes == {"window": 1}:
         assert all(sum(three) == pytest.approx(1, abs=1e-6) for three in looks.values()), "nothing else is in sight"
 
@@ -280,5 +284,6 @@ def test_there_is_a_look_for_every_length_and_head(found, tiny_sorter):
     heads = [str(head) for head in tiny_sorter.model.heads]
     assert [(look.length, look.head) for look in found.looks] == [(n, head) for n in LENGTHS for head in heads]
     assert all(0 <= share <= 1 for look in found.looks for share in (look.left, look.itself, look.right))
+    assert all(look.itself <= look.alike + 1e-6 <= 1 + 2e-6 for look in found.looks)
     at_three = [look for look in found.looks if look.length == 3]
     assert all(0 < look.left + look.itself + look.right <= 1 for look in at_three)

@@ -49,7 +49,7 @@ def result(**changes):
     """Right everywhere up to 16; at 64 the hard negatives all get one answer."""
     cells = [cell(length, kind, 20) for length in (8, 16) for kind in KINDS]
     cells += [cell(64, "shuffle", 18), cell(64, "adjacent", 10, "sorted")]
-    looks = tuple(Look(n, f"layer.0.self.{i}", 0.3, 0.2, 0.1 * i) for n in LENGTHS for i in (0, 1))
+    looks = tuple(Look(n, f"layer.0.self.{i}", 0.3, 0.2, 0.1 * i, 0.25) for n in LENGTHS for i in (0, 1))
     made = Stretch(
         run="runs/a",
         model="digest",
@@ -136,10 +136,11 @@ def test_several_seeds_get_one_line_with_a_band():
     assert band.get_paths()[0].get_extents().get_points()[:, 1] == pytest.approx([50, 100])
 
 
-def test_a_cross_needs_all_seeds():
-    sound = tuple(replace(c, constant=False, says=None) for c in result().cells)
-    figure = draw_stretch([result(), result(seed=1, cells=sound)])
-    assert [points for label, points in lines(figure.axes[1]) if label is None] == [[]]
+def test_one_constant_seed_among_sound_ones_has_its_own_cross():
+    sound = tuple(replace(c, constant=False, says=None, accuracy=1.0) for c in result().cells)
+    alone, beside = draw_stretch([result()]), draw_stretch([result(), result(seed=1, cells=sound)])
+    crosses = [[points for label, points in lines(figure.axes[1]) if label is None] for figure in (alone, beside)]
+    assert crosses[0] == crosses[1] != [[]]
 
 
 def test_runs_that_differ_in_more_than_their_seed_are_never_averaged():
@@ -168,7 +169,8 @@ def test_the_title_says_how_many_examples_a_point_stands_for():
 
 def test_dispersion_shows_every_head_and_both_classes():
     figure = draw_dispersion(result())
-    attention, leads = figure.axes
+    attention, alike, leads = figure.axes
+    assert [point for _, points in lines(alike) for point in points] == [[n, 25.0] for _ in (0, 1) for n in LENGTHS]
     assert lines(attention) == [
         ("layer.0.self.0", [[n, pytest.approx(30)] for n in LENGTHS]),
         ("layer.0.self.1", [[n, pytest.approx(40)] for n in LENGTHS]),
