@@ -1,0 +1,39 @@
+"""The packaged classifier: what it says of itself is about these weights, and holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from headcount.analysis.extrapolation import LENGTHS, Stretch, stretch
+from headcount.runs.run import load
+from headcount.tasks.sortedness import Sortedness
+
+
+@pytest.fixture(scope="module")
+def said() -> Stretch:
+    return load("sample:sortedness").folder.read_result("stretch", Stretch)
+
+
+def test_its_stretch_is_of_these_weights(said):
+    run = load("sample:sortedness")
+    assert said.model == run.digest
+    assert said.gives == ("window of ±1",)
+    assert said.trained == (8, 16) == run.task.trained_lengths
+
+
+def test_it_reaches_every_length_on_every_kind(said):
+    assert {(cell.length, cell.negative) for cell in said.cells} == {(n, k) for n in LENGTHS for k in Sortedness.kinds}
+    for cell in said.cells:
+        assert cell.n >= 1000
+        assert cell.accuracy >= 0.995 or cell.length < 256
+        assert not cell.constant
+
+
+def test_a_part_of_it_is_measured_again(said):
+    again = stretch(load("sample:sortedness"), [256], ["adjacent"], 60)
+    assert again.cells[0].accuracy >= 0.98
+
+
+@pytest.mark.parametrize(("text", "answer"), [("3 5 5 9", "sorted"), ("3 5 4 9", "unsorted"), ("7", "sorted")])
+def test_it_answers_short_sequences_too(text, answer):
+    assert load("sample:sortedness").predict(text) == answer
