@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from headcount.encodings import ENCODINGS
+from headcount.errors import ConfigError
 from headcount.poolings import POOLINGS
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
@@ -51,6 +52,10 @@ def test_every_encoding_with_every_pooling(tiny_sorting, encoding):
     ids=["random", "window", "log-length", "causal", "all at once", "reports"],
 )
 def test_every_encoding_with_every_way_to_look(tiny_sorting, encoding, changes):
+    if encoding == "none" and "random_positions" in changes:
+        with pytest.raises(ConfigError, match="random ones do nothing"):
+            learn_and_answer(tiny_sorting, encoding=encoding, **changes)
+        return
     learn_and_answer(tiny_sorting, encoding=encoding, **changes)
 
 

@@ -133,8 +133,8 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     if model.encoding == "length-normalised" and task.asks_for == "sequence":
         why = "an answer that is still being written has no length yet: choose another encoding"
         faults.append(Fault("model.encoding", model.encoding, why))
-    if ids is not None and model.encoding in ("none", "length-normalised"):
-        why = f"{model.encoding} positions have no ids that could be random: choose another encoding"
+    if ids is not None and model.encoding == "none":
+        why = "without positions, random ones do nothing: choose an encoding"
         faults.append(Fault("model.random_positions", ids, why))
     if ids is not None and ids < task.longest:
         why = f"this task has sequences of {task.longest}: raise random_positions"
