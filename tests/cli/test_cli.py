@@ -45,6 +45,7 @@ def test_predict_says_what_is_allowed(text, capsys):
     assert "from 100 to 999" in printed.err
 
 
+@pytest.mark.slow
 def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     arguments = ["train", "addition", "--seed", "4", *flags(tiny), "--quiet"]
     code, trained = run_json(capsys, *arguments)

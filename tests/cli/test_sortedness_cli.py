@@ -27,6 +27,7 @@ def run(tiny_sorter):
 # --- train ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_train_a_classifier(tiny_sorting, in_tmp, capsys):
     arguments = ["train", "sortedness", "--seed", "4", *flags(tiny_sorting), "--quiet"]
     code, trained = run_json(capsys, *arguments)
@@ -111,6 +112,7 @@ def test_a_classifier_cannot_be_verified_but_stretched(run, capsys):
     assert f"headcount stretch {run}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate_and_heads(run, capsys):
     code, found = run_json(capsys, "evaluate", run, "--split", "validation")
     assert (code, found["split"], found["accuracy"]["right"]["n"]) == (0, "validation", 20)
@@ -144,6 +146,7 @@ def test_stretch_prints_cells(run, capsys):
     assert (Path(run) / "results" / "stretch.json").exists()
 
 
+@pytest.mark.slow
 def test_stretch_prints_tables_and_compares_runs(run, tiny_sorting, in_tmp, capsys):
     settings = flags(tiny_sorting | {"encoding": "learned", "past_table": "error", "n_positions": 8})
     assert main(["train", "sortedness", *settings, "--quiet", "-o", "learned"]) == 0

@@ -15,6 +15,8 @@ from headcount.training.loop import fit, new_state
 LENGTHS = (1, 2, 8, 40)
 FEW_STEPS = {"steps": 2, "batch_size": 4, "eval_every": 2, "longest": 6}
 
+pytestmark = pytest.mark.slow  # together: every encoding with every pooling
+
 
 def learn_and_answer(settings, **changes):
     """Two steps of training, then answers at several lengths: all numbers, and the training moved something."""
