@@ -130,12 +130,14 @@ def stretch_tables(result: Stretch) -> list[Table]:
     kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
     title = f"{result.run}: {result.label} ({mark(result)}), trained on {result.trained[0]}-{result.trained[1]}"
     accuracy = Table("length", "n", *kinds, title=f"{title}\nright, by kind of negative", title_justify="left")
-    recalls = Table("length", "sorted", *kinds, title="right, each class apart", title_justify="left")
+    title = "right (%), each class apart"
+    recalls = Table("length", "sorted", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
     answers = Table("length", *kinds, title="answers “sorted”, right or wrong", title_justify="left")
     for length in dict.fromkeys(cell.length for cell in result.cells):
         row = [cell for cell in result.cells if cell.length == length]
         accuracy.add_row(str(length), f"{row[0].n:,}", *map(accuracy_text, row))
-        recalls.add_row(str(length), *(_share(share) for share in (row[0].recall[1], *(c.recall[0] for c in row))))
+        classes = row[0].recall[1], *(cell.recall[0] for cell in row)
+        recalls.add_row(str(length), *(_share(share).replace(" %", "") for share in classes))
         answers.add_row(str(length), *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
     return [accuracy, recalls, answers, *([_gap_table(result, kinds)] if result.same_gaps else [])]
 
