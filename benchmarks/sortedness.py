@@ -21,6 +21,12 @@ from headcount.runs.config import RunConfig
 
 GOAL, LONGEST = 0.97, 240.0
 MIXED, NEWER = "all four kinds of negatives", "the newer reports' data"
+LOOKED_AT: dict[str, dict[str, Any]] = {
+    "far": {"preset": "far"},
+    "far-generic": {"preset": "far-generic"},
+    "fire": {"encoding": "fire", "softmax": "log-length"},
+}
+"""Whose memory is measured: FIRE computes the heaviest bias."""
 LENGTH, BATCH, MOST = 4096, 32, 2 * 2**30
 
 
@@ -30,15 +36,15 @@ def measure() -> Iterator[dict[str, Any]]:
         names = [f"ours on {data}", f"the reports' recipe on {data}"]
         question = f"sortedness: processor time to {GOAL:.0%} in range"
         yield from compare("benchmarks.sortedness", names, (0, 1), question, 2, "at least 2")
-    for preset in ("far", "far-generic"):
-        yield _memory(preset)
+    for name in LOOKED_AT:
+        yield _memory(name)
 
 
-def _memory(preset: str) -> dict[str, Any]:
+def _memory(name: str) -> dict[str, Any]:
     """A process of its own: the largest memory it ever had, with and without the evaluation."""
-    peak, base = (_peak(preset, length) for length in (LENGTH, 16))
+    peak, base = (_peak(name, length) for length in (LENGTH, 16))
     return {
-        "question": f"evaluation of {preset} at length {LENGTH:,}, batch {BATCH}: peak memory of the process",
+        "question": f"evaluation of {name} at length {LENGTH:,}, batch {BATCH}: peak memory of the process",
         "ours": f"{peak / 2**20:.0f} MiB ({base / 2**20:.0f} at length 16)",
         "other": f"{MOST / 2**20:.0f} MiB",
         "ratio": MOST / peak,
@@ -47,14 +53,14 @@ def _memory(preset: str) -> dict[str, Any]:
     }
 
 
-def _peak(preset: str, length: int) -> int:
-    command = [sys.executable, "-m", "benchmarks.sortedness", "memory", preset, str(length)]
+def _peak(name: str, length: int) -> int:
+    command = [sys.executable, "-m", "benchmarks.sortedness", "memory", name, str(length)]
     said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    print(f"  {preset} at {length}: {said}", file=sys.stderr, flush=True)
+    print(f"  {name} at {length}: {said}", file=sys.stderr, flush=True)
     return int(said["peak"])
 
 
-def evaluate(preset: str, length: int) -> None:
+def evaluate(name: str, length: int) -> None:
     """Two batches of an untrained model, whose memory is that of a trained one."""
     import resource
 
@@ -62,7 +68,7 @@ def evaluate(preset: str, length: int) -> None:
     from headcount.seeds import stream
     from headcount.training.classification import classify
 
-    task, model = build(RunConfig.build("sortedness", preset=preset))
+    task, model = build(RunConfig.build("sortedness", **LOOKED_AT[name]))
     examples = task.stretched(stream(0, "bench"), length, None, 2 * BATCH)  # type: ignore[attr-defined]
     classify(model, task, examples, BATCH)  # type: ignore[arg-type]
     kilobytes = 1 if sys.platform == "darwin" else 1024
