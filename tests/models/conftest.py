@@ -13,9 +13,14 @@ from headcount.models.encoder_decoder import EncoderDecoder
 
 KINDS = [*product(["pre"], ENCODINGS.names()), ("post", "learned"), ("post", "rotary")]
 """No encoding knows where the norms are, so that two stand for all where they come last."""
+QUICK = [("pre", "learned"), ("pre", "rotary"), ("pre", "t5"), ("post", "learned")]
+"""One of each touch; all kinds together take over 5 seconds."""
 
 
-@pytest.fixture(scope="session", params=KINDS, ids="-".join)
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(kind, id="-".join(kind), marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS],
+)
 def model(request: pytest.FixtureRequest) -> EncoderDecoder:
     """Tokens 0 to 9, `+` 10, start 11, padding 12; no weight is left at 0 or 1, where a fault would not show."""
     norm, encoding = request.param

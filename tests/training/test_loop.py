@@ -56,7 +56,16 @@ def test_every_step_and_every_evaluation_is_told(tiny):
     assert heard.losses[25] < heard.losses[1]
 
 
-@pytest.mark.parametrize("changes", [{}, {"dropout": 0.2}, {"averaging": 0.9}, {"hard_share": 0.5}, {"norm": "post"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dropout": 0.2, "averaging": 0.9, "hard_share": 0.5},
+        *(
+            pytest.param(each, marks=pytest.mark.slow)  # together over 5 seconds
+            for each in ({}, {"dropout": 0.2}, {"averaging": 0.9}, {"hard_share": 0.5}, {"norm": "post"})
+        ),
+    ],
+)
 def test_going_on_from_bytes_ends_in_the_same_bytes(tiny, changes):
     config, task, whole = start(tiny, **changes)
     fit(whole, task, config.training, 3)

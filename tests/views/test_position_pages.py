@@ -60,6 +60,7 @@ def test_lines_stand_behind_the_last_trained_position(learned):
     assert "dashed" not in everywhere.get_suptitle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODINGS.names())
 def test_any_encoding_has_a_page_and_words(learned, everything, name):
     shown = as_run(learned, everything, name)
@@ -81,6 +82,7 @@ def test_every_bias_has_its_curve(learned, everything):
     assert [text.get_text() for text in curves.get_legend().get_texts()] == ["head 0", "head 1"]
 
 
+@pytest.mark.slow
 def test_every_encoding_is_named_with_what_it_gives_and_its_number(everything):
     figure = draw_encodings(everything)
     for encoding in everything.encodings:

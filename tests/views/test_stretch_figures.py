@@ -208,9 +208,9 @@ def test_without_long_lengths_there_is_no_table_of_gaps():
 def test_the_reach_of_several_models_names_refusals():
     short = result(cells=tuple(c for c in result().cells if c.length < 64), gives=("window of ±1",))
     shown = text(reach_table({"long": result(), "short": short}, "adjacent"))
-    assert "long (generic)" in shown
-    assert "short (given: window of ±1)" in shown
-    assert "all “sorted”" in shown
+    assert "long" in shown
+    assert "(given: window of ±1)" in shown
+    assert "all sorted" in shown
     assert "refused" in shown
 
 

@@ -31,7 +31,8 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for kind, axes in zip(kinds, panels, strict=True):
         for i, (name, group) in enumerate(_groups(results)):
-            _draw_line(axes, name, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
+            beside = 1.04 ** (i - (_n_groups(results) - 1) / 2)  # equal lines side by side, not on top of each other
+            _draw_line(axes, name, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)], beside)
         for trained in {result.trained for result in results}:
             _frame(axes, trained)
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
@@ -61,10 +62,12 @@ def _n_groups(results: Sequence[Stretch]) -> int:
     return len(_groups(results))
 
 
-def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, colour: str, marker: str) -> None:
+def _draw_line(
+    axes: Axes, name: str, group: Sequence[Stretch], kind: str, colour: str, marker: str, beside: float
+) -> None:
     """The mean over seeds with the range; a single run with its Wilson intervals."""
     cells = [[cell for cell in result.cells if cell.negative == kind] for result in group]
-    lengths = [cell.length for cell in cells[0]]
+    lengths = [beside * cell.length for cell in cells[0]]
     rates = np.array([[100 * cell.accuracy for cell in row] for row in cells])
     if len(group) > 1:
         low, high = rates.min(axis=0), rates.max(axis=0)
@@ -74,8 +77,8 @@ def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, colou
     axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
     label = f"{name}  ({mark(group[0])}{over})"
     axes.plot(lengths, rates.mean(axis=0), color=colour, marker=marker, markersize=4, linewidth=1.3, label=label)
-    constant = [(cell.length, 100 * cell.accuracy) for row in cells for cell in row if cell.constant]
-    axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=11, markeredgewidth=2)
+    constant = [(beside * cell.length, 100 * cell.accuracy) for row in cells for cell in row if cell.constant]
+    axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=9, markeredgewidth=1.6)
 
 
 def draw_dispersion(result: Stretch) -> Figure:
@@ -148,18 +151,22 @@ def _share(share: Share | Cell) -> str:
 
 
 def reach_table(stretches: Mapping[str, Stretch], kind: str) -> Table:
-    """Several models on one kind of negative."""
-    lengths = list(dict.fromkeys(cell.length for each in stretches.values() for cell in each.cells))
-    table = Table("model", *map(str, lengths), title=f"right by length, negatives: {kind}", title_justify="left")
-    for name, each in stretches.items():
-        cells = {cell.length: cell for cell in each.cells if cell.negative == kind}
-        shown = [_short(cells[length]) if length in cells else "refused" for length in lengths]
-        table.add_row(f"{name} ({mark(each)})", *shown)
+    """Several models on one kind of negative, one column each."""
+    names = [f"{name}\n({mark(each)})" for name, each in stretches.items()]
+    table = Table("length", *names, title=f"right by length, negatives: {kind}", title_justify="left")
+    cells = {
+        (name, cell.length): _short(cell)
+        for name, each in stretches.items()
+        for cell in each.cells
+        if cell.negative == kind
+    }
+    for length in sorted({length for _, length in cells}):
+        table.add_row(str(length), *(cells.get((name, length), "refused") for name in stretches))
     return table
 
 
 def _short(cell: Cell) -> str:
-    return f"all “{cell.says}”" if cell.constant else f"{100 * cell.accuracy:.1f} %"
+    return f"all {cell.says}" if cell.constant else f"{100 * cell.accuracy:.1f} %"
 
 
 def _gap_table(result: Stretch, kinds: Sequence[str]) -> Table:
