@@ -17,6 +17,7 @@ from headcount.training import workers
 from headcount.training.evaluation import answer
 
 
+@pytest.mark.slow
 def test_every_sum_is_checked_and_every_error_listed(tiny_run):
     told = []
     certificate = verify(tiny_run, progress=lambda done, total: told.append((done, total)))

@@ -31,6 +31,7 @@ def test_one_example_shows_what_the_model_used(run):
     assert AttentionPatterns.from_json(patterns.to_json()) == patterns
 
 
+@pytest.mark.slow
 def test_the_average_is_the_mean_over_the_test_set(run):
     patterns = average_patterns(run, "test")
     examples = run.task.split("test")

@@ -79,6 +79,7 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert "decoder-cross.png" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_runs_settings_can_be_repeated(tiny, in_tmp, capsys):
     assert main(["train", "addition", *flags(tiny), "--quiet", "-o", "a"]) == 0
     assert main(["train", "addition", "--config", "a/config.json", "--seed", "1", "--quiet", "-o", "b"]) == 0

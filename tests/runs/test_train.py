@@ -110,6 +110,7 @@ def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_pat
     ],
     ids=["plain", "random", "fixed"],
 )
+@pytest.mark.slow
 def test_a_classifier_resumes_after_a_crash_to_the_same_bytes(tiny_sorting, tmp_path, monkeypatch, changes):
     monkeypatch.setattr(loop, "MOSTLY_RIGHT", 0.0)
     config = RunConfig.build("sortedness", **tiny_sorting | changes)

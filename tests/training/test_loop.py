@@ -80,6 +80,7 @@ def test_going_on_from_bytes_ends_in_the_same_bytes(tiny, changes):
     assert pack(second, {}) == pack(whole, {})
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_repeat(tiny):
     runs = []
     for seed in (1, 1, 2):
@@ -126,6 +127,7 @@ def test_the_average_is_the_running_average(tiny):
     assert any(not torch.equal(own[name], expected[name]) for name in own)
 
 
+@pytest.mark.slow
 def test_hard_examples_are_training_examples(tiny):
     config, task, state = start(tiny, hard_share=0.5, steps=20, eval_every=2)
     fit(state, task, config.training, 0)
