@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.extrapolation import NeighbourMass, Stretch, label_of, stretch
+from headcount.analysis.dispersion import NeighbourMass
+from headcount.analysis.extrapolation import Stretch, label_of, stretch
 from headcount.errors import InputError
 from headcount.models import sight
 from headcount.models.classifier import Classifier

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headcount.analysis.extrapolation import Cell, Look, Stretch
+from headcount.analysis.dispersion import Look
+from headcount.analysis.extrapolation import Cell, Stretch
 from headcount.statistics import Share
 from headcount.training.classification import evaluate
 from headcount.views.accuracy import accuracy_rows, answers_note, draw_accuracy

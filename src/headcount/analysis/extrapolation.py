@@ -13,20 +13,15 @@ right class, against length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-import torch
-from jaxtyping import Int
-from numpy.typing import NDArray
-from torch import Tensor
 
+from headcount.analysis.dispersion import Look, look
 from headcount.errors import InputError
-from headcount.heads import HeadSite
-from headcount.models.attention import Weights
 from headcount.models.classifier import Classifier
 from headcount.results import Result
 from headcount.runs.folder import digest
@@ -35,7 +30,7 @@ from headcount.seeds import stream
 from headcount.statistics import Share
 from headcount.tasks.base import ClassTask, Examples
 from headcount.training.classification import Answers, classify, constant_answer, rows_at_once
-from headcount.training.evaluation import evaluating, on_device
+from headcount.training.evaluation import evaluating
 from headcount.training.workers import workers
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -45,8 +40,6 @@ LONGEST = 2**20
 """Longer sequences would not fit into memory."""
 MOST_WORKERS = 4
 """Each takes up to 0.7 GiB at 4,096."""
-LOOKED_AT = 4
-"""Examples per length whose attention is read."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +62,6 @@ class Cell:
     """How often each class was said."""
     margin: tuple[float, ...]
     """Mean lead of the right class, in logits, of each class; negative where it is mostly wrong."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """One head at one length: the mean share of its attention on the token itself, on its neighbours, on its equals.
-
-    In a sorted sequence the equals of a token, itself among them, are the largest numbers up to there.
-    """
-
-    length: int
-    head: str
-    left: float
-    itself: float
-    right: float
-    alike: float
 
 
 @dataclass(frozen=True)
@@ -154,7 +132,7 @@ def stretch(
         classes=task.classes,
         cells=tuple(cells),
         same_gaps=tuple(cut),
-        looks=tuple(look for length in lengths for look in _look(model, task, length)),
+        looks=tuple(each for length in lengths for each in look(model, task, length)),
         recipe=digest(replace(run.config, seed=0).to_json().encode()),
         impossible=tuple(length for length in asked if length not in lengths),
     )
@@ -255,46 +233,3 @@ def _cell(task: ClassTask, length: int, kind: str, right: Answers, wrong: Answer
         answers=tuple(Share.count(both.said == i) for i in range(len(task.classes))),
         margin=tuple(float(part.margins.mean()) for part in (wrong, right)),
     )
-
-
-class NeighbourMass:
-    """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours and equals."""
-
-    def __init__(self) -> None:
-        self._tokens = torch.empty(0)
-        self._done: dict[HeadSite, int] = {}
-        self.sums: dict[HeadSite, list[NDArray[np.float64]]] = {}
-
-    def begin(self, tokens: Int[Tensor, " length"]) -> None:
-        """A new example: its first query comes next."""
-        self._tokens = tokens
-        self._done.clear()
-
-    def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Add the next queries: for each head, the sums over queries of (left, itself, right, alike)."""
-        first = self._done.get(site, 0)
-        self._done[site] = last = first + weights.shape[2]
-        near = [
-            weights.diagonal(offset=first - keys.start + step, dim1=2, dim2=3).sum(dim=(0, 2)) for step in (-1, 0, 1)
-        ]
-        same = self._tokens[first:last, None] == self._tokens[None, keys]
-        sums = torch.stack([*near, (weights * same).sum(dim=(0, 2, 3))], dim=1)
-        self.sums.setdefault(site, []).append(sums.cpu().double().numpy())
-
-    def looks(self, length: int, n: int) -> Iterator[Look]:
-        """Means over all queries."""
-        for site, parts in self.sums.items():
-            per_query = np.sum(parts, axis=0) / (n * length)
-            for i, shares in enumerate(per_query.tolist()):
-                yield Look(length, str(site.head(i)), *shares)
-
-
-def _look(model: Classifier, task: ClassTask, length: int) -> Iterator[Look]:
-    examples = task.stretched(stream(0, "stretch looks", length), length, None, LOOKED_AT)
-    mass = NeighbourMass()
-    with evaluating(model) as device:
-        for row in task.encode(examples).source:
-            (tokens,) = on_device(device, row[None])
-            mass.begin(tokens[0])
-            model(tokens, weights=mass)
-    yield from mass.looks(length, len(examples))

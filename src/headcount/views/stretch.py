@@ -13,7 +13,8 @@ from rich.table import Table
 from headcount.views.style import GREY, PALETTE
 
 if TYPE_CHECKING:
-    from headcount.analysis.extrapolation import Cell, Look, Stretch
+    from headcount.analysis.dispersion import Look
+    from headcount.analysis.extrapolation import Cell, Stretch
     from headcount.statistics import Share
 
 MARKERS = "osD^vP*Xhd"
