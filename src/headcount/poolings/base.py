@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from jaxtyping import Bool, Float
@@ -12,7 +13,7 @@ Tokens = Bool[Tensor, "batch length"]
 Pooled = Float[Tensor, "batch d_pooled"]
 
 
-class Pooling(nn.Module):
+class Pooling(nn.Module, ABC):
     """Built with the width of the sequence; `d_pooled` is the width of what it makes."""
 
     symmetric: ClassVar[bool] = True
@@ -24,9 +25,9 @@ class Pooling(nn.Module):
         super().__init__()
         self.d_pooled = d_model
 
+    @abstractmethod
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """One vector for each sequence, whatever stands where `is_token` is false."""
-        raise NotImplementedError
 
 
 def hide(x: Float[Tensor, "batch length d"], is_token: Tokens, value: float) -> Float[Tensor, "batch length d"]:
