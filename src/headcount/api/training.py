@@ -1,0 +1,84 @@
+"""Train, evaluate, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive import verify as check_every_example
+from headcount.api._run import AnyRun, loaded
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder, read_config
+from headcount.runs.run import Run, locate
+from headcount.runs.train import train_run
+from headcount.training.classification import Classification
+from headcount.training.evaluation import Evaluation
+from headcount.training.learners import EVALUATIONS
+from headcount.views.accuracy import draw_accuracy
+from headcount.views.curves import draw_curves
+from headcount.views.progress import TrainingProgress, announcer, counting
+from headcount.views.style import png
+
+
+def train(
+    task: str = "addition",
+    *,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    preset: str | Sequence[str] = (),
+    config: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    **settings: Any,
+) -> Run:
+    """Train a model, evaluate it on its test set and draw its curves.
+
+    `settings` are those of `headcount train --help` (`n_heads=2`); `config` begins from the folder or file of
+    another run instead of the defaults. The default folder is `runs/TASK-SEED`.
+    """
+    base = _settings_of(config) if config else None
+    wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
+    path = Path(out) if out else Path("runs") / f"{task}-{wanted.seed}"
+    say = announcer(quiet)
+    if resume and RunFolder(path).holds_a_run:
+        # What was not asked for now stays as it was asked for then.
+        base = base or RunFolder(path).read_config()
+        wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
+        say(f"{path} is finished already" if RunFolder(path).is_finished else f"going on with {path}")
+    elif resume:
+        say(f"nothing to resume in {path}: starting anew")
+    with TrainingProgress(wanted.training.steps, wanted.training.batch_size, quiet=quiet) as progress:
+        run = train_run(wanted, path, resume=resume, listeners=[progress])
+    run.output.write_figure("curves.png", png(draw_curves(run.folder.read_log(), f"Training of {run.name}")))
+    evaluate(run)
+    return run
+
+
+def evaluate(run: AnyRun, split: str = "test") -> Evaluation | Classification:
+    """How good a model is on a held-out set: both ways and by digit, or by class and by length."""
+    run = loaded(run)
+    evaluation = run.evaluate(split)
+    run.output.write_result(f"evaluation-{split}", evaluation)
+    run.output.write_figure(f"accuracy-{split}.png", png(draw_accuracy(evaluation, f"{run.name} on its {split} set")))
+    return evaluation
+
+
+def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
+    """What `evaluate` found."""
+    return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.asks_for])
+
+
+def verify(run: AnyRun, *, quiet: bool = False) -> Certificate:
+    """Check every example there is."""
+    run = loaded(run)
+    run.output.require_writable()
+    with counting("checking", quiet=quiet) as progress:
+        certificate = check_every_example(run, progress=progress)
+    run.output.write_result("certificate", certificate)
+    return certificate
+
+
+def _settings_of(config: str | Path) -> RunConfig:
+    return read_config(Path(config)) if Path(config).is_file() else locate(config).read_config()
