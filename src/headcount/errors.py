@@ -7,6 +7,7 @@
     │   └── CheckpointError     a saved state that is damaged or belongs to another run
     ├── Interrupted             asked to stop; everything is saved
     └── CheckFailed             a check that was asked for did not hold
+        └── InstrumentError     an intervention that did not reach the model
 
 The command line prints the message without a traceback and exits with the error's `exit_code`: 1 for a failed check,
 130 when interrupted, 2 for the rest.
@@ -72,3 +73,7 @@ class CheckFailed(HeadcountError):
     """A check that was asked for did not hold."""
 
     exit_code = 1
+
+
+class InstrumentError(CheckFailed):
+    """An intervention that did not reach what it was to act on: never a plausible zero."""

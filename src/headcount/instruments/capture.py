@@ -1,0 +1,101 @@
+"""Read what heads say: z, each head's contribution to the residual stream, and attention weights."""
+
+from __future__ import annotations
+
+import inspect
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from headcount.errors import InputError, InstrumentError
+from headcount.heads import HeadSite
+from headcount.instruments.gates import split_input
+from headcount.instruments.sites import Site, Sites
+from headcount.models.weights import KeptWeights
+
+
+class Capture:
+    """Keeps the input and the output of every output projection of the pass made inside the context."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._z: dict[HeadSite, list[Tensor]] = {}
+        self._outputs: dict[HeadSite, list[Tensor]] = {}
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        for name, site in self._sites.items():
+            self._handles.append(site.projection.register_forward_hook(self._hook(name)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _hook(self, name: HeadSite) -> Any:
+        def keep(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            self._z.setdefault(name, []).append(split_input(name, args)[0])
+            self._outputs.setdefault(name, []).append(output)
+
+        return keep
+
+    def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
+        """What each head found."""
+        return self._only(self._z, site).unflatten(-1, (len(self._sites[site].heads), -1))
+
+    def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:
+        """What the block adds to the residual stream."""
+        return self._only(self._outputs, site)
+
+    def contributions(self, site: HeadSite) -> Float[Tensor, "row query head d_model"]:
+        """What each head adds to the residual stream; with the bias they make up the block's output."""
+        return contributions(self._sites[site], self.z(site))
+
+    def bias(self, site: HeadSite) -> Float[Tensor, " d_model"]:
+        """What the block adds when all its heads are silent."""
+        return bias(self._sites[site], self.z(site))
+
+    def _only(self, kept: dict[HeadSite, list[Tensor]], site: HeadSite) -> Tensor:
+        calls = kept.get(site, [])
+        if len(calls) != 1:
+            raise InstrumentError(
+                f"{site} was passed {len(calls)} times, not once",
+                "make exactly one forward pass inside the context" if calls else "the model never called it",
+            )
+        return calls[0]
+
+
+def contributions(site: Site, z: Float[Tensor, "row query head d_head"]) -> Float[Tensor, "row query head d_model"]:
+    """Through the projection itself, head by head: whatever the layout of its weights, it is linear."""
+    silent = bias(site, z)
+    alone = []
+    for i in range(z.shape[-2]):
+        only = torch.zeros_like(z)
+        only[..., i, :] = z[..., i, :]
+        alone.append(site.projection.forward(only.flatten(start_dim=-2)) - silent)
+    return torch.stack(alone, dim=-2)
+
+
+def bias(site: Site, z: Float[Tensor, "row query head d_head"]) -> Float[Tensor, " d_model"]:
+    """The projection of nothing."""
+    nothing = z.new_zeros(1, z.shape[-2] * z.shape[-1])
+    silent: Tensor = site.projection.forward(nothing)[0]  # not by a call, which would set off hooks again
+    return silent
+
+
+def attention_weights(model: nn.Module, *inputs: Tensor) -> KeptWeights:
+    """Every site's attention weights [row, head, query, key], from a model that shows them to a `weights` reader."""
+    if "weights" not in inspect.signature(model.forward).parameters:
+        raise InputError(
+            f"{type(model).__name__} does not show its attention weights", "its forward takes no reader `weights`"
+        )
+    weights = KeptWeights()
+    model(*inputs, weights=weights)
+    return weights

@@ -1,0 +1,142 @@
+"""Silence, scale or replace heads while a model runs: z' = g z + (1 - g) r.
+
+    with Gates(sites, silenced(sites, [HeadId.parse("E0H1")])):
+        model(source, fed)                       # without that head
+
+A gate g is per row and head, so that many experiments ride in one batch; a replacement r (0 unless given) is per row
+and position. A gate that is open for all rows leaves no hook at all, so open gates change no bit. Contexts nest, and
+leave the model as it was, whatever happens inside.
+
+An intervention that did nothing is an error: gates that no forward pass came through raise when the context is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from headcount.errors import InputError, InstrumentError
+from headcount.heads import HeadId, HeadSite
+from headcount.instruments.sites import Site, Sites
+
+Gate = Float[Tensor, "#row head"]
+Stand = Float[Tensor, "#row #query head d_head"]
+"""What stands in for heads."""
+
+
+def silenced(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
+    """Gates that are shut for these heads, in every row."""
+    gates = {}
+    for site, places in sites.by_site(heads).items():
+        gates[site] = torch.ones(1, len(sites[site].heads))
+        gates[site][:, list(places)] = 0.0
+    return gates
+
+
+class Gates:
+    """Gates at some sites, for as long as the context lasts."""
+
+    def __init__(
+        self,
+        sites: Sites,
+        gates: Mapping[HeadSite, Gate],
+        replacements: Mapping[HeadSite, Stand] | None = None,
+        *,
+        growing: bool = False,
+    ) -> None:
+        """With `growing`, passes may see only the first positions of a replacement, as decoding without a cache does.
+
+        (A decoder with a cache sees one position at a time and would get the first one's replacement at each.)
+        """
+        self._sites, self._gates, self._replacements = sites, dict(gates), dict(replacements or {})
+        self._growing = growing
+        self.calls: Counter[HeadSite] = Counter()
+        """How often each gated site was passed."""
+        self._handles: list[RemovableHandle] = []
+        for name, gate in self._gates.items():
+            _check(name, sites, gate)
+        if unknown := set(self._replacements) - set(self._gates):
+            raise InputError(f"a replacement for {sorted(map(str, unknown))[0]}, but no gate", "shut a gate there")
+
+    def __enter__(self) -> Self:
+        for name, gate in self._gates.items():
+            if gate.requires_grad or not bool((gate == 1).all()):
+                projection = self._sites[name].projection
+                hook = self._hook(name, self._sites[name], gate)
+                self._handles.append(projection.register_forward_pre_hook(hook, with_kwargs=True))
+            else:
+                self.calls[name] = 0  # open: nothing to do, and nothing to prove
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        acting = len(self._handles)
+        self._handles.clear()
+        missed = [name for name in self._gates if name not in self.calls]
+        if kind is None and acting and missed:
+            raise InstrumentError(
+                f"the gates at {', '.join(map(str, missed))} were never reached: nothing was silenced there",
+                "the model does not call that output projection (a fused path, or a module that is not in use), or no "
+                "forward pass was made",
+            )
+
+    def _hook(self, name: HeadSite, site: Site, gate: Gate) -> Any:
+        def act(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            self.calls[name] += 1
+            z, rest = split_input(name, args)
+            return (gated(name, z, gate, self._replacement(name, z)), *rest), kwargs
+
+        return act
+
+    def _replacement(self, name: HeadSite, z: Tensor) -> Tensor | None:
+        stand = self._replacements.get(name)
+        if stand is not None and self._growing:
+            stand = stand[:, : z.shape[1]]
+        return stand
+
+
+def split_input(name: HeadSite, args: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    """The z that a projection was called with, and whatever else."""
+    if not args or not isinstance(args[0], Tensor):
+        raise InstrumentError(
+            f"the output projection of {name} was not called with a tensor", "its input cannot be gated"
+        )
+    return args[0], args[1:]
+
+
+def gated(name: HeadSite, z: Tensor, gate: Gate, stand: Stand | None) -> Tensor:
+    """g z + (1 - g) r; an open gate hands z on bit for bit."""
+    n_heads = gate.shape[1]
+    if z.shape[-1] % n_heads or z.dim() < 2:
+        raise InstrumentError(f"z at {name} has shape {tuple(z.shape)}, which {n_heads} heads cannot share")
+    rows = (len(z), len(gate))
+    if rows[0] != rows[1] and 1 not in rows:
+        raise InstrumentError(
+            f"{rows[1]} rows of gates at {name}, but the pass has {rows[0]} rows", "give one row per example, or one"
+        )
+    z_BQHE = z.unflatten(-1, (n_heads, -1))
+    g = gate.to(z)[(slice(None), *[None] * (z.dim() - 2), slice(None), None)]
+    if stand is None:
+        return (z_BQHE * g).flatten(start_dim=-2)
+    mixed = z_BQHE * g + (1 - g) * stand.to(z)
+    return torch.where(g == 1, z_BQHE, mixed).flatten(start_dim=-2)  # 1 z + 0 r would turn -0 into 0
+
+
+def _check(name: HeadSite, sites: Sites, gate: Gate) -> None:
+    if name not in sites:
+        raise InputError(f"no attention site {str(name)!r} in this model", f"it has: {', '.join(map(str, sites))}")
+    n_heads = len(sites[name].heads)
+    if gate.dim() != 2 or gate.shape[1] != n_heads:
+        raise InputError(
+            f"gates at {name} have shape {tuple(gate.shape)}", f"give [rows or 1, {n_heads}]: a column for each head"
+        )

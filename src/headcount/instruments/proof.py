@@ -1,0 +1,94 @@
+"""Show that the instrument acts on a model, before anything is concluded from it.
+
+At every site, on a few rows:
+
+    the heads' contributions and the bias add up to the block's output   (z is the heads side by side, nothing else)
+    all gates shut leave the bias alone                                  (nothing passes around the projection's input)
+    noise in place of z changes what the model says                      (the block's output is used at all)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.errors import InstrumentError
+from headcount.heads import HeadSite
+from headcount.instruments.capture import Capture
+from headcount.instruments.gates import Gates
+from headcount.instruments.running import at_rest
+from headcount.instruments.sites import Sites
+
+TOLERANCE = 1e-4
+"""Largest difference between two ways to compute the same in single precision, as a share of the largest value."""
+ROWS = 4
+
+
+@dataclass(frozen=True)
+class SiteProof:
+    """What was found at one site."""
+
+    site: str
+    sum_error: float
+    """Block output against contributions plus bias, as a share of the largest value."""
+    shut_error: float
+    """Block output with all gates shut against the bias, likewise."""
+    moved: float
+    """How much noise in place of z changes the model's output."""
+
+
+def prove(model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> tuple[SiteProof, ...]:
+    """Proof for every site, or an error that says which one failed and how."""
+    few = [each[:ROWS] for each in inputs]
+    with at_rest(model), torch.no_grad():
+        with Capture(sites) as clean:
+            said = first_tensor(model(*few))
+        return tuple(_prove(model, sites, name, few, clean, said) for name in sites)
+
+
+def _prove(
+    model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], clean: Capture, said: Tensor
+) -> SiteProof:
+    output, bias = clean.output(name), clean.bias(name)
+    sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
+    shut = {name: torch.zeros(1, len(sites[name].heads))}
+    with Gates(sites, shut), Capture(sites) as silent:
+        model(*inputs)
+    shut_error = difference(silent.output(name), bias.expand_as(output))
+    noise = _noise(clean.z(name))
+    with Gates(sites, shut, {name: noise}):
+        moved = float((first_tensor(model(*inputs)) - said).abs().max())
+    faults = [
+        (sum_error > TOLERANCE, f"its heads' contributions miss its output by {sum_error:.1e} of the largest value"),
+        (shut_error > TOLERANCE, f"with all heads silent it still adds more than its bias (by {shut_error:.1e})"),
+        (not moved > 0, "noise in place of its heads changes nothing that the model says"),
+    ]
+    for failed, why in faults:
+        if failed:
+            raise InstrumentError(
+                f"the instrument does not act at {name}: {why}", "so silencing heads there would prove nothing"
+            )
+    return SiteProof(str(name), sum_error, shut_error, moved)
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference, as a share of the largest value."""
+    largest = max(float(one.abs().max()), float(other.abs().max()), torch.finfo(one.dtype).tiny)
+    return float((one - other).abs().max()) / largest
+
+
+def first_tensor(output: Any) -> Tensor:
+    """What a model says: its output, or the first tensor in it."""
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if isinstance(output, dict) else output
+    return next(part for part in parts if isinstance(part, Tensor))
+
+
+def _noise(z: Tensor) -> Tensor:
+    made = torch.randn(z.shape, generator=torch.Generator().manual_seed(0))
+    return made.to(z) * z.std().clamp(min=1.0)
