@@ -44,8 +44,8 @@ class _Call:
     """One call of one module."""
 
     module: nn.Module
-    inside: list[nn.Module] = field(default_factory=list)
-    """Modules that were called meanwhile, as often as they were."""
+    inside: list[_Call] = field(default_factory=list)
+    """Calls that were made meanwhile."""
     inputs: tuple[Tensor, ...] = ()
     """What a plain layer was given."""
     output: Any = None
@@ -57,6 +57,10 @@ class _Call:
     def is_intact(self) -> bool:
         found = tensors_in((self.inputs, self.output))
         return found is not None and tuple(tensor._version for tensor in found) == self.versions
+
+    def forget(self) -> None:
+        """Keep no tensors: whoever made this call hands back its own."""
+        self.inputs, self.output, self.versions = (), None, (-1,)
 
 
 @dataclass(eq=False)
@@ -72,9 +76,7 @@ class _Passage:
 class Recording:
     """A pass of `model` over `inputs` with the heads of `base` silent; make it inside `torch.no_grad()`."""
 
-    def __init__(
-        self, model: nn.Module, sites: Sites, inputs: Sequence[Tensor], base: Collection[HeadId] = ()
-    ) -> None:
+    def __init__(self, model: nn.Module, sites: Sites, inputs: Sequence[Tensor], base: Collection[HeadId] = ()) -> None:
         self.model, self.sites, self.inputs, self.base = model, sites, tuple(inputs), tuple(base)
         self.n_rows = len(inputs[0])
         self._calls: dict[nn.Module, list[_Call]] = {}
@@ -104,9 +106,9 @@ class Recording:
         n_over = 0
 
         def before(module: nn.Module, args: Any) -> None:
-            for caller in open_calls:
-                caller.inside.append(module)
             call = _Call(module)
+            for caller in open_calls:
+                caller.inside.append(call)
             open_calls.append(call)
             self._calls.setdefault(module, []).append(call)
 
@@ -119,7 +121,10 @@ class Recording:
             n_over += 1
             if module in names:
                 self._pass(names[module], call, split_input(names[module], args)[0])
-            elif open_calls:
+            elif not any(inner.module in names for inner in call.inside):
+                for inner in call.inside:
+                    inner.forget()
+            else:
                 self._carry(call)
 
         with ExitStack() as hooks:
@@ -146,8 +151,7 @@ class Recording:
     def _carry(self, call: _Call) -> None:
         """Whoever encloses a carrier and returns its very tensor carries it too."""
         for passage in self.passages.values():
-            inner = passage.carrier
-            if inner.module in call.inside and contains(call.output, passage.call.output):
+            if passage.carrier in call.inside and contains(call.output, passage.call.output):
                 passage.carrier = call
 
     # --- run again ----------------------------------------------------------------------------------------------
@@ -216,9 +220,7 @@ def _standing_in(
 class _Players:
     """The stand-ins of one run."""
 
-    def __init__(
-        self, calls: Mapping[nn.Module, Sequence[_Call]], passage: _Passage, z: Tensor, rows: Rows
-    ) -> None:
+    def __init__(self, calls: Mapping[nn.Module, Sequence[_Call]], passage: _Passage, z: Tensor, rows: Rows) -> None:
         self.calls, self.passage, self.z, self.rows = calls, passage, z, rows
         self.n_called: dict[nn.Module, int] = dict.fromkeys(calls, 0)
         self.projection = passage.call.module.forward  # before anyone stands in for it
@@ -246,8 +248,8 @@ class _Players:
 
     def _skip(self, call: _Call) -> None:
         """What this call would have called is not called now."""
-        for module in call.inside:
-            self.n_called[module] += 1
+        for inner in call.inside:
+            self.n_called[inner.module] += 1
 
     def _unchanged(self, call: _Call, args: Any, kwargs: Any) -> bool:
         """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""

@@ -18,9 +18,7 @@ BATCH = 512
 """Rows in one forward pass."""
 
 
-def sweep(
-    recording: Recording, changes: Sequence[Change], *, batch_size: int = BATCH
-) -> Iterator[tuple[int, Tensor]]:
+def sweep(recording: Recording, changes: Sequence[Change], *, batch_size: int = BATCH) -> Iterator[tuple[int, Tensor]]:
     """What the model says with each change, and which change it is; grouped by where passes begin to differ."""
     groups: dict[HeadSite, list[int]] = {}
     for i, change in enumerate(changes):
@@ -56,5 +54,3 @@ def check(recording: Recording, changes: Sequence[Change]) -> float:
             )
         worst = max(worst, found)
     return worst
-
-

@@ -1,0 +1,169 @@
+"""Which heads count? Silence each alone, and compare answers on the same examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.analysis.bands import band_of, needed
+from headcount.analysis.breakage import Breakage
+from headcount.analysis.importance import Agreement, Importance, agreements, importances
+from headcount.analysis.redecoding import Redecoder
+from headcount.analysis.subjects import Metric, Subject
+from headcount.analysis.trials import Outcome, Progress, Trial, run_trials
+from headcount.instruments.kinds import KINDS
+from headcount.instruments.proof import SiteProof, prove
+from headcount.instruments.sweep import BATCH
+from headcount.results import Result
+from headcount.seeds import stream
+from headcount.statistics import Paired, holm, paired_differences, paired_hits
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One head silenced in one way."""
+
+    head: str
+    short: str
+    kind: str
+    metric: str
+    clean: float
+    """The score with all heads."""
+    silenced: float
+    """The score without this one."""
+    drop: float
+    """clean - silenced: a share of 1 for hits, else in the metric's own unit; negative if it got better."""
+    low: float
+    high: float
+    """95 % interval of the drop."""
+    p: float
+    """Exact McNemar (hits) or sign flips (else), corrected over heads (Holm)."""
+    band: str | None
+    """critical, important, redundant or undecided; None for a metric without points."""
+    needed: int | None
+    """Examples that would decide an undecided head."""
+    worse: int
+    better: int
+    """Examples that scored worse and better than before."""
+    length: int | None = None
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One set of examples that all heads were tried on."""
+
+    length: int | None
+    data: str
+    n: int
+    clean: float
+    difference: float
+    """Largest difference between passes begun late and whole ones, as a share of the largest value."""
+    decoded: int
+    """Answers that were also decoded for real, with the same verdict on each."""
+    importances: tuple[Importance, ...]
+    agreements: tuple[Agreement, ...]
+    breakages: tuple[Breakage, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ablation(Result):
+    """Every head of a model, silenced alone."""
+
+    run: str
+    model: str
+    """The digest of the weights."""
+    metric: str
+    unit: str
+    is_share: bool
+    kinds: tuple[str, ...]
+    heads: tuple[Effect, ...]
+    conditions: tuple[Condition, ...]
+    proof: tuple[SiteProof, ...]
+    """That the instrument acts, site by site."""
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """All heads on one set of examples."""
+
+    effects: tuple[Effect, ...]
+    condition: Condition
+
+
+def ablate(
+    subject: Subject,
+    kinds: Sequence[str] = ("zero", "mean", "resample"),
+    *,
+    length: int | None = None,
+    examples: bool = False,
+    batch_size: int = BATCH,
+    progress: Progress | None = None,
+) -> Ablated:
+    """Silence every head alone, in every way, all in one job; with `examples`, say what broke."""
+    for kind in kinds:
+        KINDS.get(kind)
+    trials = [Trial((head,), kind) for kind in dict.fromkeys(kinds) for head in subject.sites.heads]
+    redecoder = Redecoder(subject, trials, explain=examples)
+    found = run_trials(subject, trials, batch_size=batch_size, progress=progress, look=redecoder)
+    effects = [each for kind in kinds for each in _effects(subject, trials, kind, found, length)]
+    gradients = importances(subject)
+    return Ablated(
+        tuple(effects),
+        Condition(
+            length=length,
+            data=subject.data,
+            n=subject.n,
+            clean=float(found.clean.mean()),
+            difference=found.difference,
+            decoded=redecoder.decoded,
+            importances=gradients,
+            agreements=agreements(gradients, effects, kinds),
+            breakages=redecoder.breakages(),
+        ),
+    )
+
+
+def proof_of(subject: Subject) -> tuple[SiteProof, ...]:
+    """That the instrument acts on this model."""
+    return prove(subject.model, subject.sites, subject.blocks[0].inputs)
+
+
+def compare(metric: Metric, clean: NDArray[np.float64], silenced: NDArray[np.float64], name: str) -> Paired:
+    """What was lost, example by example; `name` is that of the random stream."""
+    rng = stream(0, f"compare {name}")
+    if metric.is_share:
+        return paired_hits(clean > 0.5, silenced > 0.5, rng)
+    return paired_differences(clean - silenced, rng)
+
+
+def _effects(subject: Subject, trials: Sequence[Trial], kind: str, found: Outcome, length: int | None) -> list[Effect]:
+    """One kind: a family of tests."""
+    metric, clean = subject.metric, found.clean
+    mine = [(trial.heads[0], scores) for trial, scores in zip(trials, found.scores, strict=True) if trial.kind == kind]
+    drops = [compare(metric, clean, scores, f"{kind} {head}") for head, scores in mine]
+    effects = []
+    for (head, scores), drop, p in zip(mine, drops, holm([drop.p for drop in drops]), strict=True):
+        band = band_of(drop) if metric.is_share else None
+        effects.append(
+            Effect(
+                head=str(head),
+                short=head.short,
+                kind=kind,
+                metric=metric.name,
+                clean=float(clean.mean()),
+                silenced=float(scores.mean()),
+                drop=drop.mean,
+                low=drop.low,
+                high=drop.high,
+                p=p,
+                band=band,
+                needed=needed(drop, subject.n) if band == "undecided" else None,
+                worse=int((scores < clean).sum()),
+                better=int((scores > clean).sum()),
+                length=length,
+            )
+        )
+    return effects

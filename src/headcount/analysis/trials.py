@@ -1,0 +1,141 @@
+"""What a model scores, example by example, without some of its heads: many trials in one job.
+
+The instrument is proven on the model first; then each block of examples is recorded once, and all trials are run from
+where they begin to differ (instruments/sweep.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.analysis.subjects import Block, Subject
+from headcount.errors import InputError
+from headcount.heads import HeadId, HeadSite
+from headcount.instruments.kinds import KINDS
+from headcount.instruments.kinds.base import Kind, Material
+from headcount.instruments.proof import first_tensor, prove
+from headcount.instruments.recording import Change, Recording
+from headcount.instruments.running import at_rest
+from headcount.instruments.sweep import BATCH, check, sweep
+from headcount.seeds import stream
+
+Means = Mapping[HeadSite, Tensor]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Heads that are silent together, and what stands in for them."""
+
+    heads: tuple[HeadId, ...]
+    kind: str = "zero"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One block, as it was tried: for whoever wants to look closer."""
+
+    block: Block
+    recording: Recording
+    changes: Sequence[Change]
+    clean: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    """[trial, row]."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Scores of every example."""
+
+    clean: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    """[trial, example]."""
+    difference: float
+    """Largest difference between a pass begun late and a whole one, as a share of the largest value."""
+
+
+def run_trials(
+    subject: Subject,
+    trials: Sequence[Trial],
+    *,
+    base: Sequence[HeadId] = (),
+    batch_size: int = BATCH,
+    progress: Progress | None = None,
+    look: Callable[[Tried], None] | None = None,
+) -> Outcome:
+    """Score every trial on every example, the heads of `base` being silent throughout."""
+    kinds = {trial.kind: KINDS.get(trial.kind) for trial in trials}
+    clean, scores = np.empty(subject.n), np.empty((len(trials), subject.n))
+    difference = 0.0
+    prove(subject.model, subject.sites, subject.blocks[0].inputs)
+    with at_rest(subject.model), torch.no_grad():
+        means = _means(subject, base) if any(kind.needs_mean for kind in kinds.values()) else {}
+        for i, block in enumerate(subject.blocks):
+            recording = Recording(subject.model, subject.sites, block.inputs, base)
+            changes = _changes(recording, trials, kinds, means, i)
+            clean[block.rows] = _numbers(block, first_tensor(recording.output))
+            if i == 0 and trials:
+                difference = check(recording, changes)
+            for j, output in sweep(recording, changes, batch_size=batch_size):
+                scores[j, block.rows] = _numbers(block, output)
+            if look:
+                look(Tried(block, recording, changes, clean[block.rows], scores[:, block.rows]))
+            if progress:
+                progress(i + 1, len(subject.blocks))
+    return Outcome(clean, scores, difference)
+
+
+def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:
+    score = block.score(output)
+    if score.shape != (len(block.rows),):
+        raise InputError(
+            f"the metric gave a score of shape {tuple(score.shape)} for {len(block.rows)} examples",
+            "it should give one number per example: metric(output, rows) -> [row]",
+        )
+    return score.double().cpu().numpy()
+
+
+def _means(subject: Subject, base: Sequence[HeadId]) -> Means:
+    """What heads find on average, position by position; each position over the examples that have it."""
+    sums: dict[HeadSite, list[tuple[Tensor, int]]] = {}
+    for block in subject.blocks:
+        recording = Recording(subject.model, subject.sites, block.inputs, base)
+        for site in subject.sites:
+            sums.setdefault(site, []).append((recording.z(site).double().sum(dim=0), len(block.rows)))
+    return {site: _weighted(parts) for site, parts in sums.items()}
+
+
+def _weighted(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
+    longest = max((total for total, _ in parts), key=len)
+    sums, counts = torch.zeros_like(longest), longest.new_zeros(len(longest), 1, 1)
+    for total, n in parts:
+        sums[: len(total)] += total
+        counts[: len(total)] += n
+    return sums / counts
+
+
+def _changes(
+    recording: Recording, trials: Sequence[Trial], kinds: Mapping[str, Kind], means: Means, block: int
+) -> list[Change]:
+    n = recording.n_rows
+    if n < 2 and any(kind.needs_others for kind in kinds.values()):
+        raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
+    order = stream(0, "resample", block).permutation(n)
+    others = np.empty_like(order)
+    others[order] = np.roll(order, 1)  # a ring: nobody is their own other
+    stands: dict[tuple[str, HeadSite], Tensor | None] = {}
+    changes = []
+    for trial in trials:
+        for site in recording.sites.by_site(trial.heads):
+            if (trial.kind, site) not in stands:
+                material = Material(recording.z(site), means.get(site), torch.from_numpy(others))
+                stands[trial.kind, site] = kinds[trial.kind].stand_in(material)
+        found = {site: stands[trial.kind, site] for site in recording.sites.by_site(trial.heads)}
+        changes.append(Change(trial.heads, {site: stand for site, stand in found.items() if stand is not None}))
+    return changes
