@@ -115,7 +115,7 @@ def split_input(name: HeadSite, args: tuple[Any, ...]) -> tuple[Tensor, tuple[An
 
 
 def gated(name: HeadSite, z: Tensor, gate: Gate, stand: Stand | None) -> Tensor:
-    """g z + (1 - g) r; an open gate hands z on bit for bit."""
+    """The mixture g z + (1 - g) r; an open gate hands z on bit for bit."""
     n_heads = gate.shape[1]
     if z.shape[-1] % n_heads or z.dim() < 2:
         raise InstrumentError(f"z at {name} has shape {tuple(z.shape)}, which {n_heads} heads cannot share")

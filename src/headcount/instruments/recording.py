@@ -167,7 +167,7 @@ class Recording:
         (site,) = first
         rows = self._rows.setdefault(len(changes), Rows(self.n_rows, len(changes)))
         gates, stands = self._gates(changes), self._stands(changes, rows)
-        later = [name for name in gates if name != site]
+        later = [name for name in self.order[self.order.index(site) + 1 :] if name in gates]
         passage = self.passages[site]
         z = gated(site, rows.repeat(passage.z), gates[site], stands.get(site))
         after = Gates(
