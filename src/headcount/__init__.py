@@ -12,14 +12,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headcount.api import evaluate, show_heads, show_positions, stretch, train, verify
+    from headcount.api import (
+        ablate_heads,
+        evaluate,
+        head_stats,
+        match_heads,
+        prune_heads,
+        show_heads,
+        show_positions,
+        stretch,
+        train,
+        verify,
+    )
     from headcount.errors import HeadcountError
     from headcount.heads import HeadId, HeadSite
     from headcount.runs.config import RunConfig
     from headcount.runs.run import Run, load
 
 _HOMES = {
+    "ablate_heads": "headcount.api",
     "evaluate": "headcount.api",
+    "head_stats": "headcount.api",
+    "match_heads": "headcount.api",
+    "prune_heads": "headcount.api",
     "show_heads": "headcount.api",
     "show_positions": "headcount.api",
     "stretch": "headcount.api",
@@ -40,8 +55,12 @@ __all__ = [
     "Run",
     "RunConfig",
     "__version__",
+    "ablate_heads",
     "evaluate",
+    "head_stats",
     "load",
+    "match_heads",
+    "prune_heads",
     "show_heads",
     "show_positions",
     "stretch",

@@ -24,6 +24,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from headcount.errors import ConfigError, Fault
@@ -73,6 +74,12 @@ def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]
     if faults:
         raise ConfigError(faults)
     return parsed
+
+
+def misfit(name: str, given: object, why: str) -> ValidationError:
+    """The fault of one setting beside the others, for a check that needs all of them."""
+    error = PydanticCustomError("misfit", "{why}", {"why": why})
+    return ValidationError.from_exception_data(name, [InitErrorDetails(type=error, loc=(name,), input=given)])
 
 
 def field_names(cls: type) -> tuple[str, ...]:

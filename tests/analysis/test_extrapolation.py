@@ -260,7 +260,7 @@ def test_neighbour_mass_is_read_off_the_whole_weights(tiny_sorting, tmp_path, mo
     run = fresh_run(tiny_sorting, tmp_path, n_layers=2, encoding="rotary", **changes)
     examples = run.task.stretched(np.random.default_rng(0), 13, None, 3)
     source = torch.tensor(run.task.encode(examples).source)
-    kept, mass = KeptWeights(), NeighbourMass()
+    kept, mass = KeptWeights(), NeighbourMass(run.model)
     with torch.no_grad():
         run.model(source, weights=kept)
         monkeypatch.setattr(sight, "PAIRS", pairs)

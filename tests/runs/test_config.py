@@ -2,10 +2,14 @@ import json
 
 import pytest
 
+from headcount.analysis.extrapolation import Stretch
 from headcount.config import field_names
 from headcount.errors import ConfigError, InputError
+from headcount.heads import HeadId, HeadSite
 from headcount.runs.config import RunConfig
+from headcount.runs.folder import digest
 from headcount.runs.presets import PRESETS
+from headcount.runs.run import locate
 from headcount.tasks import TASKS
 
 
@@ -147,3 +151,60 @@ def test_impossible_sortedness_settings_are_told(settings, why):
 def test_a_section_that_is_no_mapping_is_a_fault(section: object) -> None:
     with pytest.raises(ConfigError):
         RunConfig.from_dict({"schema": 1, "task_name": "addition", "task": section})
+
+
+# --- heads that are cut out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pruned",
+    [
+        "X1H2,E0H1",
+        " e0h1 , decoder.1.cross.2,E0H1,",
+        ["E0H1", "X1H2", "E0H1"],
+        ("encoder.0.self.1", HeadId.parse("X1H2")),
+    ],
+)
+def test_pruned_heads_are_named_in_either_form(pruned):
+    config = RunConfig.build("addition", pruned=pruned)
+    assert config.model.pruned == ("decoder.1.cross.2", "encoder.0.self.1")
+    assert RunConfig.from_dict(json.loads(config.to_json())) == config
+    assert config.model.kept(HeadSite("encoder", 0)) == (0, 2, 3)
+    assert config.model.kept(HeadSite("encoder", 1)) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("nothing", ["", "none", [], ()])
+def test_nothing_pruned_is_written_as_before_there_was_pruning(nothing):
+    plain, pruned = RunConfig.build("addition"), RunConfig.build("addition", pruned="E0H1")
+    assert RunConfig.build("addition", base=pruned, pruned=nothing) == plain
+    assert "pruned" not in plain.to_json()
+    assert RunConfig.from_dict(json.loads(plain.to_json())).model.pruned == ()
+    assert pruned.differences(plain) == ["model.pruned: ('encoder.0.self.1',) here, () asked for"]
+    assert plain.differences(pruned) == ["model.pruned: () here, ('encoder.0.self.1',) asked for"]
+    assert RunConfig.build("addition", base=pruned, steps=3).model.pruned == ("encoder.0.self.1",)
+
+
+def test_the_settings_of_a_sample_keep_their_bytes_and_its_recipe_its_digest():
+    folder = locate("sample:sortedness")
+    written = folder.read_config().to_json().encode()
+    assert written == folder.config_file.read_bytes()
+    assert digest(written) == folder.read_result("stretch", Stretch).recipe
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "why"),
+    [
+        ("addition", {"pruned": "E2H0"}, r"no head encoder.2.self.0; there are: E0H0 to E0H3, .*X1H0 to X1H3"),
+        ("addition", {"pruned": "E0H4,X0H1"}, r"no head encoder.0.self.4; there are"),
+        ("addition", {"pruned": "L0H0,D0H0,D9H9"}, r"no head decoder.9.self.9, layer.0.self.0; there are"),
+        ("addition", {"pruned": "D2H0", "n_heads": 1, "n_decoder_layers": 1}, r"there are: E0H0, E1H0, D0H0, X0H0\n"),
+        ("sortedness", {"pruned": ["E0H0"]}, r"no head encoder.0.self.0; there are: L0H0 to L0H3, L1H0 to L1H3"),
+        ("sortedness", {"pruned": "first"}, r"'first' is not the name of a head; write it as encoder.1.self.2 or E1H2"),
+        ("sortedness", {"pruned": 3}, r"should be a valid tuple"),
+        ("sortedness", {"pruned": [3]}, r"pruned.0 = 3: should be a valid string"),
+    ],
+)
+def test_heads_that_no_such_model_has_are_told(task, settings, why):
+    with pytest.raises(ConfigError, match=why) as error:
+        RunConfig.build(task, **settings, steps=0)
+    assert [fault.where.removesuffix(".0") for fault in error.value.faults] == ["model.pruned", "training.steps"]

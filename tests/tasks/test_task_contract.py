@@ -121,6 +121,52 @@ def test_facets_group_every_example(task: Task) -> None:
     assert any(len(set(groups)) > 1 for groups in facets.values())
 
 
+SITES = {"sequence": (("encoder", "self"), ("decoder", "self"), ("decoder", "cross")), "class": (("layer", "self"),)}
+
+
+def axes(task: Task, stack: str, kind: str, examples: np.ndarray) -> tuple[int, int]:
+    """How many queries and keys a site has."""
+    batch = task.encode(examples)
+    queries = batch.fed if stack == "decoder" else batch.source
+    keys = batch.fed if (stack, kind) == ("decoder", "self") else batch.source
+    return queries.shape[1], keys.shape[1]
+
+
+def test_every_kind_of_site_has_targets_columns_and_a_condition(task: Task) -> None:
+    examples = task.split("test")[::40]
+    for stack, kind in SITES[task.asks_for]:
+        looks, (n_queries, n_keys) = task.looks(stack, kind, examples), axes(task, stack, kind, examples)
+        assert looks.targets
+        assert looks.about.shape == (n_queries,)
+        assert set(looks.about.tolist()) - {-1} == set(range(len(looks.columns)))
+        assert len(set(looks.columns)) == len(looks.columns)
+        holds = looks.condition.holds
+        assert (holds.shape, holds.dtype) == ((len(examples), len(looks.columns) or 1), np.bool_)
+        assert holds.any()
+        assert not holds.all()
+        assert looks.condition.yes != looks.condition.no
+        for target in looks.targets.values():
+            where = target(np.arange(n_queries)[:, None], np.arange(n_keys)[None])
+            assert where.dtype == np.bool_
+            assert np.broadcast_to(where, (len(examples), n_queries, n_keys)).any(), "a target that nothing ever is"
+
+
+def test_a_target_asked_about_some_places_is_a_piece_of_the_whole(task: Task) -> None:
+    examples = task.split("test")[:20]
+    for stack, kind in SITES[task.asks_for]:
+        n_queries, n_keys = axes(task, stack, kind, examples)
+        queries, keys = np.arange(n_queries)[:, None], np.arange(n_keys)[None]
+        for target in task.looks(stack, kind, examples).targets.values():
+            whole, piece = (
+                np.broadcast_to(found, (len(examples), *shape))
+                for found, shape in (
+                    (target(queries, keys), (n_queries, n_keys)),
+                    (target(queries[1:3], keys[:, 2:]), (2, n_keys - 2)),
+                )
+            )
+            assert np.array_equal(whole[:, 1:3, 2:], piece)
+
+
 # --- tasks that ask for a sequence ------------------------------------------------------------------------------
 
 

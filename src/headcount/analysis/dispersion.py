@@ -44,7 +44,8 @@ class Look:
 class NeighbourMass:
     """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours and equals."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Classifier) -> None:
+        self._model = model
         self._tokens = torch.empty(0)
         self._done: dict[HeadSite, int] = {}
         self.sums: dict[HeadSite, list[NDArray[np.float64]]] = {}
@@ -69,14 +70,14 @@ class NeighbourMass:
         """Means over all queries."""
         for site, parts in self.sums.items():
             per_query = np.sum(parts, axis=0) / (n * length)
-            for i, shares in enumerate(per_query.tolist()):
-                yield Look(length, str(site.head(i)), *shares)
+            for head, shares in zip(self._model.heads_at(site), per_query.tolist(), strict=True):
+                yield Look(length, str(head), *shares)
 
 
 def look(model: Classifier, task: ClassTask, length: int) -> Iterator[Look]:
     """Every head on a few sorted sequences of this length."""
     examples = task.stretched(stream(0, "stretch looks", length), length, None, LOOKED_AT)
-    mass = NeighbourMass()
+    mass = NeighbourMass(model)
     with evaluating(model) as device:
         for row in task.encode(examples).source:
             (tokens,) = on_device(device, row[None])

@@ -133,9 +133,17 @@ def stretch(
         cells=tuple(cells),
         same_gaps=tuple(cut),
         looks=tuple(each for length in lengths for each in look(model, task, length)),
-        recipe=digest(replace(run.config, seed=0).to_json().encode()),
+        recipe=_recipe(run),
         impossible=tuple(length for length in asked if length not in lengths),
     )
+
+
+def _recipe(run: Run) -> str:
+    """A model that lost heads after its training is another than one that was trained without them."""
+    settings = replace(run.config, seed=0).to_json()
+    if run.config.model.pruned:
+        settings += f"fine-tuned: {run.folder.read_manifest().get('fine_tuned', 'never cut')}"
+    return digest(settings.encode())
 
 
 def _possible(model: Classifier, task: ClassTask, lengths: Sequence[int]) -> list[int]:
@@ -158,7 +166,8 @@ def label_of(run: Run) -> str:
     random = f"random of {c.random_positions}" if c.random_positions else ""
     window = f"window ±{c.window}" if c.window else ""
     softmax = "log-length" if c.softmax == "log-length" else ""
-    return ", ".join(filter(None, [c.encoding, random, "causal" if c.causal else "", window, softmax, c.pooling]))
+    causal, cut = "causal" if c.causal else "", f"less {len(c.pruned)} heads" if c.pruned else ""
+    return ", ".join(filter(None, [c.encoding, random, causal, window, softmax, c.pooling, cut]))
 
 
 def _checked(

@@ -152,12 +152,12 @@ def _sites(
         mean, deviation = moments[site]
         heads = tuple(
             HeadPattern(
-                head=str(site.head(i)),
-                short=site.head(i).short,
-                weights=_matrix(mean[i]),
-                deviation=None if deviation is None else _matrix(deviation[i]),
+                head=str(head),
+                short=head.short,
+                weights=_matrix(mean[place]),
+                deviation=None if deviation is None else _matrix(deviation[place]),
             )
-            for i in range(run.config.model.n_heads)
+            for place, head in enumerate(run.model.heads_at(site))
         )
         queries = steps if site.stack == "decoder" else source
         keys = fed if (site.stack, site.kind) == ("decoder", "self") else source

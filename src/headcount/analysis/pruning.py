@@ -127,7 +127,7 @@ def prune_curves(
     drops = [compare(measuring.metric, found.clean, scores, f"set {i}") for i, scores in enumerate(found.scores)]
     clean = float(found.clean.mean())
     points = [
-        Point(len(heads), str(heads[-1]), clean - drop.mean, clean - drop.high, clean - drop.low)
+        Point(len(heads), str(heads[-1]), clean - drop.mean, max(0.0, clean - drop.high), min(1.0, clean - drop.low))
         for heads, drop in zip(sets, drops, strict=True)
     ]
     whole = Point(0, None, clean, clean, clean)

@@ -118,7 +118,7 @@ def subject_on(
         score = _bound(metric, rows)
         blocks.append(Block(rows, tuple(each[start : start + at_once] for each in inputs), score, _negative(score)))
     chosen = Metric(getattr(metric, "__name__", "score"), False, "")
-    return Subject(model, sites, tuple(blocks), chosen, f"{len(inputs[0]):,} examples")
+    return Subject(model, sites, tuple(blocks), chosen, "given examples")
 
 
 def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
@@ -127,10 +127,10 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
     if n is not None and n < 2:
         raise InputError(f"{n} examples are too few", "at least 2")
     if n is None or n <= len(examples):
-        examples = examples[:n]
-        return examples, f"{len(examples):,} examples of the {split} set"
+        which = "" if n is None or n == len(examples) else f"the first {n:,} of "
+        return examples[:n], f"{which}the {split} set"
     fresh = task.draw(stream(0, f"beyond the {split} set"), n - len(examples))
-    what = f"the {split} set ({len(examples):,}) and {len(fresh):,} fresh examples such as it was trained on"
+    what = f"the {split} set and {len(fresh):,} fresh examples such as it was trained on"
     return np.concatenate([examples, fresh]), what
 
 
@@ -142,7 +142,7 @@ def of_length(task: Task, length: int, n: int, name: str = "test") -> tuple[Exam
     share = np.diff(np.linspace(0, n // 2, len(asked.kinds) + 1).round().astype(int))
     parts = [asked.stretched(rng, length, None, n - n // 2)]
     parts += [asked.stretched(rng, length, kind, int(k)) for kind, k in zip(asked.kinds, share, strict=True) if k]
-    return np.concatenate(parts)[rng.permutation(n)], f"{n:,} fresh sequences of {length} (half of them sorted)"
+    return np.concatenate(parts)[rng.permutation(n)], f"fresh sequences of {length}, half of them {asked.classes[-1]}"
 
 
 def _named(name: str | None, known: Sequence[Metric]) -> Metric:

@@ -5,14 +5,24 @@ Each returns a typed result and leaves it, with its pictures, in the run folder.
 
 from __future__ import annotations
 
+from headcount.api.heads import HeadsAblated, HeadsPruned, ablate_heads, prune_heads
 from headcount.api.looking import HeadsShown, PositionsDrawn, Stretched, show_heads, show_positions, stretch
+from headcount.api.specialisation import HeadsMatched, HeadsMeasured, head_stats, match_heads
 from headcount.api.training import evaluate, read_evaluation, train, verify
 
 __all__ = [
+    "HeadsAblated",
+    "HeadsMatched",
+    "HeadsMeasured",
+    "HeadsPruned",
     "HeadsShown",
     "PositionsDrawn",
     "Stretched",
+    "ablate_heads",
     "evaluate",
+    "head_stats",
+    "match_heads",
+    "prune_heads",
     "read_evaluation",
     "show_heads",
     "show_positions",

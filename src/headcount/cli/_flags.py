@@ -25,7 +25,8 @@ def add_settings(
         group = parser.add_argument_group(_TITLES[section])
         for field in dataclasses.fields(cls):
             info: FieldInfo = cls.__pydantic_fields__[field.name]  # type: ignore[attr-defined]
-            _add_flag(group, field.name, info, defaults.get(section, {}).get(field.name, info.default))
+            default = defaults.get(section, {}).get(field.name, info.default)
+            _add_flag(group, field.name, info, _help(cls, field.name), default)
 
 
 def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[str, Any]:
@@ -39,8 +40,14 @@ def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[
     return given
 
 
-def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, default: Any) -> None:
-    flag, text = name.replace("_", "-"), (field.description or "").replace("%", "%%")
+def _help(cls: type, name: str) -> str:
+    """The docstring under a setting, which pydantic knows only in the class that it stands in."""
+    fields = [vars(base).get("__pydantic_fields__", {}).get(name) for base in cls.__mro__]
+    return next((field.description for field in fields if field and field.description), "")
+
+
+def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text: str, default: Any) -> None:
+    flag, text = name.replace("_", "-"), text.replace("%", "%%")
     if field.annotation is bool:
         # Both ways, so that what a preset switches on can be switched off.
         action = argparse.BooleanOptionalAction
@@ -49,5 +56,5 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, defau
     choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
     choices += [name for mark in field.metadata if isinstance(mark, PartOf) for name in mark.registry.names()]
     hint = f" One of: {', '.join(choices)}." if choices else ""
-    shown = "" if default is None else f" [{default}]".replace("%", "%%")
+    shown = "" if default in (None, ()) else f" [{default}]".replace("%", "%%")
     group.add_argument(f"--{flag}", dest=name, default=argparse.SUPPRESS, metavar="X", help=text + hint + shown)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from headcount.errors import InputError
+
 
 class Parser(argparse.ArgumentParser):
     """Errors look like headcount's other errors."""
@@ -38,3 +40,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """For verbs that take long."""
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def listed(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in text.split(",")]
+
+
+def numbers(text: str) -> list[int]:
+    """Lengths with commas between them."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{text!r} is not a list of lengths", "write it as 16,64,256") from None

@@ -1,14 +1,25 @@
-"""`headcount heads RUN`: list a model's heads, or draw where they look."""
+"""`headcount heads RUN`: list a model's heads, draw where they look, or measure what each is for."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_run_argument
+from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument
+from headcount.errors import InputError
 from headcount.heads import HeadId
+
+if TYPE_CHECKING:
+    from headcount.runs.run import Run
+
+LABELS = (
+    "a head gets a label where the lower 95 %% bound of its attention to a target is at least 0.5 and twice that of "
+    "even attention (over all columns, or in the columns in brackets), or where its entropy is at least 95 %% of the "
+    "maximum; “more when” is by at least 0.2"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--on", metavar="EXAMPLE", help="draw every head on one example, such as 374+814")
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
+    what.add_argument("--stats", action="store_true", help=f"measure what each head looks at, with errors; {LABELS}")
+    parser.add_argument("--length", type=int, metavar="N", help="with --stats: length of sequences [longest trained]")
+    alike = "with --stats: pair the heads with those of runs from other seeds that look alike"
+    parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """A list of names, or pictures and numbers."""
     from headcount import api, load
 
+    if not args.stats and (args.length is not None or args.match):
+        raise InputError("--length and --match are for measuring", "add --stats")
     model = load(args.model)
+    if args.stats:
+        return _stats(model, args)
     if args.on is None and not args.all_test:
         return _list(model.model.heads, args.json)
     shown = api.show_heads(model, on=args.on)
@@ -41,6 +61,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _stats(model: Run, args: argparse.Namespace) -> int:
+    """What each head is for; and which heads of other runs do the same."""
+    from headcount import api
+    from headcount.views.matching import match_table
+    from headcount.views.specialisation import stats_table
+
+    matched = api.match_heads(model, *args.match or (), length=args.length)
+    shown = api.head_stats(model, args.length, quiet=args.quiet)
+    data, figures = [shown.data, *matched.data], [*shown.figures, *matched.figures]
+    if args.json:
+        files = {"data": list(map(str, data)), "pictures": list(map(str, figures))}
+        print_json({**shown.stats.to_dict(), "matches": [each.to_dict() for each in matched.matches], "files": files})
+        return 0
+    out = console()
+    for table in (stats_table(shown.stats), *map(match_table, matched.matches)):
+        out.print(table)
+    out.print(shown.stats.thresholds.words)
+    for path in figures:
+        out.print(f"figure:  {path}")
+    for path in data:
+        out.print(f"numbers: {path}")
+    return 0
+
+
 def _list(heads: tuple[HeadId, ...], as_json: bool) -> int:
     if as_json:
         print_json({"heads": [{"head": str(head), "short": head.short} for head in heads]})
@@ -52,4 +96,4 @@ def _list(heads: tuple[HeadId, ...], as_json: bool) -> int:
     return 0
 
 
-PART = Verb("list a model's heads, or draw where they look", add_arguments, run)
+PART = Verb("list a model's heads, draw where they look, or measure what each is for", add_arguments, run)

@@ -6,8 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet
-from headcount.errors import InputError
+from headcount.cli._verb import Verb, add_json, add_quiet, listed, numbers
 
 HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
 
@@ -31,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
 
     shown = api.stretch(
         *args.models,
-        lengths=None if args.lengths is None else _numbers(args.lengths),
-        negatives=None if args.negatives is None else [kind.strip() for kind in args.negatives.split(",")],
+        lengths=None if args.lengths is None else numbers(args.lengths),
+        negatives=None if args.negatives is None else listed(args.negatives),
         n=args.n,
         batch_size=args.batch_size,
         out=args.out,
@@ -57,13 +56,6 @@ def run(args: argparse.Namespace) -> int:
     for path in shown.figures:
         out.print(f"figure:  {path}")
     return 0
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{text!r} is not a list of lengths", "write it as 16,64,256") from None
 
 
 PART = Verb("measure how far beyond its training lengths a classifier reaches", add_arguments, run)

@@ -8,9 +8,10 @@ from functools import partial
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.heads import HeadSite
+from headcount.heads import HeadId, HeadSite
 from headcount.models.attention import KeyValueCache
 from headcount.models.config import StackConfig
+from headcount.models.lost import LostAttention
 from headcount.models.multi_head import MultiHeadAttention
 from headcount.models.sight import Sight
 from headcount.models.weights import WeightReader
@@ -22,12 +23,15 @@ Caches = dict[HeadSite, KeyValueCache]
 
 
 class Residual(nn.Module):
-    """Adds a block's output to the stream, with LayerNorm before the block or after the sum."""
+    """Adds a block's output to the stream, with LayerNorm before the block or after the sum.
 
-    def __init__(self, config: StackConfig) -> None:
+    There is no use in a LayerNorm before a block that `reads` nothing.
+    """
+
+    def __init__(self, config: StackConfig, *, reads: bool = True) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
-        self.norm = nn.LayerNorm(config.d_model)
+        self.norm = nn.LayerNorm(config.d_model) if reads or not self.pre else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Rows, block: Callable[[Tensor], Tensor]) -> Stream:
@@ -42,9 +46,15 @@ class AttentionBlock(nn.Module):
 
     def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
-        self.site = site
-        self.attention = MultiHeadAttention(config.d_model, config.n_heads, sharpens=config.softmax == "log-length")
-        self.residual = Residual(config)
+        self.site, kept = site, config.kept(site)
+        self.heads: tuple[HeadId, ...] = tuple(site.head(i) for i in kept)
+        sharpens = config.softmax == "log-length"
+        self.attention = (
+            MultiHeadAttention(config.d_model, config.n_heads, kept=kept, sharpens=sharpens)
+            if kept
+            else LostAttention(config.d_model)
+        )
+        self.residual = Residual(config, reads=bool(kept))
 
     def forward(
         self,

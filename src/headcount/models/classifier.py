@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headcount.encodings.base import Positions, build_encoding
-from headcount.heads import HeadId, HeadSite
 from headcount.models.blocks import EncoderLayer, initialise
 from headcount.models.config import ClassifierConfig
+from headcount.models.headed import HeadedModel
 from headcount.models.numbers import FourierNumbers
 from headcount.models.sight import Sight
 from headcount.models.weights import WeightReader
@@ -19,8 +19,10 @@ from headcount.poolings import POOLINGS
 from headcount.poolings.base import Pooling
 
 
-class Classifier(nn.Module):
+class Classifier(HeadedModel):
     """Built from its settings and the task's vocabulary; without a `pad_id`, padding is read like anything else."""
+
+    config: ClassifierConfig
 
     def __init__(self, config: ClassifierConfig, n_tokens: int, n_classes: int, pad_id: int | None) -> None:
         super().__init__()
@@ -31,7 +33,7 @@ class Classifier(nn.Module):
         self.positions = build_encoding(
             config, config.d_model, config.n_heads, causal=config.causal, random_positions=config.random_positions
         )
-        self.layers = nn.ModuleList(EncoderLayer(config, site) for site in self.sites)
+        self.layers = nn.ModuleList(EncoderLayer(config, site) for site in config.sites)
         # Pre-LN leaves the stream unnormalised at the end of a stack; post-LN has just normalised it.
         self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
@@ -62,16 +64,6 @@ class Classifier(nn.Module):
 
     def _is_token(self, source: Tensor) -> Bool[Tensor, "batch length"]:
         return source == source if self.pad_id is None else source != self.pad_id
-
-    @property
-    def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention site."""
-        return tuple(HeadSite("layer", i, "self") for i in range(self.config.n_layers))
-
-    @property
-    def heads(self) -> tuple[HeadId, ...]:
-        """Every head."""
-        return tuple(site.head(i) for site in self.sites for i in range(self.config.n_heads))
 
     @property
     def gives(self) -> tuple[str, ...]:

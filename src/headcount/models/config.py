@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from headcount.config import PartOf, config
+from headcount.config import PartOf, config, misfit
 from headcount.encodings._settings import EncodingSettings
+from headcount.errors import InputError
+from headcount.heads import HeadId, HeadSite
 from headcount.poolings import POOLINGS
 
 Count = Annotated[int, Field(ge=1)]
+
+
+def _listed(names: Any) -> Any:
+    """`E0H1,X1H2` as a list; heads by their names."""
+    if isinstance(names, str):
+        names = [] if names == "none" else [name for name in names.split(",") if name.strip()]
+    if isinstance(names, (list, tuple)):
+        return [str(name) if isinstance(name, HeadId) else name for name in names]
+    return names
+
+
+def _in_full(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once, in order, by its long name."""
+    try:
+        return tuple(str(head) for head in sorted({HeadId.parse(name) for name in names}))
+    except InputError as error:
+        raise ValueError("; ".join([error.what, *error.advice])) from error
+
+
+HeadNames = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_in_full)]
 
 
 @config
@@ -31,6 +53,8 @@ class StackConfig(EncodingSettings):
     """Plain, or scores multiplied by a learned multiple of the log of how many tokens are in sight."""
     window: Count | None = None
     """Self-attention looks no farther than this many tokens; none: everywhere. GIVES locality away."""
+    pruned: HeadNames = ()
+    """Heads that are cut out, by name, such as E0H1,X1H2."""
 
     @field_validator("n_heads")
     @classmethod
@@ -41,6 +65,24 @@ class StackConfig(EncodingSettings):
             raise ValueError(f"must divide d_model ({d_model}): {', '.join(map(str, allowed))}")
         return n_heads
 
+    @model_validator(mode="after")
+    def _had_them(self) -> Self:
+        whole = {str(site.head(i)) for site in self.sites for i in range(self.n_heads)}
+        if missing := [name for name in self.pruned if name not in whole]:
+            ends = [dict.fromkeys(site.head(i).short for i in (0, self.n_heads - 1)) for site in self.sites]
+            there = ", ".join(" to ".join(each) for each in ends)
+            raise misfit("pruned", self.pruned, f"no head {', '.join(missing)}; there are: {there}")
+        return self
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """Every attention site, also one whose heads are all cut out."""
+        return ()
+
+    def kept(self, site: HeadSite) -> tuple[int, ...]:
+        """Which of a site's heads are there."""
+        return tuple(i for i in range(self.n_heads) if str(site.head(i)) not in self.pruned)
+
 
 @config
 class EncoderDecoderConfig(StackConfig):
@@ -50,6 +92,13 @@ class EncoderDecoderConfig(StackConfig):
     """Encoder layers."""
     n_decoder_layers: Count = 2
     """Decoder layers."""
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """Encoder first, then the decoder's own attention, then its look at the source."""
+        encoder = [HeadSite("encoder", i, "self") for i in range(self.n_encoder_layers)]
+        decoder = [HeadSite("decoder", i, kind) for kind in ("self", "cross") for i in range(self.n_decoder_layers)]
+        return (*encoder, *decoder)
 
 
 @config
@@ -74,6 +123,11 @@ class ClassifierConfig(StackConfig):
     """Rows of a learned position table."""
     past_table: Literal["error", "clamp", "untrained"] = "untrained"
     """What a learned table does past its end: refuse, repeat its last row, or go on with rows as they are drawn."""
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """One in each layer."""
+        return tuple(HeadSite("layer", i, "self") for i in range(self.n_layers))
 
 
 MODEL_CONFIGS: dict[str, type[StackConfig]] = {"sequence": EncoderDecoderConfig, "class": ClassifierConfig}

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headcount.encodings.base import Positions, build_encoding
-from headcount.heads import HeadId, HeadSite
 from headcount.models.blocks import Caches, DecoderLayer, EncoderLayer, initialise
 from headcount.models.config import EncoderDecoderConfig
+from headcount.models.headed import HeadedModel
 from headcount.models.sight import Sight
 from headcount.models.weights import WeightReader
 
@@ -26,8 +26,10 @@ class Memory(NamedTuple):
     mask: Bool[Tensor, "batch 1 1 source"] | None
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(HeadedModel):
     """Built from its settings and the task's vocabulary."""
+
+    config: EncoderDecoderConfig
 
     def __init__(self, config: EncoderDecoderConfig, n_tokens: int, pad_id: int) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class EncoderDecoder(nn.Module):
         self.target_tokens = nn.Embedding(n_tokens, config.d_model)
         self.source_positions = build_encoding(config, config.d_model, config.n_heads)
         self.target_positions = build_encoding(config, config.d_model, config.n_heads, causal=True)
-        sites = [HeadSite("encoder", i, "self") for i in range(config.n_encoder_layers)]
+        sites = [site for site in config.sites if site.stack == "encoder"]
         self.encoder = nn.ModuleList(EncoderLayer(config, site) for site in sites)
         self.decoder = nn.ModuleList(DecoderLayer(config, i) for i in range(config.n_decoder_layers))
         # Pre-LN leaves the stream unnormalised at the end of a stack; post-LN has just normalised it.
@@ -91,15 +93,3 @@ class EncoderDecoder(nn.Module):
             x = layer(x, memory.x, sight=sight, memory_sight=Sight(memory.mask), weights=weights, caches=caches)
         logits: Tensor = self.to_logits(self.decoder_norm(x))
         return logits
-
-    @property
-    def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention site, encoder first."""
-        encoder = [HeadSite("encoder", i, "self") for i in range(len(self.encoder))]
-        decoder = [HeadSite("decoder", i, kind) for kind in ("self", "cross") for i in range(len(self.decoder))]
-        return (*encoder, *decoder)
-
-    @property
-    def heads(self) -> tuple[HeadId, ...]:
-        """Every head."""
-        return tuple(site.head(i) for site in self.sites for i in range(self.config.n_heads))

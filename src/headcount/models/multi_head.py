@@ -24,18 +24,24 @@ class MultiHeadAttention(nn.Module):
     With `sharpens`, scores are multiplied by s_h log n, where n is how many keys a query sees and s_h is learned for
     each head (Nakanishi 2025, "Scalable-softmax is superior for attention", arXiv 2501.19399). Softmax over more keys
     is flatter; this keeps it as sharp as it was. (Adding log n instead would change nothing: softmax ignores it.)
+
+    Of the `n_heads` heads only those `kept` are there, as wide as they would be among all.
     """
 
-    def __init__(self, d_model: int, n_heads: int, *, sharpens: bool = False) -> None:
+    def __init__(
+        self, d_model: int, n_heads: int, *, kept: tuple[int, ...] | None = None, sharpens: bool = False
+    ) -> None:
         super().__init__()
         if d_model % n_heads:
             raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model})")
-        self.n_heads = n_heads
-        self.query = nn.Linear(d_model, d_model)
-        self.key = nn.Linear(d_model, d_model)
-        self.value = nn.Linear(d_model, d_model)
-        self.output = nn.Linear(d_model, d_model)
-        self.sharpness = nn.Parameter(torch.full((n_heads,), SHARPNESS)) if sharpens else None
+        self.n_heads, self.d_head = n_heads, d_model // n_heads
+        self.kept = tuple(range(n_heads)) if kept is None else kept
+        d_kept = len(self.kept) * self.d_head
+        self.query = nn.Linear(d_model, d_kept)
+        self.key = nn.Linear(d_model, d_kept)
+        self.value = nn.Linear(d_model, d_kept)
+        self.output = nn.Linear(d_kept, d_model)
+        self.sharpness = nn.Parameter(torch.full((len(self.kept),), SHARPNESS)) if sharpens else None
 
     def forward(
         self,
@@ -68,7 +74,7 @@ class MultiHeadAttention(nn.Module):
         for rows, keys in sight.pieces(n_queries, n_keys):
             mask, bias = sight.open(rows, keys, n_queries, n_keys, query.device), sight.bias(rows, keys)
             if bias is not None:
-                bias = _sharpened(bias, sharp, rows).to(query.dtype)
+                bias = _sharpened(self._narrowed(bias), sharp, rows).to(query.dtype)
             asked = query[:, :, rows], key[:, :, keys], value[:, :, keys], mask, bias
             if read is None:
                 found.append(attend_fused(*asked))
@@ -92,7 +98,11 @@ class MultiHeadAttention(nn.Module):
         return (key, value) if cache is None else cache.append(key, value)
 
     def _split(self, x_BLD: Tensor) -> Tensor:
-        return x_BLD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        return x_BLD.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def _narrowed(self, bias: Float[Tensor, "#batch #whole #query #key"]) -> Bias:
+        """An encoding serves all layers, so its bias is of all heads, or the same for all."""
+        return bias if len(self.kept) == self.n_heads or bias.shape[1] == 1 else bias[:, list(self.kept)]
 
 
 def _sharpened(bias: Bias, sharp: Tensor | None, rows: slice) -> Bias:

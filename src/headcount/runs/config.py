@@ -110,6 +110,12 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        data = self._plain()
+        if not self.model.pruned:  # as it was written before heads could be cut: digests of settings stay
+            del data["model"]["pruned"]
+        return data
+
+    def _plain(self) -> dict[str, Any]:
         parts = {section: getattr(self, section) for section in ("task", "model", "training")}
         dumped = {section: adapter(type(part)).dump_python(part) for section, part in parts.items()}
         return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **dumped}
@@ -120,7 +126,7 @@ class RunConfig:
 
     def differences(self, other: RunConfig) -> list[str]:
         """What `other` has otherwise, as `section.name: ours, theirs`."""
-        ours, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        ours, theirs = _flat(self._plain()), _flat(other._plain())
         return [
             f"{name}: {ours[name]!r} here, {theirs[name]!r} asked for" for name in ours if ours[name] != theirs[name]
         ]

@@ -56,7 +56,7 @@ class Run:
     def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:
         """One head's attention weights while the model gives its own answer."""
         head = self.find_head(head)
-        return self.ask(text).weights[head.site][head.index]
+        return self.ask(text).weights[head.site][self.model.heads_at(head.site).index(head)]
 
     def ask(self, text: str, *, look: bool = True) -> Reply:
         """The model's own answer, how likely it held it, and (if we `look`) every head's attention meanwhile."""
@@ -70,13 +70,18 @@ class Run:
         """The head of that name, if this model has it."""
         found = HeadId.parse(head) if isinstance(head, str) else head
         if found not in self.model.heads:
-            sites = ", ".join(str(site) for site in self.model.sites)
             raise InputError(
-                f"no head {str(found)!r} in {self.name}",
-                f"this model has {self.config.model.n_heads} heads at each of {sites}",
-                f"list its heads: headcount heads {self.name}",
+                f"no head {str(found)!r} in {self.name}", self._has, f"list its heads: headcount heads {self.name}"
             )
         return found
+
+    @property
+    def _has(self) -> str:
+        n_heads, sites = self.config.model.n_heads, ", ".join(map(str, self.model.sites))
+        if not self.config.model.pruned:
+            return f"this model has {n_heads} heads at each of {sites}"
+        cut = ", ".join(HeadId.parse(name).short for name in self.config.model.pruned)
+        return f"this model has {n_heads} heads at each of {sites or 'no site'}, less those that were cut out: {cut}"
 
 
 def load(run: str | Path, device: str | torch.device = "cpu") -> Run:

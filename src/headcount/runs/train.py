@@ -18,6 +18,7 @@ import torch
 
 from headcount import __version__
 from headcount.errors import Interrupted, RunError
+from headcount.models.build import Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
@@ -73,13 +74,29 @@ def _train(folder: RunFolder, config: RunConfig, device: torch.device, listeners
             f"stopped at step {state.step:,}; everything is saved in {folder.path}",
             f"go on with: headcount train {config.task_name} -o {shlex.quote(str(folder.path))} --resume",
         )
-    with averaged(state):  # serialised inside: on a CPU the tensors below are the model's own memory
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.model.state_dict().items()}
-        if not all(tensor.isfinite().all() for tensor in weights.values()):
-            raise diverged(state.step)
-        data = safetensors.torch.save(weights)
+    with averaged(state):
+        data = weights_of(state.model, state.step)
     write_atomically(folder.weights_file, data)
     folder.write_manifest({"steps": state.step})
+
+
+def weights_of(model: Model, step: int) -> bytes:
+    """The bytes of `model.safetensors` after this many steps; an error if they are no numbers."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    if not all(tensor.isfinite().all() for tensor in weights.values()):
+        raise diverged(step)
+    return safetensors.torch.save(weights)
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What a run is made with."""
+    return {
+        "headcount": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "device": str(device),
+    }
 
 
 def _settle(folder: RunFolder, config: RunConfig) -> torch.device:
@@ -87,15 +104,8 @@ def _settle(folder: RunFolder, config: RunConfig) -> torch.device:
     if folder.environment_file.exists():
         return choose_device(str(folder.read_environment().get("device", config.training.device)))
     device = choose_device(config.training.device)
-    environment = {
-        "headcount": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "device": str(device),
-    }
     write_atomically(folder.config_file, config.to_json().encode())
-    folder.write_json(folder.environment_file, environment)
+    folder.write_json(folder.environment_file, environment(device))
     return device
 
 

@@ -59,17 +59,27 @@ def column_name(column: int | np.integer) -> str:
 
 def explain_digits(pair: NDArray[np.int64], said: Columns) -> str:
     """Which digits of a wrong sum are wrong, and whether a carry was lost or made up. `said`: least first."""
-    n_columns = len(said) - 1
     right = digits_of(pair.sum(), len(said))
-    carried = np.append(carries_of(pair[None], n_columns).out[0], False)
+    notes = [(column, f" ({note})" if note else "") for column, note in wrong_columns(pair, said)]
+    return "; ".join(f"{column_name(c)}: {said[c]}, should be {right[c]}{note}" for c, note in notes)
+
+
+def wrong_columns(pair: NDArray[np.int64], said: Columns) -> list[tuple[int, str]]:
+    """Each wrong column, the most significant first, and what became of the carry into it.
+
+    >>> wrong_columns(np.array([374, 816]), np.array([0, 8, 1, 1]))
+    [(1, 'lost the carry from the 1s')]
+    """
+    right = digits_of(pair.sum(), len(said))
+    carried = np.append(carries_of(pair[None], len(said) - 1).out[0], False)
     faults = []
-    for column in reversed(np.flatnonzero(said != right)):
+    for column in reversed(np.flatnonzero(said != right).tolist()):
         note = ""
         if column > 0:
             carry_in, off_by = carried[column - 1], (said[column] - right[column]) % 10
             if carry_in and off_by == 9:
-                note = f" (lost the carry from the {column_name(column - 1)})"
+                note = f"lost the carry from the {column_name(column - 1)}"
             elif not carry_in and off_by == 1:
-                note = f" (made up a carry from the {column_name(column - 1)})"
-        faults.append(f"{column_name(column)}: {said[column]}, should be {right[column]}{note}")
-    return "; ".join(faults)
+                note = f"made up a carry from the {column_name(column - 1)}"
+        faults.append((column, note))
+    return faults

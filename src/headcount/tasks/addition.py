@@ -26,9 +26,10 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from headcount.config import config
 from headcount.errors import InputError
-from headcount.tasks._carries import Carries, carries_of, column_name, digits_of, explain_digits
+from headcount.tasks._alignment import addition_looks
+from headcount.tasks._carries import Carries, carries_of, column_name, digits_of, explain_digits, wrong_columns
 from headcount.tasks._pairs import PairSplits
-from headcount.tasks.base import IGNORE, Batch, Examples, Generation, Position, Tokens
+from headcount.tasks.base import IGNORE, Batch, Examples, Generation, Looks, Position, Tokens
 
 Operand = Annotated[int, Field(ge=0)]
 PLUS, START, PAD = 10, 11, 12
@@ -206,6 +207,13 @@ class Addition:
             "sum": tuple(f"below {limit}" if s < limit else f"from {limit}" for s in examples.sum(axis=1)),
         }
 
+    def looks(self, stack: str, kind: str, examples: Examples) -> Looks:
+        """Operator, aligned column, the column that makes the carry, ...; with and without a carry in."""
+        said = self.answer_positions[len(self.generation.given) :]
+        queries = self.source_positions if stack == "encoder" else said
+        keys = self.fed_positions if (stack, kind) == ("decoder", "self") else self.source_positions
+        return addition_looks(queries, keys, self.carries(examples))
+
     def _columns(self, n: int) -> list[int]:
         return list(range(n)) if self.config.least_first else list(reversed(range(n)))
 
@@ -244,7 +252,17 @@ class Addition:
         """What is wrong with a wrong sum."""
         if (said > 9).any():
             return f"said {self.show_tokens(said)}, which is not a number"
-        return explain_digits(example, said if self.config.least_first else said[::-1])
+        return explain_digits(example, self._least_first(said))
+
+    def faults(self, example: Examples, said: Tokens) -> tuple[str, ...]:
+        """The kinds of mistake in a wrong sum, such as `lost the carry from the 10s`."""
+        if (said > 9).any():
+            return ("not a number",)
+        wrong = wrong_columns(example, self._least_first(said))
+        return tuple(note or f"{column_name(column)} off otherwise" for column, note in wrong)
+
+    def _least_first(self, said: Tokens) -> Tokens:
+        return said if self.config.least_first else said[::-1]
 
 
 PART = Addition

@@ -5,7 +5,7 @@ A task asks either for a sequence (`SequenceTask`, answered token by token) or f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -15,6 +15,12 @@ from numpy.typing import NDArray
 Examples = NDArray[Any]
 """Examples of a task; the first axis counts them, the rest is the task's own affair."""
 Tokens = NDArray[np.int64]
+
+Places = NDArray[np.int64]
+"""Where tokens stand, counted from 0."""
+Target = Callable[[Places, Places], NDArray[np.bool_]]
+"""Which keys, at places [1, key], are this target of which queries, at places [query, 1]: [#query, #key], or
+[example, query, key] where it depends on the example. Asked about some places at a time."""
 
 IGNORE = -100
 """A label that the loss and the teacher-forced score pass over."""
@@ -81,6 +87,33 @@ class Generation:
     n_tokens: int
 
 
+@dataclass(frozen=True)
+class Condition:
+    """Something that holds in some examples and not in others, such as a carry that comes in."""
+
+    yes: str
+    """What an example is called where it holds."""
+    no: str
+    """And where it does not."""
+    when: str
+    """How a sentence goes on after "when"."""
+    holds: NDArray[np.bool_]
+    """[example, column]; [example, 1] if the queries have no columns."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What the heads of one kind of site could be looking at, in some examples."""
+
+    targets: Mapping[str, Target]
+    """Keys that have a meaning for a query, by name."""
+    columns: tuple[str, ...]
+    """The columns that queries are about, in the order they are written; none if the task has no columns."""
+    about: NDArray[np.int64]
+    """Which of the columns each query is about; -1 for none."""
+    condition: Condition
+
+
 class Task(Protocol):
     """A task of known answers."""
 
@@ -102,6 +135,9 @@ class Task(Protocol):
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
         """Ways to group the examples: the name of a facet, and each example's group in it."""
+
+    def looks(self, stack: str, kind: str, examples: Examples) -> Looks:
+        """What the heads of a site, such as `decoder` `cross`, could be looking at while these are answered."""
 
     def parse(self, text: str) -> Examples:
         """The one example that the text names."""
@@ -130,6 +166,9 @@ class SequenceTask(Task, Protocol):
 
     def explain(self, example: Examples, said: Tokens) -> str:
         """What is wrong with a wrong answer, in words."""
+
+    def faults(self, example: Examples, said: Tokens) -> tuple[str, ...]:
+        """The kinds of mistake in a wrong answer, so that they can be counted."""
 
 
 class ClassTask(Task, Protocol):

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from headcount.config import suggestion
 from headcount.errors import InputError
 from headcount.seeds import stream
+from headcount.tasks._neighbours import neighbour_looks
 from headcount.tasks._orders import FILL, KINDS, Rows, Values, first_broken, sorted_rows, unsorted_rows
 from headcount.tasks._sortedness_config import SortednessConfig, kind_shares
-from headcount.tasks.base import ClassBatch, Examples
+from headcount.tasks.base import ClassBatch, Condition, Examples, Looks
 
 EMPTY = -1
 """Behind the end of a short example."""
@@ -185,6 +186,12 @@ class Sortedness:
             "broken pairs": tuple("3 or more" if fall > 2 else str(fall) for fall in falls),
             "length": tuple(f"{length:{wide}d}" for length in self.lengths(examples)),
         }
+
+    def looks(self, stack: str, kind: str, examples: Examples) -> Looks:
+        """Neighbours, itself, equal numbers, the first token; in sorted and in unsorted sequences."""
+        batch = self.encode(examples)
+        is_sorted = Condition("sorted", "unsorted", "the sequence is sorted", batch.labels[:, None] == 1)
+        return neighbour_looks(batch.source, is_sorted)
 
     # --- text ---------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ def _restore(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     packed["state"] = {
         i: {key: moments[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
         for i, (name, _) in enumerate(state.model.named_parameters())
+        if f"step.{name}" in moments  # nothing hears some weights of a model without heads: they have no gradient
     }
     state.optimizer.load_state_dict(packed)  # knows which of them belong on the device
 

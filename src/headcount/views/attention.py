@@ -9,17 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from headcount.heads import HeadId
 from headcount.views.style import SEQUENTIAL
 
 if TYPE_CHECKING:
     from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
 
-_KINDS = {
+KINDS = {
     ("encoder", "self"): "encoder self-attention",
     ("decoder", "self"): "decoder self-attention",
     ("decoder", "cross"): "decoder cross-attention",
     ("layer", "self"): "self-attention",
 }
+"""What a kind of site is called."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
 """Tokens on an axis that are all named, and that all have their weight written beside them; more would overlap."""
 
@@ -35,23 +37,24 @@ def draw_heads(patterns: AttentionPatterns) -> dict[str, Figure]:
 
 
 def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
-    """All heads of one kind: layers down, heads across."""
+    """All heads of one kind: layers down, heads across; where a head was cut out, its place is empty."""
     sites = [site for site in patterns.sites if (site.stack, site.kind) == (stack, kind)]
-    n_heads = len(sites[0].heads)
+    columns = sorted({_index(head) for site in sites for head in site.heads})
     size = max(2.4, min(0.15 * len(sites[0].keys), 5.0))
-    figure = Figure(figsize=(size * n_heads + 1.4, (size + 0.1) * len(sites) + 1.1), layout="constrained")
-    grid = figure.subplots(len(sites), n_heads, squeeze=False)
+    figure = Figure(figsize=(size * len(columns) + 1.4, (size + 0.1) * len(sites) + 1.1), layout="constrained")
+    grid = figure.subplots(len(sites), len(columns), squeeze=False)
+    lowest = {_index(head): site for site in sites for head in site.heads}
     for row, site in zip(grid, sites, strict=True):
-        for axes, head in zip(row, site.heads, strict=True):
-            image = _heat_map(axes, site, head, fontsize=8)
-            axes.set_title(f"{head.head}  ({head.short})", fontsize=9)
-        row[0].set_ylabel(_query_label(site))
-        for axes in row:
-            axes.label_outer()
-    for axes in grid[-1]:
-        axes.set_xlabel("key (looked at)")
+        heads = {_index(head): head for head in site.heads}
+        for axes, index in zip(row, columns, strict=True):
+            if index not in heads:
+                axes.set_axis_off()
+                continue
+            image = _heat_map(axes, site, heads[index], fontsize=8)
+            axes.set_title(f"{heads[index].head}  ({heads[index].short})", fontsize=9)
+            _label(axes, site, first=index == min(heads), last=lowest[index] is site)
     figure.colorbar(image, ax=grid, label="attention weight (each row sums to 1)", shrink=0.8)
-    figure.suptitle(f"{_KINDS[stack, kind].capitalize()}: {patterns.title}", fontsize=11)
+    figure.suptitle(f"{KINDS[stack, kind].capitalize()}: {patterns.title}", fontsize=11)
     return figure
 
 
@@ -74,6 +77,19 @@ def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern)
 
 def _kinds(patterns: AttentionPatterns) -> list[tuple[str, str]]:
     return list(dict.fromkeys((site.stack, site.kind) for site in patterns.sites))
+
+
+def _index(head: HeadPattern) -> int:
+    return HeadId.parse(head.head).index
+
+
+def _label(axes: Axes, site: SitePattern, *, first: bool, last: bool) -> None:
+    """Words only at the first head of a row and at the last of a column."""
+    axes.tick_params(labelleft=first, labelbottom=last)
+    if first:
+        axes.set_ylabel(_query_label(site))
+    if last:
+        axes.set_xlabel("key (looked at)")
 
 
 def _query_label(site: SitePattern) -> str:

@@ -100,7 +100,8 @@ def draw_dispersion(result: Stretch) -> Figure:
     leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
     for axes in (neighbours, alike, leads):
         _frame(axes, result.trained)
-        axes.legend(frameon=False, fontsize=8, ncols=2 if len(axes.get_lines()) > 8 else 1)
+        if axes.get_lines():  # a model without heads looks nowhere
+            axes.legend(frameon=False, fontsize=8, ncols=2 if len(axes.get_lines()) > 8 else 1)
     for axes in (neighbours, alike):
         axes.set_ylim(-3, 103)
     figure.suptitle(

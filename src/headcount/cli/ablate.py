@@ -1,0 +1,61 @@
+"""`headcount ablate RUN`: silence every head, one at a time, and see what it costs."""
+
+from __future__ import annotations
+
+import argparse
+
+from headcount.cli._output import console, print_json
+from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument, listed, numbers
+from headcount.instruments.kinds import KINDS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run, what to silence with, and what to measure."""
+    add_run_argument(parser)
+    kinds = ", ".join(KINDS.names())
+    parser.add_argument("--kinds", metavar="KIND,...", help=f"what stands in for a head, of: {kinds} [all]")
+    parser.add_argument("--metric", metavar="X", help="free-running or accuracy (by task) [that], teacher-forced, loss")
+    parser.add_argument("--split", default="test", metavar="NAME", help="the examples: test or validation [test]")
+    parser.add_argument("--n", type=int, metavar="N", help="how many; beyond the split, fresh ones [all, or 400]")
+    parser.add_argument("--lengths", metavar="N,N,...", help="a classifier at these lengths, such as 16,256")
+    parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
+    parser.add_argument("--batch-size", type=int, default=512, metavar="N", help="rows per forward pass [512]")
+    add_json(parser)
+    add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """A ranking, a bar chart and a map."""
+    from headcount import api
+    from headcount.views.ablation import ablation_notes, ablation_table, breakage_tables
+
+    shown = api.ablate_heads(
+        args.model,
+        args.split,
+        args.metric,
+        kinds=listed(args.kinds) if args.kinds else KINDS.names(),
+        n=args.n,
+        lengths=numbers(args.lengths) if args.lengths else (),
+        examples=args.examples,
+        batch_size=args.batch_size,
+        quiet=args.quiet,
+    )
+    if args.json:
+        print_json(
+            {**shown.result.to_dict(), "data": str(shown.data), "figures": [str(path) for path in shown.figures]}
+        )
+        return 0
+    out = console()
+    for condition in shown.result.conditions:
+        out.print(ablation_table(shown.result, condition))
+        for note in ablation_notes(shown.result, condition):
+            out.print(note)
+        for kind in shown.result.kinds:
+            for table in breakage_tables(shown.result, condition, kind):
+                out.print(table)
+    for path in shown.figures:
+        out.print(f"figure:  {path}")
+    return 0
+
+
+PART = Verb("silence every head alone and see what it costs", add_arguments, run)

@@ -1,0 +1,67 @@
+"""`headcount prune RUN`: which heads can go together, and a smaller run without them."""
+
+from __future__ import annotations
+
+import argparse
+
+from headcount.cli._output import console, print_json
+from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument, listed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run, how much may be lost, and where the smaller run goes."""
+    add_run_argument(parser)
+    parser.add_argument("-o", "--out", metavar="DIR", help="cut the heads out and save the smaller run here")
+    parser.add_argument("--loss", type=float, default=0.01, metavar="X", help="how much may be lost, as a share [0.01]")
+    parser.add_argument("--heads", metavar="HEAD,...", help="cut just these, such as E0H1,X1H2, without a search")
+    parser.add_argument("--fine-tune", type=int, default=0, metavar="N", help="train for N steps after the cut [0]")
+    parser.add_argument("--length", type=int, metavar="N", help="a classifier: sequences of this length")
+    parser.add_argument("--n", type=int, metavar="N", help="examples to measure on [the test set; 400 per length]")
+    parser.add_argument("--orders", type=int, default=20, metavar="N", help="random orders to compare with [20]")
+    parser.add_argument("--batch-size", type=int, default=512, metavar="N", help="rows per forward pass [512]")
+    add_json(parser)
+    add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """All curves in one figure; then the cut, if it is asked for."""
+    from headcount import api
+    from headcount.errors import InputError
+    from headcount.views.pruning import cost_table, pruning_notes, pruning_table
+
+    if args.heads and not args.out:
+        raise InputError("heads to cut, but no folder for the run without them", "add -o DIR")
+    if args.fine_tune and not args.out:
+        raise InputError("fine-tuning, but no folder for the run that it makes", "add -o DIR")
+    shown = api.prune_heads(
+        args.model,
+        args.out,
+        loss=args.loss,
+        heads=listed(args.heads) if args.heads else None,
+        fine_tune=args.fine_tune,
+        length=args.length,
+        n=args.n,
+        n_orders=args.orders,
+        batch_size=args.batch_size,
+        quiet=args.quiet,
+    )
+    if args.json:
+        parts = {"pruning": shown.result, "cut": shown.cost}
+        files = {"data": shown.data, "figure": shown.figure, "run": args.out if shown.run else None}
+        print_json(
+            {name: part.to_dict() if part else None for name, part in parts.items()}
+            | {name: str(file) if file else None for name, file in files.items()}
+        )
+        return 0
+    out = console()
+    if shown.result:
+        out.print(pruning_table(shown.result))
+        for note in pruning_notes(shown.result):
+            out.print(note)
+        out.print(f"figure:  {shown.figure}")
+    if shown.cost:
+        out.print(cost_table(shown.cost))
+    return 0
+
+
+PART = Verb("find heads that can go together, and cut them out for real", add_arguments, run)

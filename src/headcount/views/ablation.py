@@ -1,0 +1,230 @@
+"""What silencing each head costs: a ranking with intervals, a map of layers and heads, and curves over lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from headcount.heads import HeadId
+from headcount.views.style import GREY, PALETTE
+
+if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation, Condition, Effect
+
+LOOKS = (("o", PALETTE[0]), ("s", PALETTE[1]), ("D", PALETTE[2]), ("^", PALETTE[3]))
+MOST_ROWS = 48
+"""Heads in one ranking; of more, the first ones are shown."""
+BORDERS = (1, 10)
+BANDS = ("critical", "important", "redundant", "undecided")
+
+
+def scale(result: Ablation) -> float:
+    """From a drop to what is printed: points for hits, else the metric's own unit."""
+    return 100.0 if result.is_share else 1.0
+
+
+def draw_ranking(result: Ablation, condition: Condition) -> Figure:
+    """One row per head, the costliest first; one mark per kind, with its 95 % interval."""
+    ranked = ranking(result, condition.length)
+    shown = ranked[:MOST_ROWS]
+    figure = Figure(figsize=(8.5, 0.1 * (len(result.kinds) + 1) * len(shown) + 2.2), layout="constrained")
+    axes = figure.subplots()
+    for i, kind in enumerate(result.kinds):
+        marker, colour = LOOKS[i % len(LOOKS)]
+        effects = {effect.head: effect for effect in _of(result, condition.length, kind)}
+        _draw_kind(axes, [effects[head] for head in shown], kind, scale(result), marker, colour, i, len(result.kinds))
+    axes.set_yticks(range(len(shown)), [f"{head}  ({HeadId.parse(head).short})" for head in shown], fontsize=8)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    lowest = min(scale(result) * effect.low for effect in result.heads if effect.length == condition.length)
+    _mark_borders(axes, result, lowest)
+    axes.set_xlabel(f"{_what(result)}, with 95 % bootstrap interval")
+    axes.grid(axis="x", alpha=0.25)
+    more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
+    figure.suptitle(f"{result.run or 'model'}: {result.metric} without each head\n{_about(result, condition)}{more}")
+    figure.legend(frameon=False, loc="outside lower center", ncols=len(result.kinds), title="silenced by")
+    return figure
+
+
+def _draw_kind(
+    axes: Axes, effects: Sequence[Effect], kind: str, times: float, marker: str, colour: str, i: int, n: int
+) -> None:
+    beside = 0.24 * (i - (n - 1) / 2)
+    y = np.arange(len(effects)) + beside
+    drops = np.array([times * effect.drop for effect in effects])
+    doubt = np.array([[times * (e.drop - e.low), times * (e.high - e.drop)] for e in effects]).T.clip(min=0)
+    axes.barh(y, drops, height=0.2, color=colour, alpha=0.3, linewidth=0)
+    axes.errorbar(drops, y, xerr=doubt, fmt=marker, color=colour, markersize=4, capsize=2, linewidth=1, label=kind)
+
+
+def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
+    if not result.is_share:
+        return
+    axes.set_xscale("symlog", linthresh=1, linscale=0.6)
+    axes.set_xticks([0, 1, 2, 5, 10, 20, 50, 100], ["0", "1", "2", "5", "10", "20", "50", "100"])
+    axes.minorticks_off()
+    axes.set_xlim(min(-0.3, 1.2 * lowest), 105)
+    for border, name in zip(BORDERS, ("important", "critical"), strict=True):
+        axes.axvline(border, color=GREY, linewidth=0.9, linestyle="--")
+        axes.text(border, -0.62, f" {name} →", fontsize=8, color=GREY, va="bottom")
+    axes.axvline(0, color="black", linewidth=0.6)
+
+
+def draw_map(result: Ablation, condition: Condition) -> Figure:
+    """Sites down, heads across: what each kind of silencing costs, and the gradient beside it."""
+    panels = [(f"{kind}: {_what(result)}", _drops(result, condition, kind)) for kind in result.kinds]
+    if condition.importances:
+        panels.append(("gradient: mean |dL/dg| (nats)", {each.head: each.importance for each in condition.importances}))
+    sites = list(dict.fromkeys(HeadId.parse(effect.head).site for effect in result.heads))
+    n_heads = max(HeadId.parse(effect.head).index for effect in result.heads) + 1
+    width = max(2.6, 0.62 * n_heads + 0.6)
+    figure = Figure(figsize=(width * len(panels) + 0.8, 0.48 * len(sites) + 1.9), layout="constrained")
+    for axes, (title, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _heat(axes, [[values.get(str(site.head(i))) for i in range(n_heads)] for site in sites])
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=8)
+        axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
+        axes.label_outer()
+    about = _about(result, condition)
+    figure.suptitle(f"{result.run or 'model'}: {about}; shade: share of a panel's largest", fontsize=10)
+    return figure
+
+
+def _heat(axes: Axes, rows: Sequence[Sequence[float | None]]) -> None:
+    """Each panel has its own range; the numbers are written into it."""
+    values = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
+    largest = max(float(np.nanmax(values)), 1e-12)
+    axes.imshow(values.clip(min=0) / largest, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            text = f"{value:.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
+            colour = "white" if value > 0.6 * largest else "black"
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+
+
+def draw_lengths(result: Ablation) -> Figure:
+    """The drop of every head against the length, one panel per kind."""
+    lengths = [condition.length for condition in result.conditions if condition.length is not None]
+    heads = list(dict.fromkeys(effect.head for effect in result.heads))
+    figure = Figure(figsize=(4.4 * len(result.kinds) + 0.6, 4.9), layout="constrained")
+    panels = figure.subplots(1, len(result.kinds), sharey=True, squeeze=False)[0]
+    for axes, kind in zip(panels, result.kinds, strict=True):
+        for i, head in enumerate(heads):
+            mine = [effect for effect in result.heads if (effect.head, effect.kind) == (head, kind)]
+            _draw_length(axes, mine, scale(result), i, len(heads))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, list(map(str, lengths)))
+        axes.set(title=f"silenced by {kind}", xlabel="length (numbers)")
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel(f"{_what(result)}, with 95 % interval")
+    figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=8)
+    clean = ", ".join(f"{each.length}: {_score(result, each.clean)}" for each in result.conditions)
+    figure.suptitle(
+        f"{result.run}: each head silenced alone, by length (clean {result.metric} at {clean})", fontsize=10
+    )
+    return figure
+
+
+def _draw_length(axes: Axes, effects: Sequence[Effect], times: float, i: int, n: int) -> None:
+    beside = 1.03 ** (i - (n - 1) / 2)
+    x = [beside * (effect.length or 1) for effect in effects]
+    y = np.array([times * effect.drop for effect in effects])
+    doubt = np.array([[times * (e.drop - e.low), times * (e.high - e.drop)] for e in effects]).T.clip(min=0)
+    marker, style = LOOKS[i % len(LOOKS)][0], "-" if i < len(PALETTE) else "--"
+    colour, label = PALETTE[i % len(PALETTE)], effects[0].short
+    axes.errorbar(
+        x, y, yerr=doubt, fmt=marker + style, color=colour, markersize=4, linewidth=1.2, capsize=2, label=label
+    )
+
+
+def ranking(result: Ablation, length: int | None) -> list[str]:
+    """Heads, the costliest first, by the first kind and then by the others."""
+    heads = list(dict.fromkeys(effect.head for effect in result.heads))
+    drops = {(e.head, e.kind): e.drop for e in result.heads if e.length == length}
+    return sorted(heads, key=lambda head: [-drops[head, kind] for kind in result.kinds])
+
+
+def ablation_table(result: Ablation, condition: Condition) -> Table:
+    """The ranking as text."""
+    title = f"{result.run or 'model'}: {_what(result)}; {_about(result, condition)}"
+    table = Table("head", *result.kinds, "gradient", title=title, title_justify="left")
+    effects = {(e.head, e.kind): e for e in result.heads if e.length == condition.length}
+    gradients = {each.head: f"{each.importance:.1e}" for each in condition.importances}
+    for head in ranking(result, condition.length):
+        cells = [effect_text(effects[head, kind], scale(result)) for kind in result.kinds]
+        table.add_row(HeadId.parse(head).short, *cells, gradients.get(head, ""))
+    return table
+
+
+def effect_text(effect: Effect, times: float) -> str:
+    """`16.60 [14.99, 18.30] critical`; a star where p, corrected over heads, is under 0.05."""
+    digits = 2 if times > 1 else 4
+    drop, low, high = (f"{times * value:.{digits}f}" for value in (effect.drop, effect.low, effect.high))
+    star = "*" if effect.p < 0.05 else " "
+    return f"{drop}{star}[{low}, {high}] {effect.band or ''}".rstrip()
+
+
+def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
+    """What to know about the table: bands, who is undecided, whether gradients agree, and the proof."""
+    notes = ["* p < 0.05, exact McNemar, corrected over heads (Holm)" if result.is_share else "* p < 0.05 (Holm)"]
+    for kind in result.kinds if result.is_share else ():
+        mine = _of(result, condition.length, kind)
+        counts = ", ".join(f"{sum(e.band == band for e in mine)} {band}" for band in BANDS)
+        undecided = ", ".join(f"{e.short} ({_needs(e.needed)})" for e in mine if e.band == "undecided")
+        notes.append(f"{kind}: {counts}" + (f": {undecided}" if undecided else ""))
+    for each in condition.agreements:
+        text = "all drops are equal" if each.rho is None else f"rank correlation {each.rho:.2f} (p = {each.p:.4f})"
+        notes.append(f"gradient importance against {each.kind}: {text}")
+    worst = max(each.sum_error for each in result.proof)
+    decoded = f"; {condition.decoded:,} answers decoded for real, each as found" if condition.decoded else ""
+    notes.append(
+        f"acted: at each of {len(result.proof)} sites, contributions and bias make up the output (to {worst:.0e}), "
+        f"and all gates shut leave the bias{decoded}"
+    )
+    return notes
+
+
+def _needs(n: int | None) -> str:
+    return "it lies on a border" if n is None else f"{n:,} examples would decide"
+
+
+def breakage_tables(result: Ablation, condition: Condition, kind: str) -> list[Table]:
+    """What broke without each head that broke something."""
+    tables = []
+    for each in condition.breakages:
+        if each.kind != kind or not each.n_broken:
+            continue
+        title = f"without {each.head} ({kind}): {each.n_broken:,} of {condition.n:,} broke"
+        table = Table("what", "broke", title=title, title_justify="left")
+        for group in (*each.digits, *each.faults[:6], *each.groups):
+            if group.broken:
+                table.add_row(f"{group.facet}: {group.group}", f"{group.broken:,} of {group.n:,}")
+        for wrong in each.examples:
+            table.add_row(f"{wrong.example}: said {wrong.said}, should be {wrong.right}", wrong.why)
+        tables.append(table)
+    return tables
+
+
+def _of(result: Ablation, length: int | None, kind: str) -> list[Effect]:
+    return [effect for effect in result.heads if (effect.length, effect.kind) == (length, kind)]
+
+
+def _drops(result: Ablation, condition: Condition, kind: str) -> dict[str, float]:
+    return {effect.head: scale(result) * effect.drop for effect in _of(result, condition.length, kind)}
+
+
+def _what(result: Ablation) -> str:
+    name = "rise of the loss" if result.metric == "loss" else "drop"
+    return f"{name} ({result.unit})" if result.unit else name
+
+
+def _about(result: Ablation, condition: Condition) -> str:
+    return f"{_score(result, condition.clean)} with all heads, n = {condition.n:,} ({condition.data})"
+
+
+def _score(result: Ablation, clean: float) -> str:
+    return f"{100 * clean:.2f} %" if result.is_share else f"{-clean if result.metric == 'loss' else clean:.4g}"

@@ -1,0 +1,135 @@
+"""What is left of a model as its heads go: all ways of choosing them in one figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from headcount.heads import HeadId
+from headcount.views.style import GREY, PALETTE
+
+if TYPE_CHECKING:
+    from headcount.analysis.cost import Cost
+    from headcount.analysis.pruning import Curve, Point, Pruning
+
+LOOKS = {
+    "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
+    "together": ("removed together, in the order of their own drops", PALETTE[1], "-", "s"),
+    "greedy": ("greedy, measured again after every removal", PALETTE[0], "-", "o"),
+    "gradient": ("in the order of gradient importance", PALETTE[2], "-", "^"),
+}
+
+
+def draw_pruning(result: Pruning) -> Figure:
+    """Score against the number of heads removed."""
+    figure = Figure(figsize=(9.5, 6.4), layout="constrained")
+    axes = figure.subplots()
+    sizes = [each.n_removed for each in result.chance]
+    label = f"random orders ({result.n_orders}): median, and 10th to 90th percentile (n = {result.n_chance:,} each)"
+    low, median, high = ([100 * getattr(each, end) for each in result.chance] for end in ("low", "median", "high"))
+    axes.fill_between(sizes, low, high, color=GREY, alpha=0.2, linewidth=0)
+    axes.plot(sizes, median, color=GREY, linestyle=":", label=label)
+    for curve in result.curves:
+        _draw_curve(axes, curve)
+    _point_out(axes, result)
+    axes.set(xlabel=f"heads removed (of {result.n_heads})", ylabel=f"{result.metric} (%), with 95 % interval")
+    axes.set(xlim=(-0.5, result.n_heads + 0.5), ylim=(-3, 106))
+    axes.grid(alpha=0.25)
+    figure.legend(frameon=False, loc="outside lower center", ncols=1, fontsize=9)
+    title = f"{result.run}: {100 * result.clean:.2f} % with all heads"
+    figure.suptitle(
+        f"{title}\nchosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})", fontsize=10
+    )
+    return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve) -> None:
+    label, colour, style, marker = LOOKS[curve.name]
+    x = [point.n_removed for point in curve.points]
+    y = [100 * point.score for point in curve.points]
+    axes.plot(x, y, linestyle=style, marker=marker, markersize=4, color=colour, label=label, linewidth=1.4)
+    if marker:
+        low, high = ([100 * getattr(point, end) for point in curve.points] for end in ("low", "high"))
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _point_out(axes: Axes, result: Pruning) -> None:
+    """The two figures to remember."""
+    arrow = {"arrowstyle": "->", "color": GREY}
+    together, kept = result.together, result.kept
+    if result.harmless:
+        axes.annotate(
+            f"{len(result.harmless)} heads, each harmless alone:\ntogether {100 * together.score:.1f} % is left",
+            (together.n_removed, 100 * together.score),
+            xytext=(0.30, 0.16),
+            textcoords="axes fraction",
+            arrowprops=arrow,
+            fontsize=9,
+            ha="center",
+        )
+    if result.chosen:
+        axes.annotate(
+            f"greedy takes {len(result.chosen)} of {result.n_heads}\nfor {100 * result.loss:g} points "
+            f"({100 * kept.score:.1f} % is left)",
+            (kept.n_removed, 100 * kept.score),
+            xytext=(0.30, 0.52),
+            textcoords="axes fraction",
+            arrowprops=arrow,
+            fontsize=9,
+            ha="center",
+        )
+
+
+def pruning_table(result: Pruning) -> Table:
+    """The curves as text."""
+    measured = [curve for curve in result.curves if curve.name != "alone"]
+    title = f"{result.run}: {result.metric} (%) as heads go; on {result.measured_on}, n = {result.n:,}"
+    names = [name for curve in measured for name in (curve.name, "")]
+    table = Table("removed", *names, "random: median [10 %, 90 %]", title=title, title_justify="left")
+    chance = {each.n_removed: each for each in result.chance}
+    for k in range(result.n_heads + 1):
+        cells = [text for curve in measured for text in _cells(curve.points[k])]
+        luck = chance.get(k)
+        random = f"{100 * luck.median:.1f} [{100 * luck.low:.1f}, {100 * luck.high:.1f}]" if luck else ""
+        table.add_row(str(k), *cells, random)
+    return table
+
+
+def _cells(point: Point) -> tuple[str, str]:
+    head = f"-{HeadId.parse(point.head).short}" if point.head else ""
+    return f"{100 * point.score:.1f} [{100 * point.low:.1f}, {100 * point.high:.1f}]", head
+
+
+def pruning_notes(result: Pruning) -> list[str]:
+    """The five answers in words."""
+    together, kept = result.together, result.kept
+    return [
+        f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under 1 point by the interval; "
+        f"{result.under} by the point estimate)",
+        f"together:  without all of those {_left(together)} is left",
+        f"greedy:    takes {len(result.chosen)} heads for at most {100 * result.loss:g} points on {result.chosen_on}; "
+        f"{_left(kept)} is left on {result.measured_on}",
+        "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
+    ]
+
+
+def _left(point: Point) -> str:
+    return f"{100 * point.score:.2f} % [{100 * point.low:.2f}, {100 * point.high:.2f}]"
+
+
+def cost_table(cost: Cost) -> Table:
+    """Before and after the cut."""
+    names = ", ".join(HeadId.parse(head).short for head in cost.heads)
+    table = Table("", "before", "after", "", title=f"{cost.run}: {cost.parent} without {names}", title_justify="left")
+    table.add_row("heads", *map(str, cost.n_heads), f"lost as a whole: {', '.join(cost.lost_blocks) or 'no block'}")
+    for name, pair in (("parameters", cost.parameters), ("bytes", cost.n_bytes)):
+        table.add_row(name, *(f"{number:,}" for number in pair), f"{1 - pair[1] / pair[0]:.1%} less")
+    table.add_row("µs per example", *(f"{t:.1f}" for t in cost.microseconds), f"{cost.faster:.2f} times as fast")
+    lost = f"drop {100 * cost.drop.mean:.2f} points [{100 * cost.drop.low:.2f}, {100 * cost.drop.high:.2f}]"
+    table.add_row("right", *(f"{score:.2%}" for score in cost.score), f"{lost}, {cost.data}")
+    tuned = f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""
+    table.add_row("against silencing", "", f"{cost.difference:.1e}", f"largest difference, of the largest logit{tuned}")
+    return table

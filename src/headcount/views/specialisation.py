@@ -1,0 +1,170 @@
+"""What each head is for: a page of all heads, pages with and without a condition by column, and a table."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from headcount.views.attention import KINDS
+from headcount.views.style import BLUE, GREY, ORANGE, SEQUENTIAL
+
+if TYPE_CHECKING:
+    from headcount.analysis.labels import Measure
+    from headcount.analysis.specialisation import HeadStats, Specialisation
+
+SPREAD = ("entropy share", "sparsity")
+LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
+"""Colour, marker and filling where a condition holds, and where it does not."""
+_SHADE = {"entropy": "entropy share"}
+Kinds = Mapping[tuple[str, str], Sequence["HeadStats"]]
+
+
+def draw_stats(result: Specialisation) -> Figure:
+    """Heads in rows, measures in columns, labels at the right; one panel per kind of site."""
+    kinds = _kinds(result)
+    rows = [len(heads) for heads in kinds.values()]
+    widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1
+    words = max(len(line) for head in result.heads for line in _wrapped(head.label).splitlines())
+    size = 1.02 * widest + 0.075 * words + 2.0, 0.44 * sum(rows) + 1.05 * len(rows) + 1.4
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[n + 1 for n in rows])[:, 0]
+    for axes, (kind, heads) in zip(grid, kinds.items(), strict=True):
+        _draw_heads(axes, heads)
+        axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
+    figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
+    figure.suptitle(f"{result.run}: mean ± standard error over {result.n:,} examples ({result.data})", fontsize=12)
+    figure.supxlabel("\n".join(textwrap.wrap(result.thresholds.words, round(13 * size[0]))), fontsize=8.5)
+    return figure
+
+
+def _draw_heads(axes: Axes, heads: Sequence[HeadStats]) -> None:
+    targets = _targets(heads)
+    shown = [*targets, *SPREAD, "entropy"]
+    _draw_numbers(axes, heads, shown)
+    headings = [_heading(name, heads[0].find(name)) for name in shown]
+    axes.set_xticks(range(len(shown)), headings, fontsize=8.5)
+    axes.set_yticks(range(len(heads)), [head.short for head in heads], fontsize=9)
+    labels = axes.secondary_yaxis("right")
+    labels.set_yticks(range(len(heads)), [_wrapped(head.label) for head in heads], fontsize=9)
+    axes.tick_params(length=0)
+    labels.tick_params(length=0)
+    axes.axvline(len(targets) - 0.5, color=GREY, linewidth=1.5)
+
+
+def _draw_numbers(axes: Axes, heads: Sequence[HeadStats], shown: Sequence[str]) -> None:
+    """The darker, the more; nats have no maximum, so their share of it gives the shade."""
+    shades = [[head.find(_SHADE.get(name, name)) for name in shown] for head in heads]
+    values = [[np.nan if each is None else each.mean for each in row] for row in shades]
+    axes.imshow(values, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
+    for y, head in enumerate(heads):
+        for x, each in enumerate(map(head.find, shown)):
+            colour, text = "white" if values[y][x] > 0.6 else "black", "" if each is None else _cell(each)
+            axes.text(x, y, text, ha="center", va="center", fontsize=7.5, color=colour)
+
+
+def _wrapped(label: str) -> str:
+    """In lines that leave room for the numbers."""
+    return "\n".join(textwrap.wrap(label, 38)) or "–"
+
+
+def _cell(measure: Measure) -> str:
+    return f"{measure.mean:.2f} ± {measure.se:.3f}" if measure.se >= 0.0005 else f"{measure.mean:.2f} ± <.001"
+
+
+def _heading(name: str, measure: Measure | None) -> str:
+    """What a column of the page is, and what even attention would give there."""
+    if name == "entropy":
+        return "entropy\n(nats)"
+    return f"{name}\n(even: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
+
+
+def draw_conditions(result: Specialisation) -> dict[str, Figure]:
+    """One page per kind of site: each head with and without the condition, by column if there are columns."""
+    return {"-".join(kind): _draw_kind(result, KINDS[kind], heads) for kind, heads in _kinds(result).items()}
+
+
+def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) -> Figure:
+    shown = [*_targets(heads), "entropy share"]
+    columns = _columns(heads, shown)
+    figure = Figure(figsize=(max(1.9 * len(shown) + 1.0, 8.5), 1.25 * len(heads) + 1.6), layout="constrained")
+    grid = figure.subplots(len(heads), len(shown), sharex=True, sharey=True, squeeze=False)
+    for row, head in zip(grid, heads, strict=True):
+        for axes, name in zip(row, shown, strict=True):
+            _draw_panel(axes, head, name, columns)
+        row[0].set_ylabel(f"{head.short}\nshare", fontsize=9)
+    what = "column being said" if heads[0].stack == "decoder" else "column of the query"
+    for top, bottom, name in zip(grid[0], grid[-1], shown, strict=True):
+        top.set_title(name, fontsize=10)
+        bottom.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.06, 1.06), yticks=(0, 0.5, 1))
+        bottom.set_xticks(range(len(columns)), columns if len(columns) > 1 else ["all queries"], fontsize=8)
+        bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=3)
+    figure.suptitle(f"{result.run}: {kind}, mean ± 2 standard errors (n = {result.n:,})", fontsize=11)
+    return figure
+
+
+def _columns(heads: Sequence[HeadStats], shown: Sequence[str]) -> list[str]:
+    """The columns in which something shown was measured, as they are written; without columns, `all`."""
+    written = dict.fromkeys(m.column for m in heads[0].measures if m.measure == "entropy" and m.column != "all")
+    measured = {m.column for head in heads for m in head.measures if m.measure in shown}
+    return [column for column in written if column in measured] or ["all"]
+
+
+def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
+    """One measure of one head; what even attention would give is a dash."""
+    conditions = dict.fromkeys(m.condition for m in head.measures if m.condition not in ("all", "difference"))
+    for i, (condition, (colour, marker, filling)) in enumerate(zip(conditions, LOOKS, strict=False)):
+        found = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
+        axes.errorbar(
+            [x + 0.24 * i - 0.12 for x, _ in found],
+            [m.mean for _, m in found],
+            [2 * m.se for _, m in found],
+            fmt=marker,
+            color=colour,
+            markerfacecolor=filling,
+            markersize=5,
+            capsize=2,
+            label=condition,
+        )
+    even = [(x, m.even) for x, column in enumerate(columns) if (m := head.find(name, column)) and m.even is not None]
+    axes.plot(*np.array(even).reshape(-1, 2).T, "_", color=GREY, markersize=16, label="if attention were even")
+    axes.grid(axis="y", alpha=0.25)
+
+
+def stats_table(result: Specialisation) -> Table:
+    """One row per head: its label, and its main measures in percent, mean ± standard error."""
+    title = f"{result.run}: attention in %, mean ± standard error over {result.n:,} examples ({result.data})"
+    targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
+    shown = (*targets, "entropy share")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("head")
+    table.add_column("label", min_width=25)
+    for name in shown:
+        table.add_column(name, justify="right", max_width=11)
+    for head in result.heads:
+        cells = ("" if each is None else _percent(each) for each in map(head.find, shown))
+        table.add_row(head.short, head.label, *cells)
+    return table
+
+
+def _percent(measure: Measure) -> str:
+    return f"{100 * measure.mean:.1f} ± {100 * measure.se:.1f}"
+
+
+def _kinds(result: Specialisation) -> Kinds:
+    found: dict[tuple[str, str], list[HeadStats]] = {}
+    for head in result.heads:
+        found.setdefault((head.stack, head.kind), []).append(head)
+    return found
+
+
+def _targets(heads: Sequence[HeadStats]) -> list[str]:
+    return list(dict.fromkeys(m.measure for head in heads for m in head.measures if m.even is not None))

@@ -1,0 +1,89 @@
+"""`headcount heads --stats`: a table, one JSON object, files, and errors that say what to do."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from headcount.analysis.labels import THRESHOLDS
+from headcount.cli import main
+
+
+def run_json(capsys, *arguments):
+    code = main([*map(str, arguments), "--json", "--quiet"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_statistics_of_a_run_and_of_its_twin(tiny_sorter, capsys):
+    path = tiny_sorter.folder.path
+    code, said = run_json(capsys, "heads", path, "--stats", "--match", path)
+    assert (code, said["kind"], said["n"], said["run"]) == (0, "Specialisation", 1000, str(path))
+    assert [head["head"] for head in said["heads"]] == [str(head) for head in tiny_sorter.model.heads]
+    keys = {"measure", "column", "condition", "mean", "se", "n", "even"}
+    assert all(set(measure) == keys for head in said["heads"] for measure in head["measures"])
+    (match,) = said["matches"]
+    assert match["kind"] == "Matching"
+    assert [pair["partner"] for pair in match["kinds"][0]["pairs"]] == ["layer.0.self.0", "layer.0.self.1"]
+    assert len(said["files"]["data"]) == 1 + 1
+    assert len(said["files"]["pictures"]) == 2 + 1
+    assert all(Path(file).exists() for files in said["files"].values() for file in files)
+
+
+@pytest.mark.slow
+def test_statistics_of_the_sample(in_tmp, capsys):
+    code, said = run_json(capsys, "heads", "sample:addition", "--stats")
+    assert code == 0
+    labels = {head["short"]: head["label"] for head in said["heads"]}
+    assert labels["E0H2"].startswith("carry column")
+    assert labels["E1H3"] == "aligned column"
+    assert labels["D0H0"] == "previous output"
+    assert all(label.startswith("aligned column") for short, label in labels.items() if short.startswith("X"))
+    assert labels["E0H0"] == ""
+    assert len(said["files"]["pictures"]) == 4
+
+
+def test_statistics_for_people(tiny_sorter, capsys):
+    assert main(["heads", str(tiny_sorter.folder.path), "--stats", "--length", "9", "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "1,000 examples (fresh sequences of 9, half of them sorted)" in said
+    assert THRESHOLDS.words in said
+    assert "left" in said
+    assert "L0H1" in said
+    assert (tiny_sorter.folder.path / "figures" / "head-stats-9.png").exists()
+    assert (tiny_sorter.folder.path / "results" / "head-stats-9.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--length", "9"], "add --stats"),
+        (["--match", "sample:addition"], "add --stats"),
+        (["--stats", "--length", "1"], "from 2 to 8,192"),
+        (["--stats", "--match", "sample:addition"], "choose runs of one task"),
+        (["--stats", "--match", "sample:sortedness"], "n_values: 20"),
+        (["--stats", "--match", "runs/none"], "no run in runs/none"),
+    ],
+)
+def test_what_cannot_be_is_told(tiny_sorter, in_tmp, capsys, arguments, what):
+    assert main(["heads", str(tiny_sorter.folder.path), *arguments]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_only_one_thing_is_asked_at_once(capsys):
+    with pytest.raises(SystemExit):
+        main(["heads", "sample:addition", "--stats", "--all-test"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_help_states_the_thresholds(capsys):
+    with pytest.raises(SystemExit):
+        main(["heads", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    t = THRESHOLDS
+    assert len(fields(t)) == 5, "a new threshold belongs into the help"
+    assert f"lower {100 * t.confidence:g} % bound of its attention to a target is at least {t.mass:g}" in said
+    assert "and twice that of even attention" in said
+    assert t.times_even == 2
+    assert f"entropy is at least {100 * t.entropy_share:g} % of the maximum" in said
+    assert f"“more when” is by at least {t.difference:g}" in said

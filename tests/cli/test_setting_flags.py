@@ -1,0 +1,36 @@
+"""Settings as flags: each with its help, and heads by their names."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headcount.cli import main
+from headcount.cli._flags import add_settings
+from headcount.runs.config import RunConfig
+from headcount.runs.run import load
+from headcount.tasks import TASKS
+
+
+@pytest.mark.parametrize("task", TASKS.names())
+def test_every_setting_has_its_help(task: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_settings(parser, RunConfig.sections(task), RunConfig.defaults(task))
+    flags = {action.dest: action.help or "" for action in parser._actions}
+    assert [name for name, text in flags.items() if not text[:1].isalpha()] == []
+    assert flags["window"].startswith("Self-attention looks no farther")
+    assert flags["pruned"] == "Heads that are cut out, by name, such as E0H1,X1H2."
+
+
+def test_a_model_is_trained_without_the_heads_that_a_flag_names(
+    tiny: dict[str, Any], in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [part for name, value in tiny.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["train", "addition", *flags, "--quiet", "--pruned", "E0H1,x1h0, X1H1"]) == 0
+    left = " ".join(head.short for head in load("runs/addition-0").model.heads)
+    assert left == "E0H0 D0H0 D0H1 D1H0 D1H1 X0H0 X0H1"
+    assert main(["train", "addition", *flags, "--quiet", "-o", "runs/other", "--pruned", "E1H0"]) == 2
+    assert "model.pruned = ('encoder.1.self.0',): no head encoder.1.self.0" in capsys.readouterr().err

@@ -1,0 +1,22 @@
+"""One small model of every style."""
+
+from __future__ import annotations
+
+import pytest
+from own_models import ADDERS, CLASSIFIERS, FED, NUMBERS, SOURCE, adder, classifier, name_of
+from torch import Tensor
+
+from headcount.models.build import Model
+from headcount.models.classifier import Classifier
+
+
+@pytest.fixture(scope="session", params=[*ADDERS, *CLASSIFIERS], ids=name_of)
+def model(request: pytest.FixtureRequest) -> Model:
+    """Encoder-decoders and classifiers, with pre- and post-norm, several encodings, causal, windowed."""
+    return classifier(**request.param) if "pooling" in request.param else adder(**request.param)
+
+
+@pytest.fixture
+def inputs(model: Model) -> tuple[Tensor, ...]:
+    """With padding, which is masked."""
+    return (NUMBERS,) if isinstance(model, Classifier) else (SOURCE, FED)

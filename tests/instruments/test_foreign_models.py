@@ -1,0 +1,132 @@
+"""Other people's models: a pass begun late is the whole pass, or there is an error; never something in between."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import foreign_models as foreign
+import pytest
+import torch
+from foreign_models import D, N_TOKENS, built
+from torch import Tensor, nn
+
+from headcount.errors import InstrumentError
+from headcount.instruments.gates import Gates, silenced
+from headcount.instruments.proof import first_tensor, prove
+from headcount.instruments.recording import Change, Recording
+from headcount.instruments.sites import Sites
+from headcount.instruments.sweep import check, plain_pass, sweep
+
+LENGTH = 5
+SOUND = (
+    foreign.Model,
+    foreign.Tuples,
+    foreign.DecoderOnly,
+    foreign.InPlaceResiduals,
+    foreign.SharedLayers,
+    foreign.ReturnsDict,
+    foreign.ReturnsNamedTuple,
+    foreign.Dataclasses,
+    foreign.Keywords,
+)
+"""Must be computed right."""
+HARD = (
+    foreign.InPlaceOnTheOutput,
+    foreign.ReluInPlace,
+    foreign.AddsAndReturnsNothing,
+    foreign.FlatProjection,
+    foreign.LengthFirst,
+    foreign.Steered,
+    foreign.KeepsState,
+    foreign.KeepsPooledState,
+)
+"""May be refused."""
+
+
+def tokens(n: int, length: int = LENGTH) -> Tensor:
+    return torch.randint(N_TOKENS, (n, length), generator=torch.Generator().manual_seed(n + 97 * length))
+
+
+def changes_of(recording: Recording) -> list[Change]:
+    """Each head alone, silent and replaced; and heads of two sites together."""
+    sites = recording.sites
+    turned = {site: recording.z(site).flip(0) + 0.3 for site in sites}
+    alone = [Change((head,)) for head in sites.heads]
+    replaced = [Change((head,), {head.site: turned[head.site]}) for head in sites.heads]
+    ends = sites.heads[0], sites.heads[-1]
+    return [*alone, *replaced, Change(ends), Change(ends, {head.site: turned[head.site] for head in ends})]
+
+
+@torch.no_grad()
+def outcome(model: Any, given: Tensor, batch_size: int = 512, *, backwards: bool = False) -> str:
+    """`right` or `refused`, and an assertion that fails if it is neither."""
+    sites: Sites = model.sites
+    try:
+        prove(model, sites, [given])
+        recording = Recording(model, sites, [given])
+        changes = changes_of(recording)
+        if backwards:
+            changes.reverse()
+        check(recording, changes)
+        found = dict(sweep(recording, changes, batch_size=batch_size))
+    except InstrumentError:
+        return "refused"
+    assert set(found) == set(range(len(changes)))
+    clean = first_tensor(model(given))
+    for i, change in enumerate(changes):
+        expected = first_tensor(plain_pass(model, sites, [given], change))
+        assert (expected - clean).abs().max() > 1e-4, "a change that changes nothing is no test"
+        worst = (found[i] - expected).abs().max() / expected.abs().max()
+        assert worst < 1e-6, f"{type(model).__name__}: {change.heads} is off by {worst:.1e}"
+        if not change.stands:
+            by_hand = first_tensor(columns_zeroed(model, change)(given))
+            torch.testing.assert_close(found[i], by_hand, atol=1e-9, rtol=1e-9)
+    return "right"
+
+
+@torch.no_grad()
+def columns_zeroed(model: Any, change: Change) -> nn.Module:
+    copy = deepcopy(model)
+    for site, places in copy.sites.by_site(change.heads).items():
+        copy.sites[site].projection.weight.unflatten(1, (foreign.N_HEADS, -1))[:, list(places)] = 0.0
+    return copy
+
+
+@pytest.mark.parametrize("n", [1, 3, LENGTH, D])
+@pytest.mark.parametrize("kind", SOUND)
+def test_a_sound_model_is_computed_right(kind: type[foreign.Model], n: int) -> None:
+    assert outcome(built(kind), tokens(n)) == "right"
+
+
+@pytest.mark.parametrize("n", [1, 3, LENGTH, D])
+@pytest.mark.parametrize("kind", HARD)
+def test_a_hard_one_is_computed_right_or_refused(kind: type[foreign.Model], n: int) -> None:
+    assert outcome(built(kind), tokens(n)) in ("right", "refused")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 6, 7, 512])
+@pytest.mark.parametrize("kind", [*SOUND[:4], *HARD])
+def test_neither_order_nor_batches_matter(kind: type[foreign.Model], batch_size: int, backwards: bool) -> None:
+    for n in (1, 2):
+        assert outcome(built(kind), tokens(n), batch_size, backwards=backwards) in ("right", "refused")
+
+
+@pytest.mark.parametrize(("n", "length"), [(1, 1), (1, 2), (2, 1), (2, 2), (7, 3), (16, 2), (4, 8), (2, 4), (4, 2)])
+@pytest.mark.parametrize("kind", [foreign.DecoderOnly, foreign.Tuples, foreign.FlatProjection, foreign.LengthFirst])
+def test_sizes_that_coincide(kind: type[foreign.Model], n: int, length: int) -> None:
+    allowed = ("right",) if kind in SOUND else ("right", "refused")
+    assert outcome(built(kind), tokens(n, length)) in allowed
+
+
+@torch.no_grad()
+def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that forgets the change must not get through."""
+    model, given = built(foreign.Model), tokens(3)
+    monkeypatch.setattr("headcount.instruments.recording.gated", lambda name, z, gate, stand: z)
+    assert outcome(model, given) == "refused"
+    monkeypatch.undo()
+    with Gates(model.sites, silenced(model.sites, model.sites.heads[:1])):
+        said = model(given)
+    assert (said - columns_zeroed(model, Change(model.sites.heads[1:2]))(given)).abs().max() > 1e-3
