@@ -10,7 +10,14 @@ from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 
 
-@pytest.fixture(scope="session", params=[*ADDERS, *CLASSIFIERS], ids=name_of)
+STYLES = [
+    pytest.param(style, id=name_of(style), marks=() if i < 2 else pytest.mark.slow)
+    for styles in (ADDERS, CLASSIFIERS)
+    for i, style in enumerate(styles)
+]
+
+
+@pytest.fixture(scope="session", params=STYLES)
 def model(request: pytest.FixtureRequest) -> Model:
     """Encoder-decoders and classifiers, with pre- and post-norm, several encodings, causal, windowed."""
     return classifier(**request.param) if "pooling" in request.param else adder(**request.param)

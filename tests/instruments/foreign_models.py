@@ -289,7 +289,7 @@ class Steered(Model):
         super().__init__(n_layers)
         for block in self.blocks:
             block.attn.register_forward_hook(lambda module, args, said: said * 1.5)
-            block.register_forward_hook(lambda module, args, said: said + 0.5)
+            block.register_forward_hook(lambda module, args, said: said.tanh())
 
 
 # --- what depends on more than what it is called with ---------------------------------------------------------------

@@ -16,16 +16,16 @@ SOURCE = torch.tensor([[3, 7, 4, 10, 8], [9, 10, 1, PAD, PAD], [0, 10, 5, 5, PAD
 FED = torch.tensor([[START, 1, 1], [START, 0, 3], [START, 7, 7], [START, 4, 2]])
 NUMBERS = torch.tensor([[3, 5, 5, 9, 1, 4], [7, 20, 20, 20, 20, 20], [0, 19, 4, 20, 20, 20], [8, 2, 2, 11, 6, 13]])
 ADDERS: list[dict[str, Any]] = [
-    {"norm": "pre", "encoding": "learned"},
-    {"norm": "post", "encoding": "rotary", "window": 2},
     {"norm": "pre", "encoding": "t5", "softmax": "log-length"},
+    {"norm": "post", "encoding": "rotary", "window": 2},
+    {"norm": "pre", "encoding": "learned"},
     {"norm": "post", "encoding": "sinusoidal", "dropout": 0.5},
 ]
 CLASSIFIERS: list[dict[str, Any]] = [
-    {"norm": "pre", "encoding": "fire", "pooling": "max"},
-    {"norm": "post", "encoding": "alibi", "pooling": "mean"},
-    {"norm": "pre", "encoding": "none", "causal": True, "window": 2, "pooling": "last"},
     {"norm": "post", "encoding": "learned", "causal": True, "dropout": 0.5, "pooling": "attention"},
+    {"norm": "pre", "encoding": "none", "window": 2, "pooling": "mean"},
+    {"norm": "pre", "encoding": "fire", "pooling": "max"},
+    {"norm": "post", "encoding": "alibi", "causal": True, "pooling": "last"},
 ]
 
 
@@ -39,13 +39,13 @@ def scattered(model: Any) -> Any:
 
 def adder(**given: Any) -> EncoderDecoder:
     torch.manual_seed(0)
-    shape = {"d_model": 12, "n_heads": 3, "d_ff": 16, "n_positions": 8}
+    shape = {"d_model": 8, "n_heads": 2, "d_ff": 12, "n_positions": 8, "n_encoder_layers": 1, "n_decoder_layers": 2}
     return scattered(EncoderDecoder(EncoderDecoderConfig(**(shape | given)), n_tokens=13, pad_id=PAD))
 
 
 def classifier(**given: Any) -> Classifier:
     torch.manual_seed(0)
-    shape = {"d_model": 8, "n_heads": 4, "d_ff": 16, "n_layers": 2, "n_positions": 8}
+    shape = {"d_model": 9, "n_heads": 3, "d_ff": 12, "n_layers": 2, "n_positions": 8}
     return scattered(Classifier(ClassifierConfig(**(shape | given)), 21, 2, pad_id=20))
 
 

@@ -134,6 +134,7 @@ def prune_curves(
     n = len(heads)
     curves = [Curve(name, (whole, *points[i * n : (i + 1) * n])) for i, name in enumerate(orders) if orders[name]]
     promise = _promise(whole, points[3 * n : 4 * n])
+    fewer = _first(measuring, N_RANDOM)
     return Pruning(
         run=run,
         model=digest,
@@ -151,9 +152,9 @@ def prune_curves(
         chosen=tuple(map(str, chosen)),
         kept=points[-1] if chosen else whole,
         curves=(Curve("alone", promise), *curves),
-        chance=_chance(_first(measuring, N_RANDOM), n_orders, batch_size, steps),
+        chance=_chance(fewer, n_orders, batch_size, steps),
         n_orders=n_orders,
-        n_chance=min(N_RANDOM, measuring.n),
+        n_chance=fewer.n,
     )
 
 

@@ -59,6 +59,7 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
 def _point_out(axes: Axes, result: Pruning) -> None:
     """The two figures to remember."""
     arrow = {"arrowstyle": "->", "color": GREY}
+    paper = {"boxstyle": "round", "facecolor": "white", "edgecolor": GREY, "alpha": 0.9}
     together, kept = result.together, result.kept
     if result.harmless:
         axes.annotate(
@@ -67,17 +68,19 @@ def _point_out(axes: Axes, result: Pruning) -> None:
             xytext=(0.30, 0.16),
             textcoords="axes fraction",
             arrowprops=arrow,
+            bbox=paper,
             fontsize=9,
             ha="center",
         )
     if result.chosen:
         axes.annotate(
-            f"greedy takes {len(result.chosen)} of {result.n_heads}\nfor {100 * result.loss:g} points "
+            f"greedy takes {len(result.chosen)} of {result.n_heads}\nfor at most {_points(result.loss)} "
             f"({100 * kept.score:.1f} % is left)",
             (kept.n_removed, 100 * kept.score),
             xytext=(0.30, 0.52),
             textcoords="axes fraction",
             arrowprops=arrow,
+            bbox=paper,
             fontsize=9,
             ha="center",
         )
@@ -110,10 +113,14 @@ def pruning_notes(result: Pruning) -> list[str]:
         f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under 1 point by the interval; "
         f"{result.under} by the point estimate)",
         f"together:  without all of those {_left(together)} is left",
-        f"greedy:    takes {len(result.chosen)} heads for at most {100 * result.loss:g} points on {result.chosen_on}; "
+        f"greedy:    takes {len(result.chosen)} heads for at most {_points(result.loss)} on {result.chosen_on}; "
         f"{_left(kept)} is left on {result.measured_on}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
     ]
+
+
+def _points(share: float) -> str:
+    return "1 point" if share == 0.01 else f"{100 * share:g} points"
 
 
 def _left(point: Point) -> str:

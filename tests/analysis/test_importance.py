@@ -1,0 +1,160 @@
+"""dL/dg against a finite difference, and what its agreement with ablation says."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.analysis.importance import Importance, agreements, importances
+from headcount.analysis.subjects import Block, Subject, subject_of, subject_on
+from headcount.instruments.gates import Gates
+from headcount.instruments.sites import Sites
+from headcount.models.classifier import Classifier
+from headcount.models.config import ClassifierConfig
+from headcount.runs.run import Run
+
+N = 7
+NUMBERS = torch.randint(20, (N, 5), generator=torch.Generator().manual_seed(3))
+LABELS = torch.arange(N) % 2
+
+
+@cache
+def model() -> Classifier:
+    torch.manual_seed(0)
+    shape = {"d_model": 8, "n_heads": 2, "d_ff": 12, "n_layers": 2, "encoding": "alibi", "dropout": 0.5}
+    made = Classifier(ClassifierConfig(**shape), 21, 2, pad_id=20)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return made.eval().double()
+
+
+def right(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    return -F.cross_entropy(logits, LABELS[torch.from_numpy(rows)], reduction="none")
+
+
+def subject(of: Classifier | None = None, at_once: int = 3) -> Subject:
+    of = of or model()
+    return subject_on(of, Sites.of(of), [NUMBERS], right, at_once=at_once)
+
+
+@torch.no_grad()
+def loss_at(gate: float, head: Any) -> NDArray[np.float64]:
+    """The loss of each example with this head's gate a little off 1; by scaling its columns of the weights."""
+    copy = deepcopy(model())
+    copy.projections[head.site].weight[:, head.index * 4 : head.index * 4 + 4] *= gate
+    return -right(copy(NUMBERS), np.arange(N)).numpy()
+
+
+def test_the_gradient_is_the_slope_of_the_loss() -> None:
+    step = 1e-5
+    found = {each.head: each for each in importances(subject())}
+    assert set(found) == {str(head) for head in model().heads}
+    for head in model().heads:
+        slope = np.abs(loss_at(1 + step, head) - loss_at(1 - step, head)) / (2 * step)
+        assert found[str(head)].importance == pytest.approx(slope.mean(), rel=1e-5)
+        assert found[str(head)].se == pytest.approx(slope.std(ddof=1) / np.sqrt(N), rel=1e-5)
+        assert slope.mean() > 1e-4
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7])
+def test_blocks_change_nothing(at_once: int) -> None:
+    for one, other in zip(importances(subject(at_once=at_once)), importances(subject()), strict=True):
+        assert one.head == other.head
+        assert one.importance == pytest.approx(other.importance, rel=1e-9)
+        assert one.se == pytest.approx(other.se, rel=1e-9)
+
+
+def test_a_head_that_nobody_hears_has_no_importance() -> None:
+    deaf = deepcopy(model())
+    head = deaf.heads[1]
+    with torch.no_grad():
+        deaf.projections[head.site].weight[:, 4:8] = 0.0
+    found = {each.head: each for each in importances(subject(deaf))}
+    assert (found[str(head)].importance, found[str(head)].se) == (0.0, 0.0)
+    assert all(each.importance > 0 for each in found.values() if each.head != str(head))
+
+
+def test_nothing_is_left_behind() -> None:
+    training = deepcopy(model()).train()
+    with torch.no_grad():
+        first, again = importances(subject(training)), importances(subject(training))
+    assert first == again == importances(subject()), "dropout is off, and gradients are on, whoever asks"
+    assert training.training
+    assert all(parameter.grad is None for parameter in training.parameters())
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in training.modules())
+
+
+def test_a_score_without_a_slope_has_no_importance() -> None:
+    def hits(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        return (logits.argmax(dim=-1) == LABELS[torch.from_numpy(rows)]).double()
+
+    assert importances(subject_on(model(), Sites.of(model()), [NUMBERS], hits)) == ()
+    without = subject()
+    blocks: tuple[Block, ...] = tuple(replace(block, loss=None) for block in without.blocks)
+    assert importances(replace(without, blocks=blocks)) == ()
+
+
+def test_a_runs_importance_is_of_its_loss_whatever_is_scored(tiny_run: Run, tiny_sorter: Run) -> None:
+    for run in (tiny_run, tiny_sorter):
+        examples = run.task.split("test")
+        plain, loss = (importances(subject_of(run, examples, "", metric)) for metric in (None, "loss"))
+        assert plain == loss
+        assert {each.head for each in plain} == {str(head) for head in run.model.heads}
+        assert all(each.importance > 0 for each in plain)
+
+
+def test_gradients_by_example_are_those_of_one_gate_for_each() -> None:
+    """Summed over examples they are the gradient of one gate that all share."""
+    sites = Sites.of(model())
+    shared = {site: torch.ones(1, 2, dtype=torch.float64, requires_grad=True) for site in sites}
+    with Gates(sites, shared):
+        loss = -right(model()(NUMBERS[:1]), np.arange(1)).sum()
+    found = torch.autograd.grad(loss, list(shared.values()))
+    one = subject_on(model(), sites, [NUMBERS[:1]], right)
+    expected = torch.cat([each[0].abs() for each in found])
+    assert [each.importance for each in importances(one)] == pytest.approx(expected.tolist(), rel=1e-6)
+    assert all(each.se == np.inf for each in importances(one)), "one example says nothing of the spread"
+
+
+# --- agreement ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drop:
+    head: str
+    kind: str
+    drop: float
+
+
+def test_agreement_is_spearmans_kind_by_kind() -> None:
+    names = ["L0H0", "L0H1", "L1H0", "L1H1", "L2H0"]
+    sizes = [0.1, 0.5, 0.3, 0.2, 0.9]
+    drops = {"zero": [0.0, 0.4, 0.4, 0.1, 0.2], "mean": [5.0, 1.0, 3.0, 4.0, 0.0]}
+    gradients = [Importance(name, size, 0.0) for name, size in zip(names, sizes, strict=True)]
+    effects = [Drop(name, kind, drop) for kind in drops for name, drop in zip(names, drops[kind], strict=True)][::-1]
+    found = agreements(gradients, effects, ["zero", "mean"])
+    assert [each.kind for each in found] == ["zero", "mean"]
+    for each in found:
+        assert each.rho == pytest.approx(spearmanr(sizes, drops[each.kind]).statistic)
+        assert each.n_heads == 5
+    assert found[1].rho == pytest.approx(-1.0)
+    assert found[1].p == pytest.approx(2 / 120, abs=0.006)
+
+
+def test_heads_that_all_drop_alike_agree_with_nothing() -> None:
+    gradients = [Importance(f"L0H{i}", float(i), 0.0) for i in range(4)]
+    effects = [Drop(f"L0H{i}", "zero", 0.25) for i in range(4)]
+    (found,) = agreements(gradients, effects, ["zero"])
+    assert (found.rho, found.p) == (None, None)
+    assert agreements([], effects, ["zero"]) == ()

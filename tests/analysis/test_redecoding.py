@@ -1,0 +1,207 @@
+"""One forward pass decides what real decoding would say; and that this is checked, for real."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.analysis import redecoding
+from headcount.analysis.redecoding import CHECKED, Redecoder
+from headcount.analysis.subjects import FREE, Subject, subject_of
+from headcount.analysis.trials import Outcome, Trial, Tried, run_trials
+from headcount.errors import CheckFailed
+from headcount.heads import HeadSite
+from headcount.instruments.kinds import KINDS
+from headcount.models.decoding import greedy
+from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.runs.run import Run
+
+SUMS = np.array(list(product(range(10), repeat=2)))
+
+
+@pytest.fixture(scope="module")
+def subject(good_run: Run) -> Subject:
+    return subject_of(good_run, SUMS, "all sums", at_once=64)
+
+
+def trials_of(subject: Subject, *kinds: str) -> list[Trial]:
+    alone = [(head,) for head in subject.sites.heads]
+    return [Trial(heads, kind) for kind in kinds for heads in alone]
+
+
+@torch.no_grad()
+def decoded(model: EncoderDecoder, tried: Tried, trial: int) -> Tensor:
+    """Greedy decoding written out, with a hook of our own: the head's z is the stand-in, or nothing."""
+    change = tried.changes[trial]
+    (head,) = change.heads
+    stand = change.stands.get(head.site, torch.zeros(1, 1, 2, 16))
+
+    def put(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        z = args[0].unflatten(-1, (2, 16)).clone()
+        known = stand[:, : z.shape[1]] if stand.shape[1] > 1 else stand
+        z[:, :, head.index] = known[:, :, head.index].expand(len(z), z.shape[1], -1).to(z)
+        return (z.flatten(start_dim=2),)
+
+    hook = model.projections[head.site].register_forward_pre_hook(put)
+    memory = model.encode(tried.block.inputs[0])
+    fed = tried.block.inputs[1][:, :1]  # the start token
+    for _ in range(tried.block.inputs[1].shape[1]):
+        fed = torch.cat([fed, model.decode(fed, memory)[:, -1:].argmax(dim=-1)], dim=1)
+    hook.remove()
+    return fed[:, 1:]
+
+
+@pytest.mark.parametrize("kind", KINDS.names())
+def test_one_pass_scores_what_decoding_says(subject: Subject, kind: str) -> None:
+    model, trials = subject.model, trials_of(subject, kind)
+    assert isinstance(model, EncoderDecoder)
+    real = np.full((len(trials), len(SUMS)), np.nan)
+
+    def look(tried: Tried) -> None:
+        answers = subject.task.encode(SUMS[tried.block.rows]).answer  # type: ignore[union-attr]
+        for i in range(len(trials)):
+            real[i, tried.block.rows] = (decoded(model, tried, i).numpy() == answers).all(axis=1)
+
+    found = run_trials(subject, trials, look=look)
+    np.testing.assert_array_equal(found.scores, real)
+    assert found.clean.mean() > 0.5, "a model that knows something"
+    assert 0 < found.scores.mean() < found.clean.mean(), "and heads that matter"
+
+
+def test_zero_is_decoding_with_the_columns_zeroed(subject: Subject) -> None:
+    """With the cache, as answers are given in earnest."""
+    trials = trials_of(subject, "zero")
+    found = run_trials(subject, trials)
+    batch = subject.task.encode(SUMS)  # type: ignore[union-attr]
+    for trial, scores in zip(trials, found.scores, strict=True):
+        copy: Any = deepcopy(subject.model)
+        (head,) = trial.heads
+        with torch.no_grad():
+            copy.projections[head.site].weight.unflatten(1, (2, -1))[:, head.index] = 0.0
+            memory = copy.encode(torch.from_numpy(batch.source))
+        said = greedy(copy, memory, int(batch.fed[0, 0]), batch.answer.shape[1]).numpy()
+        np.testing.assert_array_equal(scores, (said == batch.answer).all(axis=1))
+
+
+# --- the check ------------------------------------------------------------------------------------------------------
+
+
+def checked(subject: Subject, *kinds: str) -> tuple[Redecoder, Outcome]:
+    trials = trials_of(subject, *kinds)
+    redecoder = Redecoder(subject, trials, explain=False)
+    return redecoder, run_trials(subject, trials, look=redecoder)
+
+
+def test_a_sample_of_every_trial_is_decoded(subject: Subject) -> None:
+    redecoder, found = checked(subject, *KINDS.names())
+    assert redecoder.decoded == CHECKED * len(found.scores)
+
+
+@pytest.mark.parametrize("kind", KINDS.names())
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_wrong_score_is_caught(subject: Subject, kind: str, row: int) -> None:
+    """One wrong score, in one trial: of the first and of the last example of the block."""
+    first = subject.blocks[0]
+    calls = 0
+
+    def lies(output: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        score = first.score(output).clone()
+        if calls == 4:  # the clean score is the first
+            score[row] = ~score[row]
+        return score
+
+    spoilt = replace(subject, blocks=(replace(first, score=lies), *subject.blocks[1:]))
+    with pytest.raises(CheckFailed, match=r"one forward pass and real decoding disagree on \d\+\d"):
+        checked(spoilt, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS.names())
+def test_decoding_with_the_heads_still_speaking_is_caught(
+    subject: Subject, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check whose own heads were not silent would find other answers, for heads that matter."""
+    monkeypatch.setattr(redecoding, "CHECKED", 64)
+    monkeypatch.setattr(redecoding, "_interventions", lambda *given: ({}, {}))
+    with pytest.raises(CheckFailed, match="disagree"):
+        checked(subject, kind)
+
+
+@pytest.mark.parametrize("kind", ["mean", "resample"])
+def test_decoding_with_the_wrong_replacement_is_caught(
+    subject: Subject, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = redecoding._interventions
+    monkeypatch.setattr(redecoding, "CHECKED", 64)
+    monkeypatch.setattr(redecoding, "_interventions", lambda *given: (right(*given)[0], {}))
+    with pytest.raises(CheckFailed, match="disagree"):
+        checked(subject, kind)
+
+
+def test_the_tokens_that_were_decoded_are_looked_at(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redecoding, "greedy", lambda *given, **how: greedy(*given, **how).roll(1, dims=1))
+    with pytest.raises(CheckFailed, match="disagree"):
+        checked(subject, "zero")
+
+
+def test_heads_of_the_base_are_silent_while_decoding_too(subject: Subject) -> None:
+    """The score is that without the base, so must be the answer."""
+    found = run_trials(subject, trials_of(subject, "zero"))
+    base = [subject.sites.heads[int(found.scores.sum(axis=1).argmin())]]
+    trials = [trial for trial in trials_of(subject, "zero") if trial.heads != tuple(base)]
+    redecoder = Redecoder(subject, trials, explain=False)
+    run_trials(subject, trials, base=base, look=redecoder)
+    assert redecoder.decoded
+
+
+def test_only_free_running_answers_are_decoded(good_run: Run, tiny_sorter: Run) -> None:
+    forced = subject_of(good_run, SUMS[:8], "", "teacher-forced")
+    classes = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
+    for subject in (forced, classes):
+        assert subject.metric is not FREE
+        assert checked(subject, "zero")[0].decoded == 0
+
+
+# --- what broke -----------------------------------------------------------------------------------------------------
+
+
+def test_what_broke_is_what_was_right_before(subject: Subject) -> None:
+    trials = trials_of(subject, "zero")
+    redecoder = Redecoder(subject, trials, explain=True)
+    found = run_trials(subject, trials, look=redecoder)
+    broken: NDArray[np.bool_] = (found.clean > 0.5) & (found.scores <= 0.5)
+    for trial, broke, each in zip(trials, broken, redecoder.breakages(), strict=True):
+        assert (each.head, each.kind, each.n_broken) == (str(trial.heads[0]), "zero", int(broke.sum()))
+        shown = {tuple(map(int, example.example.split("+"))) for example in each.examples}
+        assert shown <= {tuple(pair) for pair in SUMS[broke].tolist()}
+        assert all(example.said != example.right for example in each.examples)
+        assert bool(each.examples) == broke.any()
+
+
+def test_a_growing_stand_in_keeps_its_positions(subject: Subject) -> None:
+    """At each step of decoding, position t gets what stands at t."""
+    site = HeadSite("decoder", 0)
+    trials = [Trial((site.head(0),), "mean")]
+    seen: list[Tensor] = []
+
+    def look(tried: Tried) -> None:
+        if seen:
+            return
+        hook = subject.sites[site].projection.register_forward_hook(lambda m, args, said: seen.append(args[0]))
+        Redecoder(subject, trials, explain=False)(tried)
+        hook.remove()
+        mean = tried.changes[0].stands[site][0, :, 0]
+        for z in seen:
+            torch.testing.assert_close(z[0, :, :16].double(), mean[: z.shape[1]], atol=1e-6, rtol=1e-6)
+
+    run_trials(subject, trials, look=look)
+    assert [z.shape[1] for z in seen] == [1, 2]

@@ -1,0 +1,123 @@
+"""Every kind of stand-in: the same contract for all, and each by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from own_models import FED, NUMBERS, SOURCE, adder, classifier
+from torch import Tensor
+
+from headcount.instruments.kinds import KINDS
+from headcount.instruments.kinds.base import Kind, Material
+from headcount.instruments.recording import Change, Recording
+from headcount.instruments.sites import Sites
+from headcount.instruments.sweep import check, sweep
+from headcount.models.build import Model
+from headcount.models.pruning import without
+
+every_kind = pytest.mark.parametrize("name", KINDS.names())
+
+
+def material(n: int = 5, length: int = 4, n_heads: int = 3, d_head: int = 2, *, longest: int = 6) -> Material:
+    made = torch.Generator().manual_seed(n)
+    z = torch.randn(n, length, n_heads, d_head, generator=made)
+    mean = torch.randn(longest, n_heads, d_head, generator=made, dtype=torch.float64)
+    return Material(z, mean, torch.arange(n).roll(1))
+
+
+def test_the_kinds_are_known() -> None:
+    assert {"zero", "mean", "resample"} <= set(KINDS.names())
+
+
+@every_kind
+def test_a_kind_keeps_the_contract(name: str) -> None:
+    kind = KINDS.get(name)
+    assert isinstance(kind, Kind)
+    assert kind.summary
+    assert kind.summary[0].islower()
+    given = material()
+    before = [given.z.clone(), given.mean.clone()]  # type: ignore[union-attr]
+    stand, again = kind.stand_in(given), kind.stand_in(given)
+    assert torch.equal(given.z, before[0]) and torch.equal(given.mean, before[1]), "material is not to be changed"  # noqa: PT018
+    if stand is None:
+        assert again is None
+        return
+    assert stand.dim() == 4
+    assert stand.expand(given.z.shape).shape == given.z.shape, "one row each, or one for all"
+    assert again is not None
+    assert torch.equal(stand, again), "the same every time"
+    assert stand.isfinite().all()
+
+
+@every_kind
+def test_a_kind_asks_for_all_that_it_uses(name: str) -> None:
+    """What it does not ask for may be missing, or anything."""
+    kind, given = KINDS.get(name), material()
+    stand = kind.stand_in(given)
+    if not kind.needs_mean:
+        other = kind.stand_in(given._replace(mean=None))
+        assert (stand is None and other is None) or torch.equal(stand, other)
+    if not kind.needs_others:
+        other = kind.stand_in(given._replace(others=given.others.flip(0)))
+        assert (stand is None and other is None) or torch.equal(stand, other)
+
+
+@every_kind
+def test_an_example_never_stands_in_for_itself(name: str) -> None:
+    """What stands in at a row does not depend on that row's own z, other than by the mean that is given."""
+    kind, given = KINDS.get(name), material()
+    stand = kind.stand_in(given)
+    if stand is None:
+        return
+    for row in range(len(given.z)):
+        z = given.z.clone()
+        z[row] += 10
+        changed = kind.stand_in(given._replace(z=z))
+        assert torch.equal(changed.expand(z.shape)[row], stand.expand(z.shape)[row])
+
+
+@every_kind
+@torch.no_grad()
+def test_a_kind_runs_late_as_it_runs_whole(name: str, model: Model, inputs: tuple[Tensor, ...]) -> None:
+    kind, sites = KINDS.get(name), Sites.of(model)
+    recording = Recording(model, sites, inputs)
+    changes = []
+    for head in model.heads:
+        z = recording.z(head.site)
+        stand = kind.stand_in(Material(z, z.double().mean(dim=0), torch.arange(len(z)).roll(1)))
+        changes.append(Change((head,), {} if stand is None else {head.site: stand}))
+    assert check(recording, changes) < 1e-9
+    clean = model(*inputs)
+    assert all((said - clean).abs().max() > 1e-6 for _, said in sweep(recording, changes)), "a head that never acts"
+
+
+# --- each by hand -----------------------------------------------------------------------------------------------------
+
+
+def test_zero_is_nothing_at_all() -> None:
+    assert KINDS.get("zero").stand_in(material()) is None
+
+
+def test_the_mean_is_cut_to_the_length_at_hand() -> None:
+    given = material(length=4, longest=6)
+    assert given.mean is not None
+    assert torch.equal(KINDS.get("mean").stand_in(given), given.mean[None, :4])
+
+
+def test_resample_takes_another_row() -> None:
+    given = material(n=4)
+    stand = KINDS.get("resample").stand_in(given)
+    assert [next(i for i in range(4) if torch.equal(stand[row], given.z[i])) for row in range(4)] == [3, 0, 1, 2]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@torch.no_grad()
+def test_masked_equals_pruned(norm: str) -> None:
+    """Zero ablation in place against a smaller model without the head's matrices."""
+    for model, inputs in ((adder(norm=norm, encoding="t5"), (SOURCE, FED)), (classifier(norm=norm), (NUMBERS,))):
+        recording = Recording(model, Sites.of(model), inputs)
+        groups = [*[(head,) for head in model.heads], model.heads_at(model.sites[0]), model.heads[1::2]]
+        for i, said in sweep(recording, [Change(heads) for heads in groups]):
+            cut = without(model, groups[i])
+            assert not set(groups[i]) & set(cut.heads)
+            torch.testing.assert_close(said, cut(*inputs), atol=1e-9, rtol=1e-9)
