@@ -24,7 +24,7 @@ class Ratio:
     kept: bool
 
 
-NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness")
+NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness", "ablation")
 
 
 def main(names: list[str]) -> int:

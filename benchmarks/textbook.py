@@ -16,8 +16,13 @@ from headcount.models.blocks import AttentionBlock, FeedForward
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.multi_head import MultiHeadAttention
 
+Silent = tuple[MultiHeadAttention, int]
+"""A head that is masked out, as the exercise's ablations do it."""
 
-def attention(module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+
+def attention(
+    module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor, silent: Silent | None = None
+) -> Tensor:
     """Scaled dot product with a 0/1 mask."""
     batch, heads = len(x), module.n_heads
     q = module.query(x).view(batch, -1, heads, x.shape[-1] // heads).transpose(1, 2)
@@ -25,39 +30,43 @@ def attention(module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tenso
     v = module.value(source).view(batch, -1, heads, x.shape[-1] // heads).transpose(1, 2)
     scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
     weights = torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1)
-    z = torch.matmul(weights, v).transpose(1, 2).contiguous().view(batch, -1, x.shape[-1])
-    return module.output(z)
+    z = torch.matmul(weights, v)
+    if silent is not None and silent[0] is module:
+        head_mask = torch.ones(1, heads, 1, 1)
+        head_mask[:, silent[1]] = 0
+        z = z * head_mask
+    return module.output(z.transpose(1, 2).contiguous().view(batch, -1, x.shape[-1]))
 
 
-def forward(model: EncoderDecoder, source: Tensor, fed: Tensor) -> Tensor:
+def forward(model: EncoderDecoder, source: Tensor, fed: Tensor, silent: Silent | None = None) -> Tensor:
     """Logits of a pre-LN model."""
     source_mask = (source != model.pad_id).unsqueeze(1).unsqueeze(2)
     causal = torch.tril(torch.ones(fed.shape[1], fed.shape[1])).unsqueeze(0).unsqueeze(0)
     x = model.source_positions.embed(model.source_tokens(source), Positions.in_order(source.shape[1], source.device))
     for layer in model.encoder:
-        x = _attend(layer.self_attention, x, None, source_mask)
+        x = _attend(layer.self_attention, x, None, source_mask, silent)
         x = _think(layer.feed_forward, x)
     memory = model.encoder_norm(x)
     x = model.target_positions.embed(model.target_tokens(fed), Positions.in_order(fed.shape[1], fed.device))
     for layer in model.decoder:
-        x = _attend(layer.self_attention, x, None, causal)
-        x = _attend(layer.cross_attention, x, memory, source_mask)
+        x = _attend(layer.self_attention, x, None, causal, silent)
+        x = _attend(layer.cross_attention, x, memory, source_mask, silent)
         x = _think(layer.feed_forward, x)
     return model.to_logits(model.decoder_norm(x))
 
 
 @torch.no_grad()
-def generate(model: EncoderDecoder, source: Tensor, first: int, n_tokens: int) -> Tensor:
+def generate(model: EncoderDecoder, source: Tensor, first: int, n_tokens: int, silent: Silent | None = None) -> Tensor:
     """Greedy decoding without a cache."""
     said = torch.full((len(source), 1), first)
     for _ in range(n_tokens):
-        said = torch.cat([said, forward(model, source, said)[:, -1:].argmax(dim=-1)], dim=1)
+        said = torch.cat([said, forward(model, source, said, silent)[:, -1:].argmax(dim=-1)], dim=1)
     return said[:, 1:]
 
 
-def _attend(block: AttentionBlock, x: Tensor, memory: Tensor | None, mask: Tensor) -> Tensor:
+def _attend(block: AttentionBlock, x: Tensor, memory: Tensor | None, mask: Tensor, silent: Silent | None) -> Tensor:
     normed = block.residual.norm(x)
-    return x + attention(block.attention, normed, normed if memory is None else memory, mask)
+    return x + attention(block.attention, normed, normed if memory is None else memory, mask, silent)
 
 
 def _think(block: FeedForward, x: Tensor) -> Tensor:

@@ -1,15 +1,26 @@
-"""Our Wilson interval and scipy's."""
+"""Our numbers and scipy's."""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from numpy.typing import NDArray
+from scipy.stats import binomtest, bootstrap, spearmanr, ttest_1samp
 
-from headcount.statistics import Share
+from headcount.statistics import (
+    Share,
+    exact_interval,
+    holm,
+    mcnemar,
+    paired_differences,
+    paired_hits,
+    rank_agreement,
+)
 
 unhurried = settings(deadline=None)
 trials = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -67,3 +78,144 @@ def test_a_share_reads_as_percent_with_its_doubt() -> None:
 def test_a_confidence_that_is_none_is_refused(confidence: float) -> None:
     with pytest.raises(ValueError, match="confidence"):
         Share.of(5, 10, confidence)
+
+
+# --- pairs ----------------------------------------------------------------------------------------------------------
+
+quick = settings(deadline=None, max_examples=30)
+changed = st.tuples(st.integers(0, 300), st.integers(0, 300))
+
+
+@quick
+@given(changed)
+def test_mcnemar_is_a_fair_coin(counts: tuple[int, int]) -> None:
+    worse, better = counts
+    expected = binomtest(worse, worse + better).pvalue if worse + better else 1.0
+    assert mcnemar(worse, better) == pytest.approx(expected, rel=1e-9) == mcnemar(better, worse)
+
+
+@quick
+@given(trials, st.floats(0.01, 0.999))
+def test_the_exact_interval_is_scipys(trial: tuple[int, int], confidence: float) -> None:
+    theirs = binomtest(*trial).proportion_ci(confidence, method="exact")
+    assert exact_interval(*trial, confidence) == pytest.approx((theirs.low, theirs.high), rel=1e-6, abs=1e-12)
+
+
+def hits(n: int, worse: int, better: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """`worse` examples are right before only, `better` ones after only, half of the rest both times."""
+    before, after = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+    before[:worse] = True
+    after[worse : worse + better] = True
+    both = worse + better + (n - worse - better) // 2
+    before[worse + better : both] = after[worse + better : both] = True
+    return before, after
+
+
+@quick
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
+def test_a_paired_drop_has_doubt(counts: tuple[int, int, int]) -> None:
+    n, worse, better = counts[0], counts[1], min(counts[2], counts[0] - counts[1])
+    lost = paired_hits(*hits(n, worse, better), np.random.default_rng(0))
+    assert lost.mean == pytest.approx((worse - better) / n)
+    assert -1 - 1e-9 <= lost.low <= lost.mean + 1e-9
+    assert lost.mean - 1e-9 <= lost.high <= 1 + 1e-9
+    assert lost.high - lost.low > 0.5 / n, "never a point"
+    assert lost.p == pytest.approx(binomtest(worse, worse + better).pvalue if worse + better else 1.0)
+
+
+@pytest.mark.parametrize("n", [10, 368, 2_000])
+def test_nothing_changed_is_not_nothing_known(n: int) -> None:
+    lost = paired_hits(*hits(n, 0, 0), np.random.default_rng(0))
+    assert (lost.mean, lost.p) == (0.0, 1.0)
+    assert lost.low == pytest.approx(-lost.high)
+    assert lost.high > 2.4 / n, "about three unseen changes in n are likely enough"
+
+
+FEW = [(0.01, 0.005), (0.005, 0.01), (0.02, 0.01)]
+"""Chances to get worse and better, so small that often only one of them is seen."""
+
+
+@pytest.mark.parametrize(
+    ("n", "worse", "better"),
+    [*[(100, *each) for each in FEW], (100, 0.1, 0.0), (300, 0.005, 0.0), (500, 0.01, 0.005), (500, 0.3, 0.1)],
+)
+def test_the_interval_of_a_drop_covers_the_truth(n: int, worse: float, better: float) -> None:
+    rng = np.random.default_rng(7)
+    covered = 0
+    for _ in range(400):
+        lost_, won, _ = rng.multinomial(n, [worse, better, 1 - worse - better])
+        lost = paired_hits(*hits(n, lost_, won), rng)
+        covered += lost.low - 1e-12 <= worse - better <= lost.high + 1e-12
+    assert covered >= 0.92 * 400
+
+
+def test_a_drop_is_of_the_same_examples() -> None:
+    """Which examples changed counts, not only how many are right."""
+    before = np.arange(100) < 50
+    same, swapped = (paired_hits(before, after, np.random.default_rng(0)) for after in (before, ~before))
+    assert same.mean == swapped.mean == 0
+    assert swapped.high > 4 * same.high
+
+
+# --- differences ----------------------------------------------------------------------------------------------------
+
+
+def test_differences_against_a_plain_bootstrap() -> None:
+    rng = np.random.default_rng(5)
+    lost = rng.normal(0.3, 1.0, size=80)
+    found = paired_differences(lost, np.random.default_rng(0))
+    theirs = bootstrap((lost,), np.mean, n_resamples=4999, method="percentile", rng=rng).confidence_interval
+    assert found.mean == pytest.approx(lost.mean())
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
+    assert found.p == pytest.approx(ttest_1samp(lost, 0).pvalue, abs=0.01)
+
+
+def test_flipping_signs_is_exact_for_few() -> None:
+    """Of the 16 signs of four equal losses, two are as large."""
+    assert paired_differences(np.full(4, 0.7), np.random.default_rng(0)).p == pytest.approx(2 / 16, abs=0.02)
+    assert paired_differences(np.zeros(4), np.random.default_rng(0)).p == 1.0
+    up, down = (paired_differences(sign * np.arange(9.0), np.random.default_rng(0)) for sign in (1, -1))
+    assert (up.mean, up.p) == (-down.mean, pytest.approx(down.p, abs=0.01))
+
+
+# --- families and ranks -----------------------------------------------------------------------------------------------
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.02, 0.03, 0.2]) == pytest.approx([0.04, 0.06, 0.06, 0.2])
+    assert holm([0.2, 0.01]) == pytest.approx([0.2, 0.02])
+    assert holm([0.5, 0.9, 0.6]) == [1.0, 1.0, 1.0]
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_holm_corrects_upwards_and_keeps_the_order(p: list[float]) -> None:
+    corrected = holm(p)
+    assert all(each >= raw for each, raw in zip(corrected, p, strict=True))
+    assert max(corrected) <= 1
+    assert all(corrected[i] <= corrected[j] for i, j in product(range(len(p)), repeat=2) if p[i] <= p[j])
+    assert min(corrected) == pytest.approx(min(1.0, len(p) * min(p)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=3, max_size=25))
+@settings(deadline=None, max_examples=15)
+def test_rank_agreement_is_spearmans(pairs: list[tuple[int, int]]) -> None:
+    """Of small numbers, so that there are ties."""
+    x, y = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
+    rho, p = rank_agreement(x, y, np.random.default_rng(0))
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert math.isnan(rho)
+        assert math.isnan(p)
+    else:
+        assert rho == pytest.approx(spearmanr(x, y).statistic, abs=1e-9)
+        assert 0 < p <= 1
+
+
+def test_the_chance_of_an_agreement() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=30)
+    y = x + rng.normal(size=30) * 2
+    _, p = rank_agreement(x, y, rng)
+    assert p == pytest.approx(spearmanr(x, y).pvalue, abs=0.01)
+    assert rank_agreement(np.arange(3.0), np.arange(3.0), rng)[1] == pytest.approx(2 / 6, abs=0.03)

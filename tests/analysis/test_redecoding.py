@@ -24,17 +24,17 @@ from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.runs.run import Run
 
-SUMS = np.array(list(product(range(10), repeat=2)))
+SUMS = np.array(list(product(range(10), repeat=2)))[::2]
 
 
 @pytest.fixture(scope="module")
 def subject(good_run: Run) -> Subject:
-    return subject_of(good_run, SUMS, "all sums", at_once=64)
+    return subject_of(good_run, SUMS, "half of all sums", at_once=64)
 
 
 def trials_of(subject: Subject, *kinds: str) -> list[Trial]:
-    alone = [(head,) for head in subject.sites.heads]
-    return [Trial(heads, kind) for kind in kinds for heads in alone]
+    """One head of every site, alone."""
+    return [Trial((head,), kind) for kind in kinds for head in subject.sites.heads[::2]]
 
 
 @torch.no_grad()
@@ -105,8 +105,7 @@ def test_a_sample_of_every_trial_is_decoded(subject: Subject) -> None:
     assert redecoder.decoded == CHECKED * len(found.scores)
 
 
-@pytest.mark.parametrize("kind", KINDS.names())
-@pytest.mark.parametrize("row", [0, -1])
+@pytest.mark.parametrize(("kind", "row"), [("zero", 0), ("zero", -1), ("mean", 0), ("resample", -1)])
 def test_a_wrong_score_is_caught(subject: Subject, kind: str, row: int) -> None:
     """One wrong score, in one trial: of the first and of the last example of the block."""
     first = subject.blocks[0]
@@ -125,15 +124,12 @@ def test_a_wrong_score_is_caught(subject: Subject, kind: str, row: int) -> None:
         checked(spoilt, kind)
 
 
-@pytest.mark.parametrize("kind", KINDS.names())
-def test_decoding_with_the_heads_still_speaking_is_caught(
-    subject: Subject, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_with_the_heads_still_speaking_is_caught(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check whose own heads were not silent would find other answers, for heads that matter."""
-    monkeypatch.setattr(redecoding, "CHECKED", 64)
+    monkeypatch.setattr(redecoding, "CHECKED", 32)
     monkeypatch.setattr(redecoding, "_interventions", lambda *given: ({}, {}))
     with pytest.raises(CheckFailed, match="disagree"):
-        checked(subject, kind)
+        checked(subject, "zero")
 
 
 @pytest.mark.parametrize("kind", ["mean", "resample"])
@@ -141,7 +137,7 @@ def test_decoding_with_the_wrong_replacement_is_caught(
     subject: Subject, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = redecoding._interventions
-    monkeypatch.setattr(redecoding, "CHECKED", 64)
+    monkeypatch.setattr(redecoding, "CHECKED", 32)
     monkeypatch.setattr(redecoding, "_interventions", lambda *given: (right(*given)[0], {}))
     with pytest.raises(CheckFailed, match="disagree"):
         checked(subject, kind)

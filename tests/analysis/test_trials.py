@@ -47,7 +47,7 @@ def margin(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
     return logits[:, 1] - logits[:, 0]
 
 
-def subject(metric: Callable[..., Any] = margin, at_once: int = 4, n: int = N) -> Subject:
+def subject(metric: Callable[..., Any] = margin, at_once: int = 6, n: int = N) -> Subject:
     return subject_on(model(), Sites.of(model()), [NUMBERS[:n]], metric, at_once=at_once)
 
 
@@ -76,7 +76,6 @@ def test_zero_is_a_copy_with_the_columns_zeroed() -> None:
         for trial, scores in zip(tried, found.scores, strict=True):
             np.testing.assert_allclose(scores, margin(zeroed(trial.heads)(NUMBERS), np.arange(N)), atol=1e-9)
     assert (np.abs(found.scores - found.clean).max(axis=1) > 1e-4).all()
-    assert found.difference < 1e-9
 
 
 @pytest.mark.parametrize("kind", KINDS.names())
@@ -111,13 +110,13 @@ def z_of(rows: Tensor) -> dict[Any, Tensor]:
 
 
 def test_the_mean_is_the_mean_of_each_position() -> None:
-    z = z_of(NUMBERS)
-    for head in model().heads:
+    z, heads = z_of(NUMBERS), model().heads
+    found = run_trials(subject(), [Trial((head,), "mean") for head in heads])
+    for head, scores in zip(heads, found.scores, strict=True):
         change = Change((head,), {head.site: z[head.site].mean(dim=0, keepdim=True)})
         with torch.no_grad():
             expected = margin(plain_pass(model(), Sites.of(model()), (NUMBERS,), change), np.arange(N))
-        found = run_trials(subject(at_once=3), [Trial((head,), "mean")])
-        np.testing.assert_allclose(found.scores[0], expected, atol=1e-9)
+        np.testing.assert_allclose(scores, expected, atol=1e-9)
 
 
 def test_the_mean_of_blocks_of_different_lengths(tiny_sorter: Run) -> None:
@@ -161,13 +160,18 @@ def test_resampling_takes_another_example_and_always_the_same() -> None:
 # --- blocks and batches ---------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=8, derandomize=True)
-@given(at_once=st.integers(2, N + 2), batch_size=st.integers(1, 60))
+@pytest.mark.parametrize(("at_once", "batch_size"), [(2, 1), (3, 10), (N + 2, 7)])
 def test_neither_blocks_nor_batches_change_a_score(at_once: int, batch_size: int) -> None:
-    tried = trials("zero", "mean")
-    found = run_trials(subject(at_once=at_once), tried, batch_size=batch_size)
+    found = run_trials(subject(at_once=at_once), trials("zero", "mean"), batch_size=batch_size)
     np.testing.assert_allclose(found.clean, whole().clean, atol=1e-9)
     np.testing.assert_allclose(found.scores, whole().scores, atol=1e-9)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(at_once=st.integers(1, N + 2), batch_size=st.integers(1, 60))
+def test_no_blocks_and_no_batches_change_a_score(at_once: int, batch_size: int) -> None:
+    test_neither_blocks_nor_batches_change_a_score(at_once, batch_size)
 
 
 @cache
@@ -213,7 +217,7 @@ def test_heads_of_the_base_stay_silent(kind: str) -> None:
     others = [Trial((head,), kind) for head in model().heads if head not in base]
     found = run_trials(subject(), others, base=base)
     copy = zeroed(base)
-    cut = subject_on(copy, Sites.of(copy), [NUMBERS], margin, at_once=4)
+    cut = subject_on(copy, Sites.of(copy), [NUMBERS], margin, at_once=6)
     expected = run_trials(cut, others)
     np.testing.assert_allclose(found.clean, expected.clean, atol=1e-9)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-9)
@@ -244,8 +248,6 @@ def test_unknown_kinds_and_heads_are_errors() -> None:
         run_trials(subject(), [Trial(model().heads[:1], "silence")])
     with pytest.raises(InputError, match="no head"):
         run_trials(subject(), [Trial((HeadId.parse("L7H0"),))])
-    with pytest.raises(InputError, match="no head"):
-        run_trials(subject(), [Trial(model().heads[:1])], base=[HeadId.parse("L0H9")])
 
 
 def test_a_trial_without_heads_is_an_error_or_changes_nothing() -> None:
@@ -265,12 +267,9 @@ def test_an_instrument_that_does_not_act_is_never_believed() -> None:
         run_trials(replace(subject(), sites=wrong), trials("zero"))
 
 
-def test_a_metric_that_fails_leaves_no_trace() -> None:
-    def state() -> list[Any]:
-        return [
-            (list(m._forward_hooks), list(m._forward_pre_hooks), sorted(m.__dict__), m.training)
-            for m in model().modules()
-        ]
+@pytest.mark.parametrize("fail_at", [1, 2, 9])
+def test_a_metric_that_fails_leaves_no_trace(fail_at: int) -> None:
+    calls: list[int] = []
 
     def fails(output: Tensor, rows: NDArray[np.int64]) -> Tensor:
         calls.append(len(output))
@@ -279,15 +278,20 @@ def test_a_metric_that_fails_leaves_no_trace() -> None:
         return output[:, 0]
 
     model().layers[1].train()
-    before, weights = state(), deepcopy(model().state_dict())
-    for fail_at in (1, 2, 4, 9):
-        calls: list[int] = []
-        with pytest.raises(ZeroDivisionError):
-            run_trials(subject(fails), trials("zero", "mean"))
-        assert state() == before
+    before, weights = traces(), deepcopy(model().state_dict())
+    with pytest.raises(ZeroDivisionError):
+        run_trials(subject(fails), trials("zero", "mean"))
+    assert traces() == before
     model().eval()
     assert all(torch.equal(weights[name], tensor) for name, tensor in model().state_dict().items())
-    assert not any("forward" in m.__dict__ for m in model().modules())
+
+
+def traces() -> list[Any]:
+    assert not any("forward" in module.__dict__ for module in model().modules())
+    return [
+        (list(module._forward_hooks), list(module._forward_pre_hooks), sorted(module.__dict__), module.training)
+        for module in model().modules()
+    ]
 
 
 def test_progress_is_told_block_by_block() -> None:

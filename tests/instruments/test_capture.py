@@ -93,7 +93,7 @@ def test_a_recording_has_the_same_z_and_gated_z_is_what_is_left() -> None:
         assert torch.equal(recording.z(site), captured.z(site))
     assert not captured.z(HeadSite("layer", 0))[:, :, 0].any()
     assert captured.z(HeadSite("layer", 0))[:, :, 1].all()
-    assert recording.order == tuple(sites)
+    assert tuple(recording.passages) == tuple(sites)
 
 
 @torch.no_grad()
@@ -137,7 +137,7 @@ def test_one_pass_and_no_other() -> None:
     with Capture(Sites.of(model)) as twice:
         model(NUMBERS)
         model(NUMBERS)
-    with pytest.raises(InstrumentError, match="2 times(.|\n)*exactly one forward pass"):
+    with pytest.raises(InstrumentError, match=r"2 times(.|\n)*exactly one forward pass"):
         twice.contributions(site)
 
 

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+import faulty_models as faulty
 import foreign_models as foreign
 import pytest
 import torch
-from foreign_models import D, N_TOKENS, built
+from foreign_models import N_TOKENS, D, built
 from torch import Tensor, nn
 
+from headcount.analysis.subjects import subject_on
+from headcount.analysis.trials import Trial, run_trials
 from headcount.errors import InstrumentError
 from headcount.heads import HeadId
 from headcount.instruments.gates import Gates, silenced
 from headcount.instruments.proof import first_tensor, prove
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.sites import Sites
-from headcount.instruments.sweep import check, plain_pass, sweep
+from headcount.instruments.sweep import plain_pass, sweep
 
 LENGTH = 5
 SOUND = (
@@ -40,8 +43,8 @@ HARD = (
     foreign.FlatProjection,
     foreign.LengthFirst,
     foreign.Steered,
-    foreign.KeepsState,
-    foreign.KeepsPooledState,
+    faulty.KeepsState,
+    faulty.KeepsPooledState,
 )
 """May be refused."""
 
@@ -70,8 +73,7 @@ def outcome(model: Any, given: Tensor, batch_size: int = 512, *, backwards: bool
         changes = changes_of(recording)
         if backwards:
             changes.reverse()
-        check(recording, changes)
-        found = dict(sweep(recording, changes, batch_size=batch_size))
+        found = dict(sweep(recording, changes, batch_size=batch_size, checked=True))
     except InstrumentError:
         return "refused"
     assert set(found) == set(range(len(changes)))
@@ -103,7 +105,12 @@ SIZES = [*QUICK, *[pytest.param(*size, marks=pytest.mark.slow) for size in ALL]]
 @pytest.mark.parametrize(("n", "length"), SIZES)
 @pytest.mark.parametrize("kind", SOUND)
 def test_a_sound_model_is_computed_right(kind: type[foreign.Model], n: int, length: int) -> None:
-    assert outcome(built(kind, n_layers=2), tokens(n, length)) == "right"
+    assert outcome(built(kind, n_layers=2), tokens(n, length)) in accepted(n, length)
+
+
+def accepted(n: int, length: int) -> tuple[str, ...]:
+    """A table of as many positions as there are rows looks like rows; then a pass may be refused, never wrong."""
+    return ("right", "refused") if n == length else ("right",)
 
 
 @pytest.mark.parametrize(("n", "length"), SIZES)
@@ -114,7 +121,17 @@ def test_a_hard_one_is_computed_right_or_refused(kind: type[foreign.Model], n: i
 
 @pytest.mark.parametrize(("n", "length"), ALL)
 def test_a_table_with_as_many_entries_as_there_are_rows_is_no_rows(n: int, length: int) -> None:
-    assert outcome(built(foreign.DecoderOnly, n_layers=2), tokens(n, length)) == "right"
+    assert outcome(built(foreign.DecoderOnly, n_layers=2), tokens(n, length)) in accepted(n, length)
+
+
+def test_blocks_of_a_sweep_are_never_as_large_as_a_sequence_is_long() -> None:
+    model = built(foreign.DecoderOnly, n_layers=2)
+    subject = subject_on(
+        model, model.sites, [tokens(3 * LENGTH, LENGTH)], lambda logits, rows: logits[:, 0, 0], at_once=LENGTH
+    )
+    assert LENGTH not in {len(block.rows) for block in subject.blocks}
+    assert sorted(row for block in subject.blocks for row in block.rows) == list(range(3 * LENGTH))
+    run_trials(subject, [Trial((head,)) for head in model.sites.heads])
 
 
 @pytest.mark.parametrize(("n", "length"), [(1, 2), (2, 2), (2, 4)])
@@ -142,15 +159,14 @@ def right_or_refused(model: Any, given: Tensor, heads: Sequence[HeadId], batch_s
     try:
         prove(model, model.sites, [given])
         recording = Recording(model, model.sites, [given])
-        check(recording, changes)
-        found = dict(sweep(recording, changes, batch_size=batch_size))
+        found = dict(sweep(recording, changes, batch_size=batch_size, checked=True))
     except InstrumentError:
         return True
     expected = [plain_pass(model, model.sites, [given], change) for change in changes]
     return all(torch.allclose(found[i], said, atol=1e-9) for i, said in enumerate(expected))
 
 
-@pytest.mark.parametrize("kind", [foreign.KeepsState, foreign.KeepsPooledState])
+@pytest.mark.parametrize("kind", [faulty.KeepsState, faulty.KeepsPooledState])
 def test_what_one_pass_left_on_a_module_is_not_read_by_the_next(kind: type[foreign.Model]) -> None:
     """With one row, what an ablated pass left behind fits the next pass."""
     model = built(kind)
@@ -160,7 +176,7 @@ def test_what_one_pass_left_on_a_module_is_not_read_by_the_next(kind: type[forei
 
 def test_a_layer_that_is_given_another_recorded_tensor_is_computed() -> None:
     """It depends on the change which of two early streams is read again: with head 1, the other one."""
-    model = built(foreign.Chooses)
+    model = built(faulty.Chooses)
     model.threshold = -0.1
     seen: list[int] = []
     model.reread.register_forward_pre_hook(lambda module, args: seen.append(hash(args[0].sum().item())))
@@ -169,6 +185,7 @@ def test_a_layer_that_is_given_another_recorded_tensor_is_computed() -> None:
         for head in last:
             plain_pass(model, model.sites, [given], Change((head,)))
     assert len(set(seen)) == 2, "both streams should be read"
+    assert right_or_refused(model, given, last, 1)
     assert right_or_refused(model, given, last[::-1], 1)
 
 
@@ -176,7 +193,7 @@ def test_a_layer_that_is_given_another_recorded_tensor_is_computed() -> None:
 def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording that forgets the change must not get through."""
     model, given = built(foreign.Model, n_layers=2), tokens(3)
-    monkeypatch.setattr("headcount.instruments.recording.gated", lambda name, z, gate, stand: z)
+    monkeypatch.setattr(Recording, "rerun", lambda self, changes: self.output.repeat(len(changes), 1, 1))
     assert outcome(model, given) == "refused"
     monkeypatch.undo()
     with Gates(model.sites, silenced(model.sites, model.sites.heads[:1])):

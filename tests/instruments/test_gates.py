@@ -18,7 +18,7 @@ from headcount.instruments.proof import prove
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.running import at_rest
 from headcount.instruments.sites import Site, Sites
-from headcount.instruments.sweep import check, plain_pass
+from headcount.instruments.sweep import plain_pass, sweep
 from headcount.models.build import Model
 from headcount.models.encoder_decoder import EncoderDecoder
 
@@ -102,14 +102,14 @@ def use_recording(model: Model, inside: Callable[[], None]) -> None:
     recording.rerun([Change((model.heads[0], model.heads[-1]))])
 
 
-def use_check(model: Model, inside: Callable[[], None]) -> None:
+def use_sweep(model: Model, inside: Callable[[], None]) -> None:
     with at_rest(model):
         recording = Recording(model, Sites.of(model), INPUTS)
         inside()
-        check(recording, [Change((head,)) for head in model.heads])
+        list(sweep(recording, [Change((head,)) for head in model.heads], checked=True))
 
 
-USES = [use_gates, use_nested_gates, use_capture, use_proof, use_recording, use_check]
+USES = [use_gates, use_nested_gates, use_capture, use_proof, use_recording, use_sweep]
 
 
 class Boom(Exception):
@@ -198,12 +198,17 @@ def test_a_recording_inside_gates_keeps_them(one: EncoderDecoder) -> None:
 
 def test_gates_that_no_pass_came_through_are_an_error(one: EncoderDecoder) -> None:
     sites = Sites.of(one)
-    with pytest.raises(InstrumentError, match=r"encoder\.0\.self.*never reached"), Gates(sites, silenced(sites, one.heads)):
+    gates = silenced(sites, one.heads)
+    with pytest.raises(InstrumentError, match=r"encoder\.0\.self.*never reached"), Gates(sites, gates):
         pass
-    with pytest.raises(InstrumentError, match=r"decoder\.0\.cross were never reached"):
-        with Gates(sites, silenced(sites, one.heads)):
-            one.encoder[0](torch.zeros(1, 3, 8).double())
-            one.decoder[0].self_attention(torch.zeros(1, 3, 8).double())
+    with pytest.raises(InstrumentError, match=r"gates at decoder\.0\.self, decoder\.0\.cross were never reached"):
+        some_of(one, Gates(sites, gates))
+
+
+def some_of(model: EncoderDecoder, gates: Gates) -> None:
+    """The encoder alone runs."""
+    with gates:
+        model.encode(SOURCE)
 
 
 @torch.no_grad()

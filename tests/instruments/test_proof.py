@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulty_models as faulty
 import foreign_models as foreign
 import pytest
 import torch
@@ -14,7 +15,7 @@ from headcount.instruments.gates import Gates, silenced
 from headcount.instruments.proof import TOLERANCE, difference, first_tensor, prove
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.sites import Site, Sites
-from headcount.instruments.sweep import check
+from headcount.instruments.sweep import sweep
 from headcount.models.build import Model
 
 TOKENS = torch.randint(N_TOKENS, (5, 6), generator=torch.Generator().manual_seed(0))
@@ -37,14 +38,14 @@ def test_sound_models_are_proven(kind: type[foreign.Model]) -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        pytest.param(foreign.NotLinear, "contributions miss its output", id="the sum"),
-        pytest.param(foreign.PutsBack, "with all heads silent it still adds more", id="all shut"),
-        pytest.param(foreign.ThrowsAway, "noise in place of its heads changes nothing", id="noise"),
-        pytest.param(foreign.Bypasses, "the model never called it", id="never called"),
-        pytest.param(foreign.TorchsAttention, "the model never called it", id="fused"),
-        pytest.param(foreign.CallsTwice, "passed 2 times, not once", id="called twice"),
-        pytest.param(foreign.ByKeyword, "not called with a tensor", id="by keyword"),
-        pytest.param(foreign.NotANumber, "", id="not a number"),
+        pytest.param(faulty.NotLinear, "contributions miss its output", id="the sum"),
+        pytest.param(faulty.PutsBack, "with all heads silent it still adds more", id="all shut"),
+        pytest.param(faulty.ThrowsAway, "noise in place of its heads changes nothing", id="noise"),
+        pytest.param(faulty.Bypasses, "the model never called it", id="never called"),
+        pytest.param(faulty.TorchsAttention, "the model never called it", id="fused"),
+        pytest.param(faulty.CallsTwice, "passed 2 times, not once", id="called twice"),
+        pytest.param(faulty.ByKeyword, "not called with a tensor", id="by keyword"),
+        pytest.param(faulty.NotANumber, "", id="not a number"),
     ],
 )
 def test_a_planted_fault_is_found(kind: type[foreign.Model], why: str) -> None:
@@ -57,7 +58,7 @@ def test_a_planted_fault_is_found(kind: type[foreign.Model], why: str) -> None:
 def test_one_faulty_site_is_enough(layer: int) -> None:
     """A head of that site seems to have no effect at all; the proof says why."""
     model = built(foreign.Model)
-    model.blocks[layer].attn.__class__ = foreign.BypassingBesides
+    model.blocks[layer].attn.__class__ = faulty.BypassingBesides
     site = HeadSite("layer", layer)
     with torch.no_grad(), Gates(model.sites, silenced(model.sites, [site.head(0)])):
         said = model(TOKENS)
@@ -66,20 +67,20 @@ def test_one_faulty_site_is_enough(layer: int) -> None:
         prove(model, model.sites, [TOKENS])
 
 
-@pytest.mark.parametrize("kind", [foreign.Bypasses, foreign.TorchsAttention])
+@pytest.mark.parametrize("kind", [faulty.Bypasses, faulty.TorchsAttention])
 @torch.no_grad()
 def test_nobody_needs_the_proof_to_see_that_a_projection_is_not_called(kind: type[foreign.Model]) -> None:
     model = built(kind)
-    with pytest.raises(InstrumentError, match="never reached"):
-        with Gates(model.sites, silenced(model.sites, model.sites.heads[:1])):
-            model(TOKENS)
+    gates = Gates(model.sites, silenced(model.sites, model.sites.heads[:1]))
+    with pytest.raises(InstrumentError, match="never reached"), gates:
+        model(TOKENS)
     with pytest.raises(InstrumentError, match="never called"):
         Recording(model, model.sites, [TOKENS])
 
 
 @torch.no_grad()
 def test_a_projection_that_is_called_twice_cannot_be_recorded() -> None:
-    model = built(foreign.CallsTwice)
+    model = built(faulty.CallsTwice)
     with pytest.raises(InstrumentError, match="called twice"):
         Recording(model, model.sites, [TOKENS])
 
@@ -91,9 +92,9 @@ def test_the_wrong_projection_is_found() -> None:
     with pytest.raises(InstrumentError, match="the model never called it"):
         prove(model, unused, [TOKENS])
     five = Sites({site: Site(model.blocks[0].attn.out, tuple(map(site.head, range(5))))})
-    with torch.no_grad(), pytest.raises(InstrumentError, match="5 heads cannot share"):
-        with Gates(five, silenced(five, five.heads[:1])):
-            model(TOKENS)
+    gates = Gates(five, silenced(five, five.heads[:1]))
+    with pytest.raises(InstrumentError, match="5 heads cannot share"), gates:
+        model(TOKENS)
 
 
 @pytest.mark.parametrize("kind", [foreign.LengthFirst, foreign.FlatProjection])
@@ -121,12 +122,11 @@ def test_the_check_notices_a_recording_that_is_off() -> None:
     model = built(foreign.Model)
     recording = Recording(model, model.sites, [TOKENS])
     changes = [Change((head,)) for head in model.sites.heads]
-    assert check(recording, changes) < 1e-12
+    list(sweep(recording, changes, checked=True))
     block = recording._calls[model.blocks[0]][0]
-    block.output = block.output * torch.linspace(1, 1.01, 8)
-    block.versions = tuple(0 for _ in block.versions)
+    block.output = block.output * torch.linspace(1, 1.01, 8)  # nobody changed it in place, and it is wrong
     with pytest.raises(InstrumentError, match=r"a pass begun at layer\.1\.self differs from a whole one"):
-        check(recording, changes)
+        list(sweep(recording, changes, checked=True))
 
 
 def test_differences_are_shares_of_the_largest_value() -> None:
@@ -136,4 +136,6 @@ def test_differences_are_shares_of_the_largest_value() -> None:
 
 def test_what_a_model_says_is_its_first_tensor() -> None:
     said, other = torch.ones(2), torch.zeros(3)
-    assert all(first_tensor(each) is said for each in (said, (said, other), {"loss": None, "logits": said}, [None, said]))
+    assert all(
+        first_tensor(each) is said for each in (said, (said, other), {"loss": None, "logits": said}, [None, said])
+    )

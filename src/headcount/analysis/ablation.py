@@ -14,7 +14,6 @@ from headcount.analysis.importance import Agreement, Importance, agreements, imp
 from headcount.analysis.redecoding import Redecoder
 from headcount.analysis.subjects import Metric, Subject
 from headcount.analysis.trials import Outcome, Progress, Trial, run_trials
-from headcount.instruments.kinds import KINDS
 from headcount.instruments.proof import SiteProof, prove
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
@@ -59,8 +58,6 @@ class Condition:
     data: str
     n: int
     clean: float
-    difference: float
-    """Largest difference between passes begun late and whole ones, as a share of the largest value."""
     decoded: int
     """Answers that were also decoded for real, with the same verdict on each."""
     importances: tuple[Importance, ...]
@@ -103,9 +100,8 @@ def ablate(
     progress: Progress | None = None,
 ) -> Ablated:
     """Silence every head alone, in every way, all in one job; with `examples`, say what broke."""
-    for kind in kinds:
-        KINDS.get(kind)
-    trials = [Trial((head,), kind) for kind in dict.fromkeys(kinds) for head in subject.sites.heads]
+    kinds = tuple(dict.fromkeys(kinds))
+    trials = [Trial((head,), kind) for kind in kinds for head in subject.sites.heads]
     redecoder = Redecoder(subject, trials, explain=examples)
     found = run_trials(subject, trials, batch_size=batch_size, progress=progress, look=redecoder)
     effects = [each for kind in kinds for each in _effects(subject, trials, kind, found, length)]
@@ -117,7 +113,6 @@ def ablate(
             data=subject.data,
             n=subject.n,
             clean=float(found.clean.mean()),
-            difference=found.difference,
             decoded=redecoder.decoded,
             importances=gradients,
             agreements=agreements(gradients, effects, kinds),

@@ -67,11 +67,13 @@ def importances(subject: Subject) -> tuple[Importance, ...]:
 
 def _gradients(subject: Subject, block: Block) -> dict[HeadSite, Any] | None:
     """dL/dg of every row and head, [row, head] by site."""
+    if block.loss is None:
+        return None
     n = len(block.rows)
     gates = {site: torch.ones(n, len(subject.sites[site].heads), requires_grad=True) for site in subject.sites}
     with Gates(subject.sites, gates):
-        loss = None if block.loss is None else block.loss(first_tensor(subject.model(*block.inputs)))
-    if loss is None or not loss.requires_grad:
+        loss = block.loss(first_tensor(subject.model(*block.inputs)))
+    if not loss.requires_grad:
         return None
     found = torch.autograd.grad(loss.sum(), list(gates.values()))
     return {site: gradient.cpu().double().numpy() for site, gradient in zip(gates, found, strict=True)}

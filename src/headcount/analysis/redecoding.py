@@ -19,7 +19,7 @@ from headcount.analysis.subjects import FREE, Subject
 from headcount.analysis.trials import Trial, Tried
 from headcount.errors import CheckFailed
 from headcount.heads import HeadSite
-from headcount.instruments.gates import Gates
+from headcount.instruments.gates import Gates, silenced
 from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.tasks.base import SequenceTask, Tokens
@@ -92,7 +92,9 @@ class Redecoder:
         model, task = cast(EncoderDecoder, self.subject.model), cast(SequenceTask, self.subject.task)
         rows = torch.tensor([row for _, row in picks])
         start = task.generation
-        with Gates(self.subject.sites, *_interventions(self.subject, tried, picks), growing=True):
+        sites = self.subject.sites
+        base = Gates(sites, silenced(sites, tried.recording.base))
+        with base, Gates(sites, *_interventions(self.subject, tried, picks), growing=True):
             memory = model.encode(tried.block.inputs[0][rows])
             said = greedy(model, memory, start.first, start.n_tokens, use_cache=False).cpu().numpy()
         given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(said), len(start.given)))

@@ -5,7 +5,7 @@ Examples come in blocks of one length, so that no row is padded: the mean of a h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -113,10 +113,11 @@ def subject_on(
     if len(n) != 1 or 0 in n:
         raise InputError(f"inputs of {sorted(n)} rows", "give tensors whose first axis counts the same examples")
     blocks = []
-    for start in range(0, len(inputs[0]), at_once):
-        rows = np.arange(start, min(start + at_once, len(inputs[0])))
+    lengths = {size for each in inputs for size in each.shape[1:]}
+    for rows in _parted(np.arange(len(inputs[0])), at_once, lengths):
         score = _bound(metric, rows)
-        blocks.append(Block(rows, tuple(each[start : start + at_once] for each in inputs), score, _negative(score)))
+        part = slice(rows[0], rows[-1] + 1)
+        blocks.append(Block(rows, tuple(each[part] for each in inputs), score, _negative(score)))
     chosen = Metric(getattr(metric, "__name__", "score"), False, "")
     return Subject(model, sites, tuple(blocks), chosen, "given examples")
 
@@ -158,8 +159,17 @@ def _rows(task: Task, examples: Examples, at_once: int) -> Iterator[NDArray[np.i
     """Which examples go together: of one length, and never one alone if it can be helped."""
     lengths = cast(ClassTask, task).lengths(examples) if task.asks_for == "class" else np.zeros(len(examples))
     for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        yield from np.array_split(rows, -(-len(rows) // at_once))
+        yield from _parted(np.flatnonzero(lengths == length), at_once)
+
+
+def _parted(rows: NDArray[np.int64], at_once: int, lengths: Collection[int] = ()) -> list[NDArray[np.int64]]:
+    """Blocks of nearly equal size; if it can be helped, none as large as a sequence is long: rows are told by that."""
+    n_blocks = -(-len(rows) // at_once)
+    for n in range(n_blocks, n_blocks + 4):
+        parts = np.array_split(rows, n)
+        if not {len(part) for part in parts} & {*lengths, 0}:
+            return parts
+    return np.array_split(rows, n_blocks)
 
 
 def _parts(task: Task, batch: Any, device: torch.device) -> tuple[tuple[Tensor, ...], dict[str, Score]]:

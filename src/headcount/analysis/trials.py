@@ -22,7 +22,7 @@ from headcount.instruments.kinds.base import Kind, Material
 from headcount.instruments.proof import first_tensor, prove
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.running import at_rest
-from headcount.instruments.sweep import BATCH, check, sweep
+from headcount.instruments.sweep import BATCH, sweep
 from headcount.seeds import stream
 
 Means = Mapping[HeadSite, Tensor]
@@ -56,8 +56,6 @@ class Outcome:
     clean: NDArray[np.float64]
     scores: NDArray[np.float64]
     """[trial, example]."""
-    difference: float
-    """Largest difference between a pass begun late and a whole one, as a share of the largest value."""
 
 
 def run_trials(
@@ -70,9 +68,10 @@ def run_trials(
     look: Callable[[Tried], None] | None = None,
 ) -> Outcome:
     """Score every trial on every example, the heads of `base` being silent throughout."""
+    if not all(trial.heads for trial in trials):
+        raise InputError("a trial without heads", "name at least one head to silence")
     kinds = {trial.kind: KINDS.get(trial.kind) for trial in trials}
     clean, scores = np.empty(subject.n), np.empty((len(trials), subject.n))
-    difference = 0.0
     prove(subject.model, subject.sites, subject.blocks[0].inputs)
     with at_rest(subject.model), torch.no_grad():
         means = _means(subject, base) if any(kind.needs_mean for kind in kinds.values()) else {}
@@ -80,23 +79,22 @@ def run_trials(
             recording = Recording(subject.model, subject.sites, block.inputs, base)
             changes = _changes(recording, trials, kinds, means, i)
             clean[block.rows] = _numbers(block, first_tensor(recording.output))
-            if i == 0 and trials:
-                difference = check(recording, changes)
-            for j, output in sweep(recording, changes, batch_size=batch_size):
+            for j, output in sweep(recording, changes, batch_size=batch_size, checked=i == 0):
                 scores[j, block.rows] = _numbers(block, output)
             if look:
                 look(Tried(block, recording, changes, clean[block.rows], scores[:, block.rows]))
             if progress:
                 progress(i + 1, len(subject.blocks))
-    return Outcome(clean, scores, difference)
+    return Outcome(clean, scores)
 
 
 def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:
     score = block.score(output)
-    if score.shape != (len(block.rows),):
+    if not isinstance(score, Tensor) or score.shape != (len(block.rows),):
+        what = f"a tensor of shape {tuple(score.shape)}" if isinstance(score, Tensor) else type(score).__name__
         raise InputError(
-            f"the metric gave a score of shape {tuple(score.shape)} for {len(block.rows)} examples",
-            "it should give one number per example: metric(output, rows) -> [row]",
+            f"the metric gave {what} for {len(block.rows)} examples",
+            "it should give a tensor with one number per example: metric(output, rows) -> [row]",
         )
     return score.double().cpu().numpy()
 

@@ -41,8 +41,9 @@ class Capture:
 
     def _hook(self, name: HeadSite) -> Any:
         def keep(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            self._z.setdefault(name, []).append(split_input(name, args)[0])
-            self._outputs.setdefault(name, []).append(output)
+            # Copies, for the model may go on to add to its tensors in place.
+            self._z.setdefault(name, []).append(split_input(name, args)[0].clone())
+            self._outputs.setdefault(name, []).append(output.clone())
 
         return keep
 
@@ -98,4 +99,6 @@ def attention_weights(model: nn.Module, *inputs: Tensor) -> KeptWeights:
         )
     weights = KeptWeights()
     model(*inputs, weights=weights)
+    if not weights:
+        raise InstrumentError(f"{type(model).__name__} took a reader of its attention weights and showed it none")
     return weights

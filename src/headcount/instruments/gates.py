@@ -66,6 +66,7 @@ class Gates:
             raise InputError(f"a replacement for {sorted(map(str, unknown))[0]}, but no gate", "shut a gate there")
 
     def __enter__(self) -> Self:
+        self.calls.clear()
         for name, gate in self._gates.items():
             if gate.requires_grad or not bool((gate == 1).all()):
                 projection = self._sites[name].projection

@@ -5,6 +5,7 @@ At every site, on a few rows:
     the heads' contributions and the bias add up to the block's output   (z is the heads side by side, nothing else)
     all gates shut leave the bias alone                                  (nothing passes around the projection's input)
     noise in place of z changes what the model says                      (the block's output is used at all)
+    noise in one row changes what the model says of that row alone       (rows come first, and do not mix)
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class SiteProof:
     """Block output with all gates shut against the bias, likewise."""
     moved: float
     """How much noise in place of z changes the model's output."""
+    leaked: float
+    """How much noise in one row changes the output of the others."""
 
 
 def prove(model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> tuple[SiteProof, ...]:
@@ -62,17 +65,32 @@ def _prove(
     noise = _noise(clean.z(name))
     with Gates(sites, shut, {name: noise}):
         moved = float((first_tensor(model(*inputs)) - said).abs().max())
+    leaked = _leaked(model, sites, name, inputs, noise, said)
     faults = [
-        (sum_error > TOLERANCE, f"its heads' contributions miss its output by {sum_error:.1e} of the largest value"),
-        (shut_error > TOLERANCE, f"with all heads silent it still adds more than its bias (by {shut_error:.1e})"),
-        (not moved > 0, "noise in place of its heads changes nothing that the model says"),
+        (sum_error, f"its heads' contributions miss its output by {sum_error:.1e} of the largest value"),
+        (shut_error, f"with all heads silent it still adds more than its bias (by {shut_error:.1e})"),
+        (0.0 if moved > 0 else 1.0, "noise in place of its heads changes nothing that the model says"),
+        (leaked, "noise in one row changes what the model says of other rows: rows do not come first, or mix"),
     ]
-    for failed, why in faults:
-        if failed:
+    for error, why in faults:
+        if not error <= TOLERANCE:  # NaN fails too
             raise InstrumentError(
                 f"the instrument does not act at {name}: {why}", "so silencing heads there would prove nothing"
             )
-    return SiteProof(str(name), sum_error, shut_error, moved)
+    return SiteProof(str(name), sum_error, shut_error, moved, leaked)
+
+
+def _leaked(
+    model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], noise: Tensor, said: Tensor
+) -> float:
+    """How much the others' output changes when the first of several rows is disturbed."""
+    n = len(inputs[0])
+    if n < 2 or len(said) != n:
+        return 0.0
+    gates = torch.ones(n, len(sites[name].heads))
+    gates[0] = 0.0
+    with Gates(sites, {name: gates}, {name: noise}):
+        return difference(first_tensor(model(*inputs))[1:], said[1:])
 
 
 def difference(one: Tensor, other: Tensor) -> float:

@@ -14,6 +14,7 @@ that was changed in place later is not handed back. `sweep` compares samples wit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadId, HeadSite
@@ -49,18 +51,26 @@ class _Call:
     inputs: tuple[Tensor, ...] = ()
     """What a plain layer was given."""
     output: Any = None
-    versions: tuple[int, ...] = ()
+    held: tuple[tuple[Tensor, int], ...] | None = None
+    """Every tensor of the above and its version, which counts changes in place; None if they cannot be handed back."""
     order: int = -1
     """How many calls were over before this one was."""
 
+    def finish(self, args: Any, output: Any, order: int) -> None:
+        """Keep what it was given (if it is a plain layer) and what it returned."""
+        self.inputs = tuple(tensors_in(args) or ()) if _is_plain(self.module) else ()
+        self.output, self.order = output, order
+        found = tensors_in(output)
+        self.held = None if found is None else tuple((tensor, tensor._version) for tensor in (*self.inputs, *found))
+
     @property
     def is_intact(self) -> bool:
-        found = tensors_in((self.inputs, self.output))
-        return found is not None and tuple(tensor._version for tensor in found) == self.versions
+        """Whether what it returned can still be handed back."""
+        return self.held is not None and all(tensor._version == version for tensor, version in self.held)
 
     def forget(self) -> None:
         """Keep no tensors: whoever made this call hands back its own."""
-        self.inputs, self.output, self.versions = (), None, (-1,)
+        self.inputs, self.output, self.held = (), None, None
 
 
 @dataclass(eq=False)
@@ -68,9 +78,14 @@ class _Passage:
     """One site in the recorded pass."""
 
     z: Tensor
+    version: int
     call: _Call
     carrier: _Call
     """The outermost call that returned the projection's output itself."""
+
+    def concerns(self, call: _Call) -> bool:
+        """Whether a call may be stood in for when a pass begins here: it was over, carries the change, or is plain."""
+        return call is self.carrier or call.order < self.call.order or bool(call.inputs)
 
 
 class Recording:
@@ -81,13 +96,10 @@ class Recording:
         self.n_rows = len(inputs[0])
         self._calls: dict[nn.Module, list[_Call]] = {}
         self._rows: dict[int, Rows] = {}
+        self._casts: dict[HeadSite, dict[nn.Module, list[_Call]]] = {}
         self.passages: dict[HeadSite, _Passage] = {}
-        self.output = self._record()
-
-    @property
-    def order(self) -> tuple[HeadSite, ...]:
         """The sites as the pass came by them."""
-        return tuple(sorted(self.passages, key=lambda site: self.passages[site].call.order))
+        self.output = self._record()
 
     def z(self, site: HeadSite) -> Tensor:
         """What the heads of a site found, [row, query, head, d_head]."""
@@ -96,7 +108,7 @@ class Recording:
     def first_site(self, heads: Collection[HeadId]) -> HeadSite:
         """Where a pass without these heads begins to differ."""
         touched = self.sites.by_site(heads)
-        return next(site for site in self.order if site in touched)
+        return next(site for site in self.passages if site in touched)
 
     # --- record -------------------------------------------------------------------------------------------------
 
@@ -115,9 +127,7 @@ class Recording:
         def after(module: nn.Module, args: Any, output: Any) -> None:
             nonlocal n_over
             call = open_calls.pop()
-            call.output, call.order = output, n_over
-            call.inputs = tuple(tensors_in(args) or ()) if _is_plain(module) else ()
-            call.versions = tuple(tensor._version for tensor in tensors_in((call.inputs, output)) or ())
+            call.finish(args, output, n_over)
             n_over += 1
             if module in names:
                 self._pass(names[module], call, split_input(names[module], args)[0])
@@ -146,12 +156,12 @@ class Recording:
                 f"the output projection of {name} was called twice in one pass",
                 "a gate could not tell the calls apart",
             )
-        self.passages[name] = _Passage(z, call, call)
+        self.passages[name] = _Passage(z, z._version, call, call)
 
     def _carry(self, call: _Call) -> None:
-        """Whoever encloses a carrier and returns its very tensor carries it too."""
+        """Whoever encloses a carrier and returns its very tensor, unchanged, carries it too."""
         for passage in self.passages.values():
-            if passage.carrier in call.inside and contains(call.output, passage.call.output):
+            if passage.carrier in call.inside and passage.call.is_intact and contains(call.output, passage.call.output):
                 passage.carrier = call
 
     # --- run again ----------------------------------------------------------------------------------------------
@@ -165,22 +175,26 @@ class Recording:
         if len(first) != 1:
             raise ValueError(f"changes that begin at different sites: {', '.join(map(str, first))}")
         (site,) = first
-        rows = self._rows.setdefault(len(changes), Rows(self.n_rows, len(changes)))
-        gates, stands = self._gates(changes), self._stands(changes, rows)
-        later = [name for name in self.order[self.order.index(site) + 1 :] if name in gates]
-        passage = self.passages[site]
-        z = gated(site, rows.repeat(passage.z), gates[site], stands.get(site))
-        after = Gates(
-            self.sites, {name: gates[name] for name in later}, {name: s for name, s in stands.items() if name in later}
-        )
-        with _standing_in(self._calls, passage, z, rows), after:
-            return self.model(*(rows.repeat(each) for each in self.inputs))
+        if len(changes) not in self._rows:
+            self._rows[len(changes)] = Rows(self.n_rows, len(changes))
+        rows, order = self._rows[len(changes)], list(self.passages)
+        later = order[order.index(site) + 1 :]
+        gates, stands = self._gates(changes, later), self._stands(changes, later)
+        players = _Players(self.passages[site], self._projected(site, changes, rows), rows)
+        try:
+            with players.standing_in(self._cast(site)), Gates(self.sites, gates, stands):
+                return self.model(*(rows.repeat(each) for each in self.inputs))
+        except RuntimeError as error:
+            raise InstrumentError(
+                f"a pass begun at {site}, with {rows.times} times {rows.n} rows, failed: {error}",
+                "rows should come first in everything that the model's modules hand to each other",
+            ) from error
 
-    def _gates(self, changes: Sequence[Change]) -> dict[HeadSite, Tensor]:
+    def _gates(self, changes: Sequence[Change], sites: Sequence[HeadSite]) -> dict[HeadSite, Tensor]:
         """Gates for all rows of all changes; what the base silences stays silent."""
         places = [self.sites.by_site((*change.heads, *self.base)) for change in changes]
         gates = {}
-        for site in self.sites:
+        for site in sites:
             if any(site in each for each in places):
                 gate = torch.ones(len(changes), len(self.sites[site].heads))
                 for row, each in zip(gate, places, strict=True):
@@ -188,76 +202,109 @@ class Recording:
                 gates[site] = gate.repeat_interleave(self.n_rows, dim=0)
         return gates
 
-    def _stands(self, changes: Sequence[Change], rows: Rows) -> dict[HeadSite, Tensor]:
-        """Replacements for all rows of all changes, 0 where a change has none."""
+    def _stands(self, changes: Sequence[Change], sites: Sequence[HeadSite]) -> dict[HeadSite, Tensor]:
+        """Replacements for all rows of all changes; nothing stands in for other heads than a change's own."""
         stands = {}
-        for site in {site for change in changes for site in change.stands}:
-            z = self.z(site)
-            parts = [change.stands.get(site, z.new_zeros(())).expand(z.shape) for change in changes]
-            stands[site] = torch.cat(parts)
+        for site in sites:
+            if any(site in change.stands for change in changes):
+                z = self.z(site)
+                stand = stands[site] = z.new_zeros(len(changes), *z.shape)
+                for part, change in zip(stand, changes, strict=True):
+                    if site in change.stands:
+                        own = list(self.sites.by_site(change.heads)[site])
+                        part[..., own, :] = change.stands[site].to(z).expand(z.shape)[..., own, :]
+                stands[site] = stand.flatten(end_dim=1)
         return stands
 
+    def _projected(self, site: HeadSite, changes: Sequence[Change], rows: Rows) -> Tensor:
+        """The output of a site's projection with each change."""
+        passage, projection = self.passages[site], self.sites[site].projection
+        if passage.z._version != passage.version:
+            raise InstrumentError(f"z at {site} is changed in place later in the pass", "its heads cannot be silenced")
+        if type(projection) is nn.Linear and passage.call.is_intact:
+            return self._subtracted(site, changes, projection.weight)
+        gates, stands = self._gates(changes, [site]), self._stands(changes, [site])
+        z = gated(site, passage.z.repeat(rows.times, *[1] * (passage.z.dim() - 1)), gates[site], stands.get(site))
+        changed: Tensor = projection.forward(z)
+        return changed
 
-@contextmanager
-def _standing_in(
-    calls: Mapping[nn.Module, Sequence[_Call]], passage: _Passage, z: Tensor, rows: Rows
-) -> Iterator[None]:
-    """Inside, modules hand back what was recorded, wherever that is what they would compute."""
-    players = _Players(calls, passage, z, rows)
-    before = {module: module.__dict__.get("forward") for module in calls}
-    try:
-        for module in calls:
-            module.__dict__["forward"] = players.forward_of(module, module.forward)
-        yield
-    finally:
-        for module, own in before.items():
-            if own is None:
-                module.__dict__.pop("forward", None)
-            else:
-                module.__dict__["forward"] = own
+    def _subtracted(self, site: HeadSite, changes: Sequence[Change], weight: Tensor) -> Tensor:
+        """Likewise, for a plain layer: what it said, less what the silenced heads said, which is quicker."""
+        z, said = self.z(site), self.passages[site].call.output
+        weight_DHE = weight.unflatten(1, (z.shape[-2], -1))
+        changed = said.new_empty(len(changes), *said.shape)
+        for part, change in zip(changed, changes, strict=True):
+            own = list(self.sites.by_site(change.heads)[site])
+            lost = z[..., own, :]
+            if site in change.stands:
+                lost = lost - change.stands[site].to(z).expand(z.shape)[..., own, :]
+            torch.sub(said, F.linear(lost.flatten(start_dim=-2), weight_DHE[:, own].flatten(start_dim=1)), out=part)
+        return changed.flatten(end_dim=1)
+
+    def _cast(self, site: HeadSite) -> dict[nn.Module, list[_Call]]:
+        """The modules that may have someone stand in for them when a pass begins at this site."""
+        if site not in self._casts:
+            passage, cast = self.passages[site], dict[nn.Module, list[_Call]]()
+            over = [call for calls in self._calls.values() for call in calls if call.order < passage.call.order]
+            unheard = {id(inner) for call in over if call.is_intact for inner in call.inside}
+            for module, calls in self._calls.items():
+                if any(id(call) not in unheard and passage.concerns(call) for call in calls):
+                    cast[module] = calls
+            self._casts[site] = cast
+        return self._casts[site]
 
 
 class _Players:
-    """The stand-ins of one run."""
+    """Whoever stands in for modules while a pass is run again."""
 
-    def __init__(self, calls: Mapping[nn.Module, Sequence[_Call]], passage: _Passage, z: Tensor, rows: Rows) -> None:
-        self.calls, self.passage, self.z, self.rows = calls, passage, z, rows
-        self.n_called: dict[nn.Module, int] = dict.fromkeys(calls, 0)
-        self.projection = passage.call.module.forward  # before anyone stands in for it
+    def __init__(self, passage: _Passage, projected: Tensor, rows: Rows) -> None:
+        self.passage, self.projected, self.rows = passage, projected, rows
+        self.n_called: Counter[nn.Module] = Counter()
 
-    def forward_of(self, module: nn.Module, forward: Forward) -> Forward:
+    @contextmanager
+    def standing_in(self, cast: Mapping[nn.Module, Sequence[_Call]]) -> Iterator[None]:
+        """Inside, modules hand back what was recorded, wherever that is what they would compute."""
+        before = {module: module.__dict__.get("forward") for module in cast}
+        try:
+            for module, calls in cast.items():
+                module.__dict__["forward"] = self._forward(module, calls, module.forward)
+            yield
+        finally:
+            for module, own in before.items():
+                if own is None:
+                    module.__dict__.pop("forward", None)
+                else:
+                    module.__dict__["forward"] = own
+
+    def _forward(self, module: nn.Module, calls: Sequence[_Call], forward: Forward) -> Forward:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
-            call = self._next_call(module)
-            if call is None:
-                return forward(*args, **kwargs)
+            n = self.n_called[module]
+            self.n_called[module] += 1
+            call = calls[n] if n < len(calls) else None
             if call is self.passage.carrier:
-                self._skip(call)
-                changed = self.projection(self.z)
-                return replace_tensor(call.output, self.passage.call.output, changed, self.rows.repeat)
-            if call.is_intact and (call.order < self.passage.call.order or self._unchanged(call, args, kwargs)):
+                self._skip(self.passage.carrier)
+                was = self.passage.call.output
+                return replace_tensor(self.passage.carrier.output, was, self.projected, self.rows.repeat)
+            if call is None or not call.is_intact:
+                return forward(*args, **kwargs)
+            if call.order < self.passage.call.order or self._unchanged(call, args, kwargs):
                 self._skip(call)
                 return self.rows.repeat_tree(call.output)
             return forward(*args, **kwargs)
 
         return stand_in
 
-    def _next_call(self, module: nn.Module) -> _Call | None:
-        n = self.n_called[module]
-        self.n_called[module] += 1
-        return self.calls[module][n] if n < len(self.calls[module]) else None
-
     def _skip(self, call: _Call) -> None:
         """What this call would have called is not called now."""
-        for inner in call.inside:
-            self.n_called[inner.module] += 1
+        self.n_called.update(inner.module for inner in call.inside)
 
     def _unchanged(self, call: _Call, args: Any, kwargs: Any) -> bool:
         """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""
-        found = tensors_in((args, kwargs)) if call.inputs else None
+        found = tensors_in((args, kwargs))
         if not found or len(found) != len(call.inputs):
             return False
         return all(
-            self.rows.is_known(tensor) or self.rows.repeats(tensor, recorded)
+            self.rows.repeats_very(tensor, recorded) or self.rows.repeats(tensor, recorded)
             for tensor, recorded in zip(found, call.inputs, strict=True)
         )
 

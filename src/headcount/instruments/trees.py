@@ -49,12 +49,11 @@ def replace_tensor(tree: Any, old: Tensor, new: Tensor, others: Callable[[Tensor
 
 
 class Rows:
-    """The rows of one pass, repeated for several; knows its repetitions again, for what they hold is recorded."""
+    """The rows of one pass, repeated for several; knows its repetitions again."""
 
     def __init__(self, n: int, times: int) -> None:
         self.n, self.times = n, times
         self._made: dict[int, tuple[Tensor, Tensor, int]] = {}
-        self._known: dict[int, Tensor] = {}
 
     def repeat(self, tensor: Tensor) -> Tensor:
         """All rows, `times` over; a tensor that has no rows of the pass, such as a table, stays as it is."""
@@ -64,18 +63,15 @@ class Rows:
             if tensor.dim() and len(tensor) == self.n:
                 made = tensor.repeat(self.times, *[1] * (tensor.dim() - 1))
             self._made[id(tensor)] = tensor, made, made._version  # both kept, so that no other gets their ids
-            self._known[id(made)] = tensor
         return made
 
     def repeat_tree(self, tree: Any) -> Any:
         """Every tensor in it."""
         return map_tensors(tree, self.repeat)
 
-    def is_known(self, tensor: Tensor) -> bool:
-        """Whether this very tensor is a repetition, and was not changed in place since."""
-        if id(tensor) not in self._known:
-            return False
-        _, made, version = self._made[id(self._known[id(tensor)])]
+    def repeats_very(self, tensor: Tensor, recorded: Tensor) -> bool:
+        """Whether this very tensor is our repetition of the recorded one, and was not changed in place since."""
+        _, made, version = self._made.get(id(recorded), (recorded, None, -1))
         return made is tensor and tensor._version == version
 
     def repeats(self, tensor: Tensor, recorded: Tensor) -> bool:

@@ -55,8 +55,15 @@ def attend_fused(
     value: Float[Tensor, "batch head key d_head"],
     mask: Mask | None = None,
     bias: Bias | None = None,
+    *,
+    triangle: bool = False,
 ) -> Float[Tensor, "batch head query d_head"]:
-    """The same z in one kernel, which takes mask and bias as a single additive term."""
+    """The same z in one kernel, which takes mask and bias as a single additive term.
+
+    With `triangle`, the mask is known to hide just what lies ahead, and the kernel needs none.
+    """
+    if triangle and bias is None:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
     mask = _hide(mask, bias)
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)

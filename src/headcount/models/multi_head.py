@@ -77,7 +77,7 @@ class MultiHeadAttention(nn.Module):
                 bias = _sharpened(self._narrowed(bias), sharp, rows).to(query.dtype)
             asked = query[:, :, rows], key[:, :, keys], value[:, :, keys], mask, bias
             if read is None:
-                found.append(attend_fused(*asked))
+                found.append(attend_fused(*asked, triangle=sight.is_triangle(rows, keys)))
             else:
                 z_BHQE, weights_BHQK = attend(*asked)
                 read(weights_BHQK, keys, n_keys)

@@ -74,6 +74,10 @@ class Sight:
             mask = _both(mask, ((i - j).abs() <= self.window)[None, None])
         return mask
 
+    def is_triangle(self, queries: slice, keys: slice) -> bool:
+        """Whether each of these queries sees just the keys up to its own: a kernel can do that without a mask."""
+        return self.causal and self.window is None and self.mask is None and queries == keys and queries.start == 0
+
     def bias(self, queries: slice, keys: slice) -> Bias | None:
         """What the encoding adds to the scores of these pairs."""
         if self.encoding is None or self.queries is None or self.keys is None:

@@ -1,0 +1,114 @@
+"""Sweeps over all heads, one thread: ours, against the ways people do it today.
+
+The first is free-running exact match of the packaged adder's 24 heads on its test set, against the exercise's way: a
+loop over heads, greedy decoding in batches of 64 without a cache. The others are `lens.py`, in its own environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.textbook import Silent, generate
+from headcount.analysis.redecoding import Redecoder
+from headcount.analysis.subjects import held_out, subject_of
+from headcount.analysis.trials import Trial, run_trials
+from headcount.runs.run import Run, load
+from headcount.training.device import n_threads
+
+ROUNDS, AT_ONCE = 3, 64
+LENS = Path(".venv-lens/bin/python")
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    """Processor time of whole sweeps, rounds alternating."""
+    yield _against_the_exercise()
+    yield from _against_lens()
+
+
+def _against_the_exercise() -> dict[str, Any]:
+    run = load("sample:addition")
+    ours, theirs, same = [], [], True
+    with n_threads(1):
+        for _ in range(ROUNDS):
+            mine, seconds = _timed(_sweep, run)
+            ours.append(seconds)
+            other, seconds = _timed(_loop, run)
+            theirs.append(seconds)
+            same = same and bool((mine == other).all())
+    ratio = statistics.median(other / mine for mine, other in zip(ours, theirs, strict=True))
+    return {
+        "question": "free-running sweep over 24 heads, 2,000 sums, against a loop of greedy decoding by 64 (1 thread; "
+        + ("same hits on every sum)" if same else "THE HITS DIFFER)"),
+        "ours": f"{statistics.median(ours):.2f} s",
+        "other": f"{statistics.median(theirs):.2f} s",
+        "ratio": ratio,
+        "promise": "at least 10",
+        "kept": ratio >= 10 and same,
+    }
+
+
+def _timed(way: Any, run: Run) -> tuple[NDArray[np.bool_], float]:
+    started = time.process_time()
+    found = way(run)
+    return found, time.process_time() - started
+
+
+def _sweep(run: Run) -> NDArray[np.bool_]:
+    """Hits with all heads, then without each."""
+    subject = subject_of(run, *held_out(run.task, "test", None))
+    trials = [Trial((head,)) for head in subject.sites.heads]
+    found = run_trials(subject, trials, look=Redecoder(subject, trials, explain=False))
+    return np.concatenate([found.clean[None], found.scores]) > 0.5
+
+
+@torch.no_grad()
+def _loop(run: Run) -> NDArray[np.bool_]:
+    """The same as the exercise does it."""
+    batch, start = run.task.encode(run.task.split("test")), run.task.generation  # type: ignore[attr-defined]
+    source, answer = torch.from_numpy(batch.source), torch.from_numpy(batch.answer)
+    blocks = run.model.blocks
+    heads: list[Silent | None] = [None]
+    heads += [(blocks[head.site].attention, head.index) for head in run.model.heads]  # type: ignore[misc]
+    hits = []
+    for silent in heads:
+        parts = []
+        for i in range(0, len(source), AT_ONCE):
+            said = generate(run.model, source[i : i + AT_ONCE], start.first, start.n_tokens, silent)  # type: ignore[arg-type]
+            parts.append((said == answer[i : i + AT_ONCE]).all(dim=1))
+        hits.append(torch.cat(parts).numpy())
+    return np.stack(hits)
+
+
+def _against_lens() -> Iterator[dict[str, Any]]:
+    if not LENS.exists():
+        print(f"  {LENS} is missing: make bench makes it", file=sys.stderr)
+    environment = {**os.environ, "PYTHONPATH": "src:.", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [LENS, "-m", "benchmarks.lens"], stdout=subprocess.PIPE, check=True, text=True, env=environment
+    )
+    said = json.loads(ran.stdout.splitlines()[-1])
+    for name, who, least in (("lens", "TransformerLens", 3.0), ("hooks", "a loop of plain PyTorch hooks", 1.5)):
+        ours, theirs = said["times"]["ours"], said["times"][name]
+        ratio = statistics.median(other / mine for mine, other in zip(ours, theirs, strict=True))
+        apart = said["difference"][name]
+        yield {
+            "question": f"teacher-forced sweep over 32 heads (4x8, d_model {said['d_model']}, 256 rows of 20 tokens), "
+            f"against {who} (1 thread; effects apart by {apart:.0e})",
+            "ours": f"{statistics.median(ours):.2f} s",
+            "other": f"{statistics.median(theirs):.2f} s",
+            "ratio": ratio,
+            "promise": f"at least {least:g}",
+            "kept": ratio >= least and apart <= 1e-5,
+        }

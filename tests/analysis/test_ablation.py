@@ -1,0 +1,151 @@
+"""Every head silenced alone: the numbers against plain counting."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+from torch.nn import functional as F
+
+from headcount.analysis.ablation import Ablated, Ablation, ablate, compare, proof_of
+from headcount.analysis.bands import BANDS
+from headcount.analysis.subjects import ACCURACY, LOSS, Subject, subject_of
+from headcount.errors import InputError, InstrumentError
+from headcount.instruments.kinds import KINDS
+from headcount.runs.run import Run
+from headcount.statistics import holm
+
+
+@pytest.fixture(scope="module")
+def subject(tiny_sorter: Run) -> Subject:
+    """A head of this one is deaf: its columns of the output projection are 0."""
+    model: Any = deepcopy(tiny_sorter.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.5)
+        model.projections[model.sites[0]].weight[:, 4:] = 0.0
+        examples = np.concatenate([tiny_sorter.task.split("test"), tiny_sorter.task.split("validation")])
+        logits = model(torch.from_numpy(tiny_sorter.task.encode(examples).source))
+        model.to_logits.bias[1] -= (logits[:, 1] - logits[:, 0]).median() - 1e-3  # both classes are said
+    made = replace(tiny_sorter, model=model)
+    return subject_of(made, examples, "40 examples")
+
+
+@pytest.fixture(scope="module")
+def found(subject: Subject) -> Ablated:
+    return ablate(subject, examples=True)
+
+
+def right_without(subject: Subject, columns: slice) -> np.ndarray[Any, Any]:
+    """Which examples are right, one at a time, in a copy with these columns zeroed."""
+    copy: Any = deepcopy(subject.model)
+    with torch.no_grad():
+        copy.projections[copy.sites[0]].weight[:, columns] = 0.0
+        batch = subject.task.encode(subject.examples)  # type: ignore[union-attr]
+        said = [copy(torch.from_numpy(row[None])).argmax().item() for row in batch.source]
+    return np.array(said) == batch.labels
+
+
+def test_effects_are_counts(subject: Subject, found: Ablated) -> None:
+    clean = right_without(subject, slice(0, 0))
+    assert found.condition.clean == clean.mean()
+    effects = [effect for effect in found.effects if effect.kind == "zero"]
+    assert [effect.short for effect in effects] == ["L0H0", "L0H1"]
+    chances = []
+    for effect, columns in zip(effects, (slice(0, 4), slice(4, 8)), strict=True):
+        after = right_without(subject, columns)
+        worse, better = int((clean & ~after).sum()), int((~clean & after).sum())
+        assert (effect.worse, effect.better) == (worse, better)
+        assert effect.clean == clean.mean()
+        assert effect.silenced == after.mean()
+        assert effect.drop == pytest.approx(clean.mean() - after.mean())
+        assert effect.low < effect.drop < effect.high
+        chances.append(binomtest(worse, worse + better).pvalue if worse + better else 1.0)
+    assert effects[0].worse + effects[0].better > 0, "a head that matters"
+    assert [effect.p for effect in effects] == pytest.approx(holm(chances))
+
+
+@pytest.mark.parametrize("kind", KINDS.names())
+def test_a_deaf_head_costs_nothing_but_not_for_certain(found: Ablated, kind: str) -> None:
+    (deaf,) = (effect for effect in found.effects if (effect.short, effect.kind) == ("L0H1", kind))
+    assert (deaf.drop, deaf.worse, deaf.better, deaf.p) == (0.0, 0, 0, 1.0)
+    assert deaf.low < 0 < deaf.high
+    assert deaf.band == "undecided", "40 examples cannot show that a head costs less than a point"
+    assert deaf.needed is not None
+    assert deaf.needed > 40
+    gradients = {each.head: each.importance for each in found.condition.importances}
+    assert gradients[deaf.head] == 0 < gradients["layer.0.self.0"]
+
+
+def test_every_head_is_tried_in_every_way(subject: Subject, found: Ablated) -> None:
+    tried = [(effect.head, effect.kind) for effect in found.effects]
+    assert tried == [(str(head), kind) for kind in ("zero", "mean", "resample") for head in subject.sites.heads]
+    assert [each.kind for each in found.condition.agreements] == ["zero", "mean", "resample"]
+    assert {effect.band for effect in found.effects} <= set(BANDS)
+    assert [(b.head, b.kind, b.n_broken) for b in found.condition.breakages] == [
+        (effect.head, effect.kind, effect.worse) for effect in found.effects
+    ]
+
+
+def test_a_kind_that_is_named_twice_is_tried_once(subject: Subject) -> None:
+    once, twice = ablate(subject, ("zero",)), ablate(subject, ("zero", "zero"))
+    assert [effect.head for effect in twice.effects] == [effect.head for effect in once.effects]
+    assert len(twice.condition.agreements) == 1
+
+
+def test_the_same_every_time_and_in_any_batches(subject: Subject, found: Ablated) -> None:
+    assert ablate(subject, examples=True, batch_size=7).effects == found.effects
+
+
+def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "", "loss")
+    batch = tiny_sorter.task.encode(tiny_sorter.task.split("test"))
+    with torch.no_grad():
+        loss = F.cross_entropy(tiny_sorter.model(torch.from_numpy(batch.source)), torch.from_numpy(batch.labels))
+    found = ablate(subject, ("zero",))
+    assert found.condition.clean == pytest.approx(-float(loss), rel=1e-5)
+    for effect in found.effects:
+        assert effect.band is None
+        assert effect.needed is None
+        assert effect.drop == pytest.approx(effect.clean - effect.silenced, abs=1e-9)
+        assert effect.low <= effect.drop <= effect.high
+
+
+def test_scores_are_compared_as_what_they_are() -> None:
+    clean, after = np.array([1.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
+    as_hits, as_numbers = compare(ACCURACY, clean, after, "x"), compare(LOSS, clean, after, "x")
+    assert as_hits.mean == as_numbers.mean == 0.5
+    assert as_hits.p == 0.5
+    assert as_hits == compare(ACCURACY, clean, after, "x"), "the same every time"
+
+
+def test_a_result_can_be_read_back(subject: Subject, found: Ablated) -> None:
+    result = Ablation(
+        run="r",
+        model="m",
+        metric=subject.metric.name,
+        unit=subject.metric.unit,
+        is_share=True,
+        kinds=("zero", "mean", "resample"),
+        heads=found.effects,
+        conditions=(found.condition,),
+        proof=proof_of(subject),
+    )
+    assert Ablation.from_json(result.to_json()) == result
+    assert [proof.site for proof in result.proof] == ["layer.0.self"]
+
+
+def test_what_cannot_be_ablated_is_an_error(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no 'silence' among the kinds"):
+        ablate(subject, ("silence",))
+    copy: Any = deepcopy(subject.model)
+    attention = copy.layers[0].self_attention.attention
+    bypass = type("Bypass", (type(attention),), {"forward": lambda self, x, *rest, **how: x.tanh()})
+    attention.__class__ = bypass
+    with pytest.raises(InstrumentError, match="never called"):
+        ablate(replace(subject, model=copy, sites=type(subject.sites).of(copy)), ("zero",))
