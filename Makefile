@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LENS := .venv-lens
 # One thread per process in tests: two worker processes share the machine better than two threads each.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
 WORKERS ?= 2
@@ -27,7 +28,7 @@ check: $(READY)              ## style, types and the fast tests: under a minute
 	$(BIN)/mypy
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) -m "not slow" -q
 
-bench: $(READY)              ## ratios, measured side by side
+bench: $(READY) $(LENS)/.ready    ## ratios, measured side by side
 	$(BIN)/python -m benchmarks
 
 sample: sample-addition sample-sortedness    ## make the packaged samples again
@@ -64,5 +65,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev,tensorboard]"
 	touch $@
 
+# TransformerLens, which only the benchmark of sweeps needs, apart from our own environment.
+$(LENS)/.ready: constraints.txt benchmarks/lens.txt
+	$(PYTHON) -m venv $(LENS)
+	$(LENS)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(LENS)/bin/pip install --quiet --disable-pip-version-check -r benchmarks/lens.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(LENS)

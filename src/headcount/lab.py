@@ -1,4 +1,7 @@
-"""Both experiments in one go, with one report: an adder, checked on every sum; and how far sortedness models reach."""
+"""Both experiments in one go, with one report.
+
+An adder, checked on every sum, and which of its heads count; and how far sortedness models reach.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,18 @@ from typing import Any, cast
 
 from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.extrapolation import Stretch
-from headcount.api import read_evaluation, show_heads, show_positions, stretch, train, verify
+from headcount.analysis.pruning import Pruning
+from headcount.api import (
+    ablate_heads,
+    head_stats,
+    prune_heads,
+    read_evaluation,
+    show_heads,
+    show_positions,
+    stretch,
+    train,
+    verify,
+)
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.runs.storage import write_atomically
@@ -40,6 +54,7 @@ class AdditionLab:
     run: Run
     evaluation: Evaluation
     certificate: Certificate
+    pruning: Pruning
 
 
 @dataclass(frozen=True)
@@ -89,20 +104,29 @@ def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str,
 
 def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> tuple[AdditionLab, str]:
     say = announcer(quiet)
-    say("addition 1/3  training an adder (3-digit sums, every sum of the test set held out)")
+    say("addition 1/5  training an adder (3-digit sums, every sum of the test set held out)")
     run = _train("addition", out / "addition", seed, quiet, settings)
-    say(f"addition 2/3  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
+    say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
     certificate = verify(run, quiet=quiet)
-    say("addition 3/3  drawing every head")
-    example, average = show_heads(run, EXAMPLE), show_heads(run)
+    say("addition 3/5  drawing every head")
+    example, average, stats = show_heads(run, EXAMPLE), show_heads(run), head_stats(run, quiet=quiet)
+    say("addition 4/5  silencing each head alone")
+    ablated = ablate_heads(run, quiet=quiet)
+    say("addition 5/5  removing heads together")
+    pruned = prune_heads(run, quiet=quiet)
+    assert pruned.result, "no heads were given, so they were searched for"
+    assert pruned.figure
     pictures = {
         "How it learned": [run.output.figure_file("curves.png")],
         "Where it is right": [run.output.figure_file("accuracy-test.png")],
         f"Every head on {example.patterns.title}": example.pages,
         f"Every head, {average.patterns.title}": average.pages,
+        "What each head looks at": stats.figures[:1],
+        "What each head is worth alone": list(ablated.figures),
+        "What is left as heads go": [pruned.figure],
     }
-    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate)
-    return lab, addition_part(run.name, lab.evaluation, certificate, pictures, out)
+    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
+    return lab, addition_part(run.name, lab.evaluation, certificate, pruned.result, pictures, out)
 
 
 def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> tuple[SortednessLab, str]:

@@ -14,6 +14,7 @@ from headcount.analysis.importance import Agreement, Importance, agreements, imp
 from headcount.analysis.redecoding import Redecoder
 from headcount.analysis.subjects import Metric, Subject
 from headcount.analysis.trials import Outcome, Progress, Trial, run_trials
+from headcount.instruments.kinds import all_kinds
 from headcount.instruments.proof import SiteProof, prove
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
@@ -92,15 +93,15 @@ class Ablated:
 
 def ablate(
     subject: Subject,
-    kinds: Sequence[str] = ("zero", "mean", "resample"),
+    kinds: Sequence[str] | None = None,
     *,
     length: int | None = None,
     examples: bool = False,
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> Ablated:
-    """Silence every head alone, in every way, all in one job; with `examples`, say what broke."""
-    kinds = tuple(dict.fromkeys(kinds))
+    """Silence every head alone, in these ways or in all, as one job; with `examples`, say what broke."""
+    kinds = all_kinds() if kinds is None else tuple(dict.fromkeys(kinds))
     trials = [Trial((head,), kind) for kind in kinds for head in subject.sites.heads]
     redecoder = Redecoder(subject, trials, explain=examples)
     found = run_trials(subject, trials, batch_size=batch_size, progress=progress, look=redecoder)

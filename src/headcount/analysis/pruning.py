@@ -123,7 +123,8 @@ def prune_curves(
     orders = {"together": alone, "greedy": greedy, "gradient": gradient}
     sets = [tuple(order[:k]) for order in orders.values() for k in range(1, len(heads) + 1)]
     sets += [(head,) for head in alone] + [harmless or (alone[0],), chosen or (alone[0],)]
-    found = run_trials(measuring, [Trial(each) for each in sets], batch_size=batch_size, progress=steps.part(0.1))
+    trials = [Trial(each) for each in sets]
+    found = run_trials(measuring, trials, batch_size=batch_size, proven=True, progress=steps.part(0.1))
     drops = [compare(measuring.metric, found.clean, scores, f"set {i}") for i, scores in enumerate(found.scores)]
     clean = float(found.clean.mean())
     points = [
@@ -177,7 +178,7 @@ def _greedy(subject: Subject, loss: float, batch_size: int, steps: _Steps) -> tu
     total = len(left) * (len(left) + 1) // 2
     report, done, within = steps.part(0.6), 0, True
     while left:
-        found = run_trials(subject, [Trial((head,)) for head in left], base=removed, batch_size=batch_size)
+        found = run_trials(subject, [Trial((head,)) for head in left], base=removed, batch_size=batch_size, proven=True)
         clean = found.clean.mean() if clean is None else clean
         best = int(found.scores.mean(axis=1).argmax())
         done += len(left)
@@ -194,8 +195,8 @@ def _chance(subject: Subject, n_orders: int, batch_size: int, steps: _Steps) -> 
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(n_orders)]
     sizes = range(1, len(heads))  # all of them is all of them, in any order
     trials = [Trial(tuple(order[:k])) for k in sizes for order in orders]
-    found = run_trials(subject, trials, batch_size=batch_size, progress=steps.part(0.25)).scores.mean(axis=1)
-    by_size = found.reshape(len(sizes), n_orders)
+    found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=steps.part(0.25))
+    by_size = found.scores.mean(axis=1).reshape(len(sizes), n_orders)
     quantiles = np.quantile(by_size, [0.1, 0.5, 0.9], axis=1).T
     return tuple(Chance(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True))
 

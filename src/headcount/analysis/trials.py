@@ -64,15 +64,20 @@ def run_trials(
     *,
     base: Sequence[HeadId] = (),
     batch_size: int = BATCH,
+    proven: bool = False,
     progress: Progress | None = None,
     look: Callable[[Tried], None] | None = None,
 ) -> Outcome:
-    """Score every trial on every example, the heads of `base` being silent throughout."""
+    """Score every trial on every example, the heads of `base` being silent throughout.
+
+    The instrument is proven to act first, unless it was `proven` on this model already.
+    """
     if not all(trial.heads for trial in trials):
         raise InputError("a trial without heads", "name at least one head to silence")
     kinds = {trial.kind: KINDS.get(trial.kind) for trial in trials}
     clean, scores = np.empty(subject.n), np.empty((len(trials), subject.n))
-    prove(subject.model, subject.sites, subject.blocks[0].inputs)
+    if not proven:
+        prove(subject.model, subject.sites, subject.blocks[0].inputs)
     with at_rest(subject.model), torch.no_grad():
         means = _means(subject, base) if any(kind.needs_mean for kind in kinds.values()) else {}
         for i, block in enumerate(subject.blocks):

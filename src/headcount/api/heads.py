@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.ablation import Ablation, Effect, ablate, proof_of
+from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof_of
 from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
 from headcount.analysis.subjects import Subject, held_out, of_length, subject_of, subject_on
@@ -54,7 +54,7 @@ def ablate_heads(
     data: str | Sequence[Any] | NDArray[Any] = "test",
     metric: Metric | None = None,
     *,
-    kinds: Sequence[str] = ("zero", "mean", "resample"),
+    kinds: Sequence[str] | None = None,
     sites: Sites | None = None,
     n: int | None = None,
     lengths: Sequence[int] = (),
@@ -66,7 +66,7 @@ def ablate_heads(
 
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function) or
     any PyTorch module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites`
-    says where its heads are unless it can say so itself.
+    says where its heads are unless it can say so itself. All kinds of silencing are tried unless `kinds` says which.
     """
     if isinstance(model, nn.Module):
         return HeadsAblated(_ablate_module(model, data, metric, kinds, sites, batch_size, quiet))
@@ -80,7 +80,7 @@ def ablate_heads(
             done.append(
                 ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
             )
-    result = _result(run.name, run.digest, subjects[0][1], kinds, done)
+    result = _result(run.name, run.digest, subjects[0][1], done)
     figures = {"ablation-lengths.png": draw_lengths(result)} if len(subjects) > 1 else {}
     for condition in result.conditions:
         at = "" if condition.length is None else f"-{condition.length}"
@@ -94,7 +94,7 @@ def _ablate_module(
     model: nn.Module,
     data: Any,
     metric: Metric | None,
-    kinds: Sequence[str],
+    kinds: Sequence[str] | None,
     sites: Sites | None,
     batch_size: int,
     quiet: bool,
@@ -107,7 +107,7 @@ def _ablate_module(
     subject = subject_on(model, sites or Sites.of(model), inputs, metric, at_once=_block(batch_size))
     with counting("silencing heads", quiet=quiet) as progress:
         done = ablate(subject, kinds, batch_size=batch_size, progress=progress)
-    return _result("", "", subject, kinds, [done])
+    return _result("", "", subject, [done])
 
 
 def _subjects(
@@ -128,7 +128,7 @@ def _block(batch_size: int) -> int:
     return max(1, batch_size // 4)
 
 
-def _result(name: str, digest: str, subject: Subject, kinds: Sequence[str], done: Sequence[Any]) -> Ablation:
+def _result(name: str, digest: str, subject: Subject, done: Sequence[Ablated]) -> Ablation:
     metric = subject.metric
     return Ablation(
         run=name,
@@ -136,7 +136,7 @@ def _result(name: str, digest: str, subject: Subject, kinds: Sequence[str], done
         metric=metric.name,
         unit=metric.unit,
         is_share=metric.is_share,
-        kinds=tuple(dict.fromkeys(kinds)),
+        kinds=tuple(dict.fromkeys(effect.kind for effect in done[0].effects)),
         heads=tuple(effect for each in done for effect in each.effects),
         conditions=tuple(each.condition for each in done),
         proof=proof_of(subject),

@@ -6,13 +6,13 @@ import argparse
 
 from headcount.cli._output import console, print_json
 from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument, listed, numbers
-from headcount.instruments.kinds import KINDS
+from headcount.instruments.kinds import all_kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, what to silence with, and what to measure."""
     add_run_argument(parser)
-    kinds = ", ".join(KINDS.names())
+    kinds = ", ".join(all_kinds())
     parser.add_argument("--kinds", metavar="KIND,...", help=f"what stands in for a head, of: {kinds} [all]")
     parser.add_argument("--metric", metavar="X", help="free-running or accuracy (by task) [that], teacher-forced, loss")
     parser.add_argument("--split", default="test", metavar="NAME", help="the examples: test or validation [test]")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         args.model,
         args.split,
         args.metric,
-        kinds=listed(args.kinds) if args.kinds else KINDS.names(),
+        kinds=listed(args.kinds) if args.kinds else None,
         n=args.n,
         lengths=numbers(args.lengths) if args.lengths else (),
         examples=args.examples,

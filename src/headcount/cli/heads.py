@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     out.print(shown.patterns.title)
     for page in shown.pages:
         out.print(f"  {page}")
-    out.print(f"  one picture per head ({len(shown.pictures)}): {shown.pictures[0].parent}")
+    if shown.pictures:
+        out.print(f"  one picture per head ({len(shown.pictures)}): {shown.pictures[0].parent}")
     out.print(f"  numbers: {shown.data}")
     return 0
 

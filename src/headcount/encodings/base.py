@@ -46,6 +46,10 @@ class Encoding(nn.Module):
         super().__init__()
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
 
+    def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
+        """The touch on the embeddings, as a layer of the model."""
+        return self.embed(x, positions)
+
     def place(self, positions: Positions) -> Positions:
         """The positions that the touches below will be asked about; called once for each sequence."""
         return positions

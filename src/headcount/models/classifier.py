@@ -57,7 +57,7 @@ class Classifier(HeadedModel):
             queries=where,
             keys=where,
         )
-        x = self.dropout(self.positions.embed(self.tokens(source), where))
+        x = self.dropout(self.positions(self.tokens(source), where))
         for layer in self.layers:
             x = layer(x, sight, weights)
         return self.to_logits(self.pooling(self.norm(x), is_token))

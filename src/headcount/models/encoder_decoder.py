@@ -70,7 +70,7 @@ class EncoderDecoder(HeadedModel):
         where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
         encoding = self.source_positions
         sight = Sight(mask, encoding.looks_back, self.config.window, encoding, queries=where, keys=where)
-        x = self.dropout(self.source_positions.embed(self.source_tokens(source), where))
+        x = self.dropout(self.source_positions(self.source_tokens(source), where))
         for layer in self.encoder:
             x = layer(x, sight, weights)
         return Memory(self.encoder_norm(x), mask)
@@ -88,7 +88,7 @@ class EncoderDecoder(HeadedModel):
         new = Positions.in_order(fed.shape[1], fed.device, first=n_past)
         heard = Positions.in_order(n_past + fed.shape[1], fed.device)
         sight = Sight(causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=heard)
-        x = self.dropout(self.target_positions.embed(self.target_tokens(fed), new))
+        x = self.dropout(self.target_positions(self.target_tokens(fed), new))
         for layer in self.decoder:
             x = layer(x, memory.x, sight=sight, memory_sight=Sight(memory.mask), weights=weights, caches=caches)
         logits: Tensor = self.to_logits(self.decoder_norm(x))

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headcount.views.accuracy import accuracy_rows
+from headcount.views.pruning import pruning_notes
 from headcount.views.stretch import accuracy_text, mark
 
 if TYPE_CHECKING:
     from headcount.analysis.exhaustive import Certificate
     from headcount.analysis.extrapolation import Stretch
+    from headcount.analysis.pruning import Pruning
     from headcount.training.evaluation import Evaluation, WrongAnswer
 
 SHOWN = 50
@@ -27,6 +29,7 @@ def addition_part(
     run: str,
     evaluation: Evaluation,
     certificate: Certificate,
+    pruning: Pruning,
     pictures: Mapping[str, Sequence[Path]],
     folder: Path,
 ) -> str:
@@ -41,9 +44,12 @@ def addition_part(
         "For a sound model the two columns agree on exact match: fed the right prefix, the first wrong digit is the "
         "same either way. A gap would be a fault in the pipeline.",
         *_wrong(certificate.wrong),
+        "### Which heads count?",
+        "\n".join(f"- {note.strip()}" for note in pruning_notes(pruning)),
         *_pictures(pictures, folder),
         "### Go on",
-        f"    headcount predict {run} 374+814\n    headcount heads {run} --on 999+1\n    headcount verify {run}",
+        f"    headcount predict {run} 374+814\n    headcount heads {run} --on 999+1\n    headcount verify {run}\n"
+        f"    headcount ablate {run} --examples\n    headcount prune {run} --loss 0.01 -o {run}-small",
     ]
     return "\n\n".join(parts)
 
