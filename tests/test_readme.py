@@ -9,7 +9,7 @@ import pytest
 
 from headcount.cli._main import _parser
 
-EXAMPLES = {"addition": "374+814 = 1188", "sortedness": "3 5 4 9: unsorted"}
+EXAMPLES = {"addition": "374+814 = 1188", "sortedness": "3 5 4 9: unsorted", "heads": "my L0H3: "}
 """What each example script says."""
 README = Path(__file__).parents[1] / "README.md"
 

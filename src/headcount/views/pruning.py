@@ -109,12 +109,14 @@ def _cells(point: Point) -> tuple[str, str]:
 def pruning_notes(result: Pruning) -> list[str]:
     """The five answers in words."""
     together, kept = result.together, result.kept
+    lost = result.clean - kept.score
+    beyond = f" ({100 * lost:.2f} points: more than asked for, as other examples tell)" if lost > result.loss else ""
     return [
         f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under 1 point by the interval; "
         f"{result.under} by the point estimate)",
         f"together:  without all of those {_left(together)} is left",
         f"greedy:    takes {len(result.chosen)} heads for at most {_points(result.loss)} on {result.chosen_on}; "
-        f"{_left(kept)} is left on {result.measured_on}",
+        f"{_left(kept)} is left on {result.measured_on}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
     ]
 

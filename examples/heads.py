@@ -1,0 +1,45 @@
+"""Which heads count? In the packaged adder, and in a model of your own."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from headcount import HeadSite, ablate_heads
+from headcount.instruments.sites import Site, Sites
+
+# The packaged adder: every head silenced alone, the costliest first.
+effects = ablate_heads("sample:addition", n=200, kinds=["zero"], quiet=True).heads
+for effect in sorted(effects, key=lambda effect: -effect.drop)[:3]:
+    print(f"{effect.short}: {100 * effect.drop:.1f} points [{100 * effect.low:.1f}, {100 * effect.high:.1f}]")
+
+
+class Mine(nn.Module):
+    """Any module will do whose heads stand side by side in the input of an output projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.qkv = nn.Embedding(10, 16), nn.Linear(16, 48)
+        self.out, self.head = nn.Linear(16, 16), nn.Linear(16, 10)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of the next token."""
+        x = self.embed(tokens)
+        q, k, v = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        z = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(x + self.out(z.transpose(1, 2).flatten(start_dim=2)))
+
+
+torch.manual_seed(0)
+model, tokens, site = Mine(), torch.randint(10, (64, 12)), HeadSite("layer", 0)
+sites = Sites({site: Site(model.out, tuple(site.head(i) for i in range(4)))})
+
+
+def surprise(logits: torch.Tensor, rows: object) -> torch.Tensor:
+    """Larger is better: the mean log-probability of the next token, row by row."""
+    said = logits[:, :-1].log_softmax(dim=-1)
+    return said.gather(-1, tokens[rows][:, 1:, None]).mean(dim=(1, 2))
+
+
+for effect in ablate_heads(model, tokens, surprise, sites=sites, kinds=["zero"], quiet=True).heads:
+    print(f"my {effect.short}: {effect.drop:+.4f} nats (p = {effect.p:.3f})")

@@ -1,0 +1,210 @@
+"""Heads removed together, against copies whose projections were zeroed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.analysis import pruning
+from headcount.analysis.ablation import ablate
+from headcount.analysis.pruning import Pruning, prune_curves
+from headcount.analysis.subjects import Subject, subject_of
+from headcount.heads import HeadId
+from headcount.runs.run import Run
+from headcount.training.evaluation import answer
+
+SUMS = np.array(list(product(range(10), repeat=2)))
+CHOOSING, MEASURING = SUMS[::3], SUMS[1::3]
+D_HEAD = 16
+LOSS = 0.1
+
+
+@pytest.fixture(scope="module")
+def run(good_run: Run) -> Run:
+    """In double precision, where no rounding decides between two heads."""
+    return replace(good_run, model=deepcopy(good_run.model).double())
+
+
+@pytest.fixture(scope="module")
+def found(run: Run) -> Pruning:
+    choosing, measuring = subject_of(run, CHOOSING, "a third"), subject_of(run, MEASURING, "another", at_once=20)
+    return prune_curves("good", "digest", choosing, measuring, LOSS, n_orders=3)
+
+
+@pytest.fixture(scope="module")
+def by_hand(run: Run) -> Any:
+    """Hits and losses of a set of examples, by name, without some heads: real decoding in a plain copy."""
+    examples = {"choosing": CHOOSING, "measuring": MEASURING}
+
+    @cache
+    def score(name: str, heads: frozenset[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        copy: Any = deepcopy(run.model)
+        with torch.no_grad():
+            for head in map(HeadId.parse, heads):
+                copy.projections[head.site].weight[:, head.index * D_HEAD : (head.index + 1) * D_HEAD] = 0.0
+            batch = run.task.encode(examples[name])  # type: ignore[attr-defined]
+            logits = copy(torch.from_numpy(batch.source), torch.from_numpy(batch.fed))
+            losses = F.cross_entropy(logits.transpose(1, 2), torch.from_numpy(batch.labels), reduction="none")
+        hits = answer(copy, run.task, examples[name]).free_hits.all(axis=1)  # type: ignore[arg-type]
+        return hits, losses.mean(dim=1).numpy()
+
+    return score
+
+
+def order(result: Pruning, name: str) -> list[str]:
+    return [point.head for point in curve(result, name)[1:] if point.head]
+
+
+def curve(result: Pruning, name: str) -> Sequence[Any]:
+    return next(each.points for each in result.curves if each.name == name)
+
+
+def test_greedy_is_greedy(found: Pruning, run: Run, by_hand: Any) -> None:
+    """At each step the head without which most is right; of equals, the one that leaves the smallest loss."""
+    left, removed = [str(head) for head in run.model.heads], list[str]()
+    while left:
+
+        def value(head: str) -> float:
+            hits, losses = by_hand("choosing", frozenset([*removed, head]))
+            return float((hits - pruning.TIE * losses / (1 + losses)).mean())
+
+        best = max(left, key=value)
+        left.remove(best)
+        removed.append(best)
+    assert order(found, "greedy") == removed
+
+
+def test_what_is_chosen_is_a_prefix_within_the_loss(found: Pruning, by_hand: Any) -> None:
+    n, greedy = len(found.chosen), order(found, "greedy")
+    assert 0 < n < found.n_heads
+    assert found.chosen == tuple(greedy[:n])
+    lost = [by_hand("choosing", frozenset())[0].mean() - by_hand("choosing", frozenset(greedy[:k]))[0].mean() for k in range(n + 2)]
+    assert max(lost[: n + 1]) <= LOSS + 1e-9 < lost[n + 1]
+    assert found.kept == curve(found, "greedy")[n] or found.kept.score == curve(found, "greedy")[n].score
+    assert found.kept.n_removed == n
+
+
+@pytest.mark.parametrize("name", ["together", "greedy", "gradient"])
+def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run, by_hand: Any, name: str) -> None:
+    heads = order(found, name)
+    assert sorted(heads) == sorted(map(str, run.model.heads))
+    for k, point in enumerate(curve(found, name)):
+        assert point.n_removed == k
+        assert point.score == pytest.approx(by_hand("measuring", frozenset(heads[:k]))[0].mean())
+        assert 0 <= point.low <= point.score <= point.high <= 1
+
+
+def test_all_orders_end_with_no_head_and_begin_with_all(found: Pruning, by_hand: Any) -> None:
+    clean = by_hand("measuring", frozenset())[0].mean()
+    assert [each.name for each in found.curves] == ["alone", "together", "greedy", "gradient"]
+    assert found.clean == pytest.approx(clean)
+    assert {each.points[0].score for each in found.curves} == {found.clean}
+    assert len({each.points[-1].score for each in found.curves[1:]}) == 1
+    assert all(len(each.points) == found.n_heads + 1 for each in found.curves)
+
+
+def test_alone_is_the_sum_of_drops(found: Pruning, by_hand: Any) -> None:
+    assert order(found, "alone") == order(found, "together")
+    left = clean = by_hand("measuring", frozenset())[0].mean()
+    for point in curve(found, "alone")[1:]:
+        left = max(0.0, left - (clean - by_hand("measuring", frozenset([point.head]))[0].mean()))
+        assert point.score == pytest.approx(left)
+    alone = [by_hand("choosing", frozenset([head]))[0].mean() for head in order(found, "alone")]
+    assert alone == sorted(alone, reverse=True)
+
+
+def test_gradients_are_in_order(found: Pruning, run: Run) -> None:
+    subject = subject_of(run, CHOOSING, "")
+    size = {each.head: each.importance for each in ablate(subject, ("zero",)).condition.importances}
+    assert order(found, "gradient") == sorted(size, key=size.__getitem__)
+
+
+def test_harmless_heads_are_counted_by_interval_and_by_estimate(found: Pruning, run: Run, by_hand: Any) -> None:
+    effects = ablate(subject_of(run, CHOOSING, ""), ("zero",)).effects
+    assert found.under == sum(effect.drop < 0.01 for effect in effects) > 0
+    assert found.harmless == (), "34 examples cannot show it"
+    assert found.together == curve(found, "together")[0]
+
+
+def test_harmless_heads_go_together(run: Run, by_hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "band_of", lambda drop: "redundant" if drop.mean < 0.05 else "undecided")
+    measuring = subject_of(run, MEASURING, "")
+    result = prune_curves("", "", subject_of(run, CHOOSING, ""), measuring, 0.0, n_orders=1)
+    assert 1 < len(result.harmless) == result.together.n_removed
+    assert result.together.score == pytest.approx(by_hand("measuring", frozenset(result.harmless))[0].mean())
+
+
+def test_chance_depends_on_the_seed_alone(found: Pruning, run: Run) -> None:
+    assert [each.n_removed for each in found.chance] == list(range(1, found.n_heads))
+    assert all(0 <= each.low <= each.median <= each.high <= 1 for each in found.chance)
+    assert (found.n_orders, found.n_chance) == (3, len(MEASURING))
+    measuring = subject_of(run, MEASURING, "another", at_once=9)
+    again = prune_curves("", "", subject_of(run, CHOOSING[:5], ""), measuring, 0.5, n_orders=3, batch_size=40)
+    assert again.chance == found.chance
+    assert again.chosen != found.chosen
+
+
+def test_chance_is_measured_on_all_lengths(tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few examples stand for all of them, not the shortest ones."""
+    seen: list[set[int]] = []
+    original = pruning._chance
+
+    def spy(subject: Subject, *rest: Any) -> Any:
+        seen.append({block.inputs[0].shape[1] for block in subject.blocks})
+        return original(subject, *rest)
+
+    monkeypatch.setattr(pruning, "_chance", spy)
+    monkeypatch.setattr(pruning, "N_RANDOM", 10)
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "", at_once=3)
+    result = prune_curves("", "", subject, subject, 0.0, n_orders=1)
+    assert result.n_chance < subject.n
+    assert seen == [{3, 4, 5, 6}]
+
+
+def test_every_score_is_a_share(tiny_sorter: Run) -> None:
+    """Also where every head does harm: drops that add up to a gain end at 1."""
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
+    with torch.no_grad():
+        clean = {id(block): tiny_sorter.model(*block.inputs) for block in subject.blocks}
+
+    def better_without(block: Any) -> Any:
+        def score(logits: Tensor) -> Tensor:
+            return ((logits - clean[id(block)]).abs() > 1e-4).any(dim=1)
+
+        return replace(block, score=score)
+
+    subject = replace(subject, blocks=tuple(map(better_without, subject.blocks)))
+    result = prune_curves("", "", subject, subject, 0.0, n_orders=1)
+    assert (result.clean, curve(result, "together")[1].score) == (0, 1)
+    assert all(0 <= point.score <= 1 for each in result.curves for point in each.points)
+
+
+def test_one_head_is_enough(tiny_sorter: Run) -> None:
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
+    (site,) = subject.sites
+    one = type(subject.sites)({site: replace(subject.sites[site], heads=(site.head(0),))})
+    result = prune_curves("", "", replace(subject, sites=one), replace(subject, sites=one), 0.0, n_orders=2)
+    assert (result.n_heads, result.chance) == (1, ())
+    assert all(len(each.points) == 2 for each in result.curves)
+
+
+def test_progress_counts_to_a_hundred(tiny_sorter: Run) -> None:
+    told: list[tuple[int, int]] = []
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
+    prune_curves("", "", subject, subject, 0.0, n_orders=1, progress=lambda *done: told.append(done))
+    assert told == sorted(told)
+    assert told[-1] == (100, 100)
+
+
+def test_a_result_can_be_read_back(found: Pruning) -> None:
+    assert Pruning.from_json(found.to_json()) == found
