@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.analysis.bands import band_of, needed
+from headcount.analysis.bands import CRITICAL, band_of, needed
 from headcount.analysis.breakage import Breakage
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.analysis.redecoding import Redecoder
@@ -42,7 +42,7 @@ class Effect:
     p: float
     """Exact McNemar (hits) or sign flips (else), corrected over heads (Holm)."""
     band: str | None
-    """critical, important, redundant or undecided; None for a metric without points."""
+    """critical, important, redundant or undecided; None for a metric without points, or with nothing to lose."""
     needed: int | None
     """Examples that would decide an undecided head."""
     worse: int
@@ -59,6 +59,8 @@ class Condition:
     data: str
     n: int
     clean: float
+    floor: float
+    """What the best constant answer scores; within 10 points of it no head gets a band."""
     decoded: int
     """Answers that were also decoded for real, with the same verdict on each."""
     importances: tuple[Importance, ...]
@@ -114,6 +116,7 @@ def ablate(
             data=subject.data,
             n=subject.n,
             clean=float(found.clean.mean()),
+            floor=subject.floor,
             decoded=redecoder.decoded,
             importances=gradients,
             agreements=agreements(gradients, effects, kinds),
@@ -138,11 +141,12 @@ def compare(metric: Metric, clean: NDArray[np.float64], silenced: NDArray[np.flo
 def _effects(subject: Subject, trials: Sequence[Trial], kind: str, found: Outcome, length: int | None) -> list[Effect]:
     """One kind: a family of tests."""
     metric, clean = subject.metric, found.clean
+    can_lose = metric.is_share and float(clean.mean()) - subject.floor >= CRITICAL
     mine = [(trial.heads[0], scores) for trial, scores in zip(trials, found.scores, strict=True) if trial.kind == kind]
     drops = [compare(metric, clean, scores, f"{kind} {head}") for head, scores in mine]
     effects = []
     for (head, scores), drop, p in zip(mine, drops, holm([drop.p for drop in drops]), strict=True):
-        band = band_of(drop) if metric.is_share else None
+        band = band_of(drop) if can_lose else None
         effects.append(
             Effect(
                 head=str(head),

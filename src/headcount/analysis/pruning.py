@@ -30,8 +30,6 @@ from headcount.seeds import stream
 
 ORDERS = 20
 """Random orders."""
-N_RANDOM = 500
-"""Examples that each random order is measured on."""
 TIE = 1e-4
 """How much the loss counts where hits are equal: less than one hit in ten thousand."""
 
@@ -108,13 +106,14 @@ def prune_curves(
     digest: str,
     choosing: Subject,
     measuring: Subject,
+    chancing: Subject,
     loss: float,
     *,
     n_orders: int = ORDERS,
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> Pruning:
-    """All five, chosen on one subject and measured on the other."""
+    """All five, chosen on one subject and measured on another; random orders on a third, which may be smaller."""
     heads = choosing.sites.heads
     steps = _Steps(len(heads), progress)
     alone, harmless, under = _alone(choosing, batch_size, steps)
@@ -135,7 +134,6 @@ def prune_curves(
     n = len(heads)
     curves = [Curve(name, (whole, *points[i * n : (i + 1) * n])) for i, name in enumerate(orders) if orders[name]]
     promise = _promise(whole, points[3 * n : 4 * n])
-    fewer = _first(measuring, N_RANDOM)
     return Pruning(
         run=run,
         model=digest,
@@ -153,9 +151,9 @@ def prune_curves(
         chosen=tuple(map(str, chosen)),
         kept=points[-1] if chosen else whole,
         curves=(Curve("alone", promise), *curves),
-        chance=_chance(fewer, n_orders, batch_size, steps),
+        chance=_chance(chancing, n_orders, batch_size, steps),
         n_orders=n_orders,
-        n_chance=fewer.n,
+        n_chance=chancing.n,
     )
 
 
@@ -231,17 +229,6 @@ def _finer(block: Block) -> Score:
 def run_hits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Hits again, from scores whose ties were broken."""
     return np.abs(scores.round())
-
-
-def _first(subject: Subject, n: int) -> Subject:
-    """The first blocks, about `n` examples."""
-    blocks, count = [], 0
-    for block in subject.blocks:
-        if count >= n:
-            break
-        blocks.append(replace(block, rows=np.arange(count, count + len(block.rows))))
-        count += len(block.rows)
-    return replace(subject, blocks=tuple(blocks))
 
 
 class _Steps:

@@ -72,6 +72,8 @@ class Subject:
     """What the examples are, in words."""
     task: Task | None = None
     examples: Examples | None = None
+    floor: float = 0.0
+    """What the best constant answer scores: hits up to here prove nothing."""
 
     @property
     def n(self) -> int:
@@ -91,13 +93,15 @@ def subject_of(
     task, known = run.task, METRICS[run.task.asks_for]
     chosen = Metric(getattr(metric, "__name__", "score"), False, "") if callable(metric) else _named(metric, known)
     device = next(run.model.parameters()).device
-    blocks = []
+    blocks, labels = [], []
     for rows in _rows(task, examples, at_once):
         batch = task.encode(examples[rows])  # type: ignore[attr-defined]
         inputs, scores = _parts(task, batch, device)
+        labels.append(batch.labels)
         score = _bound(metric, rows) if callable(metric) else scores[chosen.name]
         blocks.append(Block(rows, inputs, score, _negative(scores["loss"])))
-    return Subject(run.model, Sites.of(run.model), tuple(blocks), chosen, data, task, examples)
+    floor = _constant(np.concatenate(labels)) if chosen is ACCURACY else 0.0
+    return Subject(run.model, Sites.of(run.model), tuple(blocks), chosen, data, task, examples, floor)
 
 
 def subject_on(
@@ -128,8 +132,10 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
     if n is not None and n < 2:
         raise InputError(f"{n} examples are too few", "at least 2")
     if n is None or n <= len(examples):
-        which = "" if n is None or n == len(examples) else f"the first {n:,} of "
-        return examples[:n], f"{which}the {split} set"
+        if n is None or n == len(examples):
+            return examples, f"the {split} set"
+        some = stream(0, f"some of the {split} set").permutation(len(examples))[:n]  # its classes may stand in order
+        return examples[np.sort(some)], f"{n:,} of the {split} set"
     fresh = task.draw(stream(0, f"beyond the {split} set"), n - len(examples))
     what = f"the {split} set and {len(fresh):,} fresh examples such as it was trained on"
     return np.concatenate([examples, fresh]), what
@@ -146,6 +152,11 @@ def of_length(task: Task, length: int, n: int, name: str = "test") -> tuple[Exam
     return np.concatenate(parts)[rng.permutation(n)], f"fresh sequences of {length}, half of them {asked.classes[-1]}"
 
 
+def _constant(labels: Tokens) -> float:
+    """How often the most frequent class is right."""
+    return float(np.bincount(labels).max() / len(labels))
+
+
 def _named(name: str | None, known: Sequence[Metric]) -> Metric:
     by_name = {metric.name: metric for metric in known}
     if name is None:
@@ -156,10 +167,10 @@ def _named(name: str | None, known: Sequence[Metric]) -> Metric:
 
 
 def _rows(task: Task, examples: Examples, at_once: int) -> Iterator[NDArray[np.int64]]:
-    """Which examples go together: of one length, and never one alone if it can be helped."""
+    """Which examples go together: of one length, shuffled, for the classes of a split may stand in order."""
     lengths = cast(ClassTask, task).lengths(examples) if task.asks_for == "class" else np.zeros(len(examples))
     for length in np.unique(lengths):
-        yield from _parted(np.flatnonzero(lengths == length), at_once)
+        yield from _parted(stream(0, "blocks", int(length)).permutation(np.flatnonzero(lengths == length)), at_once)
 
 
 def _parted(rows: NDArray[np.int64], at_once: int, lengths: Collection[int] = ()) -> list[NDArray[np.int64]]:

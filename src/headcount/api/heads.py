@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof_of
+from headcount.analysis.bands import CRITICAL
 from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
 from headcount.analysis.subjects import Subject, held_out, of_length, subject_of, subject_on
+from headcount.analysis.trials import run_trials
 from headcount.api._run import AnyRun, loaded
 from headcount.errors import InputError
 from headcount.heads import HeadId
@@ -33,6 +35,8 @@ N_LENGTH = 400
 """Sequences of each asked length."""
 N_CHOOSING = 1000
 """Examples that heads to remove are chosen on."""
+N_CHANCE = 500
+"""Examples that each random order is measured on."""
 
 
 @dataclass(frozen=True)
@@ -199,20 +203,35 @@ def _search(
         raise InputError(f"a loss of {loss} is no share", "give a share of 1, such as 0.01 for one point")
     if n_orders < 1:
         raise InputError(f"{n_orders} random orders are too few", "at least 1")
-    choosing, measuring = (
-        _subject(run, name, length, count, batch_size)
-        for name, count in (("validation", min(n or N_CHOOSING, N_CHOOSING)), ("test", n))
+    counts = (("validation", N_CHOOSING), ("test", None), ("test", N_CHANCE))
+    choosing, measuring, chancing = (
+        _subject(run, name, length, _smaller(n, most), batch_size) for name, most in counts
     )
+    _require_something_to_lose(run, choosing)
     with counting(f"removing heads of {run.name}, %", quiet=quiet) as progress:
         return prune_curves(
             run.name,
             run.digest,
             choosing,
             measuring,
+            chancing,
             loss,
             n_orders=n_orders,
             batch_size=batch_size,
             progress=progress,
+        )
+
+
+def _smaller(n: int | None, most: int | None) -> int | None:
+    return min((each for each in (n, most) if each is not None), default=None)
+
+
+def _require_something_to_lose(run: Run, subject: Subject) -> None:
+    clean = float(run_trials(subject, []).clean.mean())
+    if clean - subject.floor < CRITICAL:
+        raise InputError(
+            f"{run.name} is right on {clean:.1%} of {subject.data}, one answer to everything on {subject.floor:.1%}",
+            "it has nothing to lose there, so any head could go: choose a model or a length that works",
         )
 
 

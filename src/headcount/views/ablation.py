@@ -171,7 +171,13 @@ def effect_text(effect: Effect, times: float) -> str:
 def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     """What to know about the table: bands, who is undecided, whether gradients agree, and the proof."""
     notes = ["* p < 0.05, exact McNemar, corrected over heads (Holm)" if result.is_share else "* p < 0.05 (Holm)"]
-    for kind in result.kinds if result.is_share else ():
+    banded = any(effect.band for effect in result.heads if effect.length == condition.length)
+    if result.is_share and not banded:
+        notes.append(
+            f"NO BANDS: with all heads {100 * condition.clean:.2f} % are right, and one answer to everything gets "
+            f"{100 * condition.floor:.2f} %. A head that costs nothing here proves nothing."
+        )
+    for kind in result.kinds if banded else ():
         mine = _of(result, condition.length, kind)
         counts = ", ".join(f"{sum(e.band == band for e in mine)} {band}" for band in BANDS)
         undecided = ", ".join(f"{e.short} ({_needs(e.needed)})" for e in mine if e.band == "undecided")

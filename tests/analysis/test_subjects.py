@@ -1,0 +1,212 @@
+"""Examples in blocks of one length, and scores that agree with how models are evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headcount.analysis.subjects import Subject, held_out, of_length, subject_of, subject_on
+from headcount.errors import InputError
+from headcount.instruments.sites import Sites
+from headcount.runs.config import RunConfig
+from headcount.runs.run import Run
+from headcount.runs.train import train_run
+from headcount.training.classification import classify
+from headcount.training.evaluation import answer
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "sound": {},
+    "no start token": {"no_start_token": True},
+    "zero ignored": {"loss_ignores_zero": True},
+}
+
+
+@pytest.fixture(scope="module", params=FAULTS)
+def adder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Trained until it is often right and often wrong."""
+    small = {"digits": 1, "d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 32}
+    small |= {"n_validation": 10, "n_test": 10, "threads": 1, "device": "cpu", "target": None, "learning_rate": 5e-3}
+    small |= {"steps": 120, "batch_size": 32, "eval_every": 120, "checkpoint_every": 120}
+    path = tmp_path_factory.mktemp("adders") / "run"
+    return train_run(RunConfig.build("addition", **small, **FAULTS[request.param]), Path(path))
+
+
+def scores(subject: Subject) -> np.ndarray[Any, Any]:
+    """In the order of the examples."""
+    found = np.full(subject.n, np.nan)
+    with torch.no_grad():
+        for block in subject.blocks:
+            found[block.rows] = block.score(subject.model(*block.inputs)).double().numpy()
+    return found
+
+
+# --- scores ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_adder_scores_as_it_is_evaluated(adder: Run) -> None:
+    sums = np.concatenate(list(adder.task.walk()))  # type: ignore[attr-defined]
+    said = answer(adder.model, adder.task, sums)  # type: ignore[arg-type]
+    expected = {"free-running": said.free_hits, "teacher-forced": said.teacher_forced_hits}
+    for name, hits in expected.items():
+        right = hits.all(axis=1)
+        assert 0 < right.mean() < 1, "otherwise this shows nothing"
+        np.testing.assert_array_equal(scores(subject_of(adder, sums, "", name, at_once=32)), right)
+    assert subject_of(adder, sums, "").metric.name == "free-running"
+
+
+def test_the_loss_of_an_adder_is_that_of_what_is_asked(adder: Run) -> None:
+    """Token by token, in plain Python; an example that asks nothing costs nothing."""
+    sums = np.array([[0, 0], [0, 4], [5, 5], [7, 9], [0, 0]])
+    batch = adder.task.encode(sums)  # type: ignore[attr-defined]
+    with torch.no_grad():
+        chances = adder.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed)).log_softmax(dim=-1)
+    found = scores(subject_of(adder, sums, "", "loss", at_once=3))
+    for row, labels, score in zip(chances, batch.labels, found, strict=True):
+        asked = [float(at[label]) for at, label in zip(row, labels, strict=True) if label >= 0]
+        assert score == pytest.approx(sum(asked) / len(asked) if asked else 0.0, rel=1e-4, abs=1e-6)
+
+
+def test_a_classifier_scores_as_it_is_evaluated(tiny_sorter: Run) -> None:
+    examples = np.concatenate([tiny_sorter.task.split(name) for name in ("test", "validation")])
+    said = classify(tiny_sorter.model, tiny_sorter.task, examples)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(scores(subject_of(tiny_sorter, examples, "", at_once=3)), said.hits)
+    chances = torch.from_numpy(said.logits).log_softmax(dim=1)[np.arange(40), said.labels]
+    np.testing.assert_allclose(scores(subject_of(tiny_sorter, examples, "", "loss")), chances, atol=1e-5)
+    subject = subject_of(tiny_sorter, examples, "")
+    assert (subject.metric.name, subject.metric.is_share, subject.metric.unit) == ("accuracy", True, "points")
+
+
+def test_the_loss_that_gradients_are_of_is_positive(adder: Run, tiny_sorter: Run) -> None:
+    for run in (adder, tiny_sorter):
+        subject = subject_of(run, run.task.split("test"), "")
+        with torch.no_grad():
+            for block in subject.blocks:
+                assert block.loss is not None
+                assert (block.loss(run.model(*block.inputs)) >= 0).all()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "los", ""])
+def test_a_metric_that_the_task_does_not_have_is_told(adder: Run, metric: str) -> None:
+    with pytest.raises(InputError, match=f"no metric '{metric}' for this task"):
+        subject_of(adder, adder.task.split("test"), "", metric)
+
+
+def test_a_metric_may_be_a_function_of_the_examples_numbers(tiny_sorter: Run) -> None:
+    def margin(logits: Any, rows: Any) -> Any:
+        return torch.from_numpy(rows) * 1.0
+
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "", margin, at_once=3)
+    assert (subject.metric.name, subject.metric.is_share) == ("margin", False)
+    np.testing.assert_array_equal(scores(subject), np.arange(20))
+
+
+# --- blocks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 8, 100])
+def test_blocks_hold_every_example_once_and_one_length_each(tiny_sorter: Run, at_once: int) -> None:
+    examples = tiny_sorter.task.split("test")
+    lengths = tiny_sorter.task.lengths(examples)  # type: ignore[attr-defined]
+    subject = subject_of(tiny_sorter, examples, "", at_once=at_once)
+    assert sorted(np.concatenate([block.rows for block in subject.blocks])) == list(range(20))
+    assert subject.n == 20
+    for block in subject.blocks:
+        (length,) = set(lengths[block.rows])
+        np.testing.assert_array_equal(block.inputs[0], examples[block.rows][:, :length])
+        assert len(block.rows) <= max(at_once, 2)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4])
+def test_no_example_is_alone_if_it_can_be_helped(tiny_run: Run, at_once: int) -> None:
+    """Otherwise there is nobody to resample from."""
+    for n in (2, 3, 5, 7, 9):
+        subject = subject_of(tiny_run, tiny_run.task.split("test")[:n], "", at_once=at_once)
+        assert min(len(block.rows) for block in subject.blocks) >= 2
+
+
+def test_blocks_of_any_model_are_in_order() -> None:
+    inputs = [torch.arange(21).reshape(7, 3), torch.arange(7)]
+    subject = subject_on(torch.nn.Linear(1, 1), _no_sites(), inputs, lambda output, rows: output, at_once=3)
+    np.testing.assert_array_equal(np.concatenate([block.rows for block in subject.blocks]), np.arange(7))
+    for i, each in enumerate(inputs):
+        assert torch.equal(torch.cat([block.inputs[i] for block in subject.blocks]), each)
+    assert 3 not in {len(block.rows) for block in subject.blocks}, "three rows of three would look like columns"
+
+
+@pytest.mark.parametrize("inputs", [[], [torch.zeros(0, 3)], [torch.zeros(3, 2), torch.zeros(4, 2)]])
+def test_inputs_of_different_sizes_are_refused(inputs: list[torch.Tensor]) -> None:
+    with pytest.raises(InputError, match="whose first axis counts the same examples"):
+        subject_on(torch.nn.Linear(1, 1), _no_sites(), inputs, lambda output, rows: output)
+
+
+def _no_sites() -> Any:
+    return object.__new__(Sites)
+
+
+# --- examples -------------------------------------------------------------------------------------------------------
+
+
+def test_held_out_examples_are_the_first_of_the_split(tiny_run: Run) -> None:
+    task = tiny_run.task
+    for n, what in ((None, "the test set"), (10, "the test set"), (4, "the first 4 of the test set")):
+        examples, said = held_out(task, "test", n)
+        np.testing.assert_array_equal(examples, task.split("test")[:n])
+        assert said == what
+    with pytest.raises(InputError, match="no split 'exam'"):
+        held_out(task, "exam", None)
+    for few in (1, 0, -3):
+        with pytest.raises(InputError, match="too few"):
+            held_out(task, "test", few)
+
+
+def test_beyond_the_split_there_are_fresh_examples_and_always_the_same(tiny_run: Run) -> None:
+    task: Any = tiny_run.task
+    examples, what = held_out(task, "test", 25)
+    assert len(examples) == 25
+    assert what == "the test set and 15 fresh examples such as it was trained on"
+    np.testing.assert_array_equal(examples[:10], task.split("test"))
+    assert not task.splits.is_held_out(examples[10:]).any()
+    np.testing.assert_array_equal(held_out(task, "test", 25)[0], examples)
+    assert (held_out(task, "validation", 25)[0][10:] != examples[10:]).any()
+
+
+@pytest.mark.parametrize("n", [8, 15, 2])
+def test_sequences_of_one_length_are_half_sorted(tiny_sorter: Run, n: int) -> None:
+    task: Any = tiny_sorter.task
+    examples, what = of_length(task, 9, n)
+    assert what == "fresh sequences of 9, half of them sorted"
+    assert examples.shape == (n, 9)
+    assert task.encode(examples).labels.sum() == n - n // 2
+    assert (np.diff(examples, axis=1) >= 0).all(axis=1).sum() == n - n // 2
+    np.testing.assert_array_equal(of_length(task, 9, n)[0], examples)
+    assert (of_length(task, 9, n, "validation")[0] != examples).any(), "heads are not chosen on what they are tested on"
+
+
+def test_a_class_is_not_told_by_its_place(tiny_sorter: Run) -> None:
+    labels = tiny_sorter.task.encode(of_length(tiny_sorter.task, 6, 40)[0]).labels  # type: ignore[attr-defined]
+    assert 0 < labels[:20].sum() < 20
+
+
+def test_sums_have_one_length(tiny_run: Run) -> None:
+    with pytest.raises(InputError, match="addition has one length only"):
+        of_length(tiny_run.task, 4, 10)
+
+
+@pytest.mark.parametrize("n", [1, 0, -3])
+def test_too_few_sequences_are_told(tiny_sorter: Run, n: int) -> None:
+    with pytest.raises(InputError, match="too few"):
+        of_length(tiny_sorter.task, 6, n)
+
+
+def test_a_subject_knows_where_it_comes_from(tiny_run: Run) -> None:
+    examples = tiny_run.task.split("test")
+    subject = subject_of(tiny_run, examples, "the test set")
+    assert (subject.data, subject.task, subject.model) == ("the test set", tiny_run.task, tiny_run.model)
+    assert subject.examples is examples
+    assert subject.sites.heads == tiny_run.model.heads
+    assert replace(subject, blocks=subject.blocks[:0]).n == 0

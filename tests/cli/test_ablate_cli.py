@@ -1,0 +1,192 @@
+"""`headcount ablate`: one JSON object, tables, figures, and errors that say what to do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headcount.analysis.ablation import Ablation
+from headcount.cli import main
+from headcount.instruments.kinds import KINDS
+
+KEYS = {"head", "kind", "metric", "drop", "low", "high", "p", "band"}
+
+
+def run_json(capsys, *arguments):
+    code = main([*map(str, arguments), "--json", "--quiet"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def files(folder):
+    return {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch):
+    monkeypatch.setattr("headcount.statistics.DRAWS", 199)
+
+
+@pytest.fixture(scope="module")
+def adder(good_run):
+    return str(good_run.folder.path)
+
+
+@pytest.fixture(scope="module")
+def sorter(tiny_sorter):
+    return str(tiny_sorter.folder.path)
+
+
+def test_every_head_in_every_way(adder, good_run, capsys):
+    code, said = run_json(capsys, "ablate", adder, "--n", "30")
+    assert (code, said["kind"], said["run"], said["metric"]) == (0, "Ablation", adder, "free-running")
+    tried = {(effect["head"], effect["kind"]) for effect in said["heads"]}
+    assert tried == {(str(head), kind) for head in good_run.model.heads for kind in KINDS.names()}
+    assert len(said["heads"]) == len(tried)
+    for effect in said["heads"]:
+        assert effect.keys() >= KEYS
+        assert effect["low"] <= effect["drop"] <= effect["high"]
+        assert effect["drop"] == pytest.approx(effect["clean"] - effect["silenced"])
+        assert 0 <= effect["p"] <= 1
+        assert effect["band"] in ("critical", "important", "redundant", "undecided")
+        assert (effect["needed"] is not None) <= (effect["band"] == "undecided")
+        assert (effect["metric"], effect["length"]) == ("free-running", None)
+    assert max(effect["drop"] for effect in said["heads"]) > 0
+    (condition,) = said["conditions"]
+    assert (condition["n"], condition["decoded"]) == (30, 8 * 30)
+    assert condition["data"] == "the test set and 20 fresh examples such as it was trained on"
+
+
+def test_files_are_what_was_printed(sorter, capsys):
+    code, said = run_json(capsys, "ablate", sorter)
+    written = Ablation.from_json(Path(said["data"]).read_text())
+    assert code == 0
+    assert json.loads(written.to_json()).items() <= said.items()
+    assert [Path(path).name for path in said["figures"]] == ["ablation.png", "ablation-map.png"]
+    for path in said["figures"]:
+        assert Path(path).read_bytes().startswith(b"\x89PNG")
+        assert Path(path).stat().st_size > 5_000
+
+
+def test_some_kinds_on_another_split(sorter, capsys):
+    code, said = run_json(capsys, "ablate", sorter, "--kinds", "resample, zero", "--split", "validation", "--n", "20")
+    assert (code, said["kinds"]) == (0, ["resample", "zero"])
+    assert [effect["kind"] for effect in said["heads"]] == ["resample"] * 2 + ["zero"] * 2
+    assert said["conditions"][0]["data"] == "the validation set"
+
+
+def test_lengths_are_told_apart(sorter, capsys):
+    code, said = run_json(capsys, "ablate", sorter, "--lengths", "4,6", "--n", "20")
+    assert code == 0
+    assert [effect["length"] for effect in said["heads"]] == [4] * 6 + [6] * 6
+    assert [(each["length"], each["n"]) for each in said["conditions"]] == [(4, 20), (6, 20)]
+    names = [Path(path).name for path in said["figures"]]
+    each = [f"ablation{map_}-{length}.png" for length in (4, 6) for map_ in ("", "-map")]
+    assert names == ["ablation-lengths.png", *each]
+    assert all(Path(path).stat().st_size > 5_000 for path in said["figures"])
+    assert {effect.length for effect in Ablation.from_json(Path(said["data"]).read_text()).heads} == {4, 6}
+
+
+def test_a_loss_has_no_points(sorter, capsys):
+    code, said = run_json(capsys, "ablate", sorter, "--metric", "loss", "--kinds", "zero")
+    assert (code, said["unit"], said["is_share"]) == (0, "nats", False)
+    for effect in said["heads"]:
+        assert (effect["band"], effect["needed"], effect["metric"]) == (None, None, "loss")
+        before, after = -effect["clean"], -effect["silenced"]
+        assert min(before, after) > 0
+        assert effect["drop"] == pytest.approx(after - before, abs=1e-9), "the loss rises by this much"
+
+
+def test_a_loss_is_printed_as_a_loss(sorter, capsys):
+    assert main(["ablate", sorter, "--metric", "loss", "--kinds", "zero", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "rise of the loss (nats)" in out
+    assert "critical" not in out
+
+
+def test_what_broke_is_told(adder, capsys):
+    arguments = ["ablate", adder, "--n", "60", "--kinds", "zero", "--examples", "--quiet"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    code, said = run_json(capsys, *arguments)
+    assert code == 0
+    worse = {effect["head"]: effect["worse"] for effect in said["heads"]}
+    some = [each for each in said["conditions"][0]["breakages"] if each["n_broken"]]
+    assert some
+    for each in some:
+        assert each["n_broken"] == worse[each["head"]]
+        assert f"without {each['head']} (zero): {each['n_broken']} of 60 broke" in printed
+        assert [digit["group"] for digit in each["digits"]] == ["10s", "1s"]
+        assert sum(digit["broken"] for digit in each["digits"]) >= each["n_broken"]
+        assert all(digit["n"] == each["n_broken"] for digit in each["digits"])
+        assert sum(fault["broken"] for fault in each["faults"]) >= each["n_broken"]
+        for facet in ("carries", "longest chain", "sum"):
+            groups = [group for group in each["groups"] if group["facet"] == facet]
+            assert (sum(g["broken"] for g in groups), sum(g["n"] for g in groups)) == (each["n_broken"], 60)
+        wrong = each["examples"][0]
+        assert wrong["said"] != wrong["right"] == f"{sum(map(int, wrong['example'].split('+'))):02}"
+    assert "said" in printed
+
+
+def test_for_people(sorter, tiny_sorter, capsys):
+    assert main(["ablate", sorter, "--n", "20"]) == 0
+    printed = capsys.readouterr()
+    assert "silencing heads" in printed.err
+    for text in ("L0H0", "L0H1", "mean", "resample", "zero", "gradient", "undecided", "n = 20 (the test set)"):
+        assert text in printed.out
+    for name in ("ablation.png", "ablation-map.png"):
+        assert str(tiny_sorter.folder.path / "figures" / name) in printed.out
+    assert main(["ablate", sorter, "--n", "20", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--kinds", "silence"], "mean, resample, zero"),
+        (["--kinds", "zero,,mean"], "mean, resample, zero"),
+        (["--kinds", ""], "mean, resample, zero"),
+        (["--metric", "los"], "did you mean 'loss'"),
+        (["--metric", "free-running"], "accuracy"),
+        (["--split", "exam"], "there are: validation, test"),
+        (["--n", "1"], "at least 2"),
+        (["--n", "0"], "at least 2"),
+        (["--n", "-4"], "at least 2"),
+        (["--lengths", "abc"], "write it as 16,64,256"),
+        (["--lengths", "4,,6"], "write it as 16,64,256"),
+        (["--lengths", ""], "write it as 16,64,256"),
+        (["--lengths", "1"], "2"),
+        (["--lengths", "-4"], "2"),
+        (["--lengths", "4", "--n", "1"], "at least 2"),
+        (["--lengths", "4", "--n", "0"], "at least 2"),
+        (["--lengths", "4", "--n", "-4"], "at least 2"),
+        (["--batch-size", "0"], "at least 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_told_and_nothing_is_written(sorter, arguments, what, capsys):
+    before = files(sorter)
+    assert main(["ablate", sorter, *arguments, "--quiet"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert what in printed.err
+    assert {path: time for path, time in files(sorter).items() if path.is_file()} == {
+        path: time for path, time in before.items() if path.is_file()
+    }
+
+
+def test_sums_have_no_lengths(adder, capsys):
+    assert main(["ablate", adder, "--lengths", "4,6"]) == 2
+    assert "leave the lengths out" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_there(in_tmp, capsys):
+    assert main(["ablate", "runs/none"]) == 2
+    assert "no run in runs/none" in capsys.readouterr().err
+    assert not any(in_tmp.iterdir())
+
+
+def test_a_mistake_leaves_no_folder_for_a_sample(in_tmp, capsys):
+    assert main(["ablate", "sample:addition", "--kinds", "silence", "--quiet"]) == 2
+    capsys.readouterr()
+    assert not any(in_tmp.iterdir())

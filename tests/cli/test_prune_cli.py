@@ -1,0 +1,158 @@
+"""`headcount prune`: curves, the cut, and errors that say what to do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headcount.analysis.pruning import Pruning
+from headcount.cli import main
+from headcount.runs.run import load
+
+FEW = ["--n", "10", "--orders", "2"]
+
+
+def run_json(capsys, *arguments):
+    code = main([*map(str, arguments), "--json", "--quiet"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def adder(tiny_run):
+    return str(tiny_run.folder.path)
+
+
+@pytest.fixture(scope="module")
+def sorter(tiny_sorter):
+    return str(tiny_sorter.folder.path)
+
+
+@pytest.fixture
+def _never_searched(monkeypatch):
+    monkeypatch.setattr("headcount.api.heads.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
+
+
+def test_curves_only(sorter, in_tmp, capsys):
+    code, said = run_json(capsys, "prune", sorter, *FEW)
+    assert (code, said["cut"], said["run"]) == (0, None, None)
+    assert {"pruning", "cut", "figure", "run"} <= said.keys()
+    result = said["pruning"]
+    assert (result["kind"], result["n"], result["n_orders"], result["loss"]) == ("Pruning", 10, 2, 0.01)
+    assert [curve["name"] for curve in result["curves"]] == ["alone", "together", "greedy", "gradient"]
+    assert json.loads(Path(said["data"]).read_text()) == result
+    assert (
+        Pruning.from_json(Path(said["data"]).read_text()).to_dict() == Pruning.from_json(json.dumps(result)).to_dict()
+    )
+    assert Path(said["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert not any(in_tmp.iterdir())
+
+
+def test_search_and_cut(adder, in_tmp, capsys):
+    code, said = run_json(capsys, "prune", adder, *FEW, "--loss", "0.99", "-o", "small")
+    assert (code, said["run"]) == (0, "small")
+    assert said["cut"]["heads"] == said["pruning"]["chosen"]
+    assert said["cut"]["score"][1] == pytest.approx(said["pruning"]["kept"]["score"])
+    cut = load("small")
+    assert [str(head) for head in cut.model.heads] == [
+        str(head) for head in load(adder).model.heads if str(head) not in said["pruning"]["chosen"]
+    ]
+
+
+def test_given_heads_are_cut_and_no_others(adder, in_tmp, capsys):
+    code, said = run_json(capsys, "prune", adder, "--heads", "E0H0", "-o", "small")
+    assert (code, said["pruning"], said["figure"], said["data"], said["run"]) == (0, None, None, None, "small")
+    assert (said["cut"]["heads"], said["cut"]["n_heads"]) == (["encoder.0.self.0"], [10, 9])
+    cut = load("small")
+    assert [head.short for head in load(adder).model.heads if head not in cut.model.heads] == ["E0H0"]
+    code, said = run_json(capsys, "prune", "small", "--heads", "e0h1, decoder.1.cross.0", "-o", "smaller")
+    assert (code, said["cut"]["n_heads"], said["cut"]["lost_blocks"]) == (0, [9, 7], ["encoder.0.self"])
+
+
+def test_fine_tuning_is_told_and_recorded(sorter, in_tmp, capsys):
+    assert main(["prune", sorter, "--heads", "L0H1", "--fine-tune", "3", "-o", "small"]) == 0
+    printed = capsys.readouterr()
+    assert "then fine-tuned for 3 steps" in printed.out
+    assert "step 3/3" in printed.err
+    manifest = json.loads(Path("small/manifest.json").read_text())
+    assert (manifest["fine_tuned"], manifest["steps"]) == (3, 12 + 3)
+    assert manifest["fine_tuned_at"] > 0
+    assert [head.short for head in load("small").model.heads] == ["L0H0"]
+
+
+def test_for_people(sorter, in_tmp, capsys):
+    assert main(["prune", sorter, *FEW, "--loss", "0.9", "--length", "5", "-o", "small"]) == 0
+    printed = capsys.readouterr()
+    assert "removing heads" in printed.err
+    for text in ("removed", "greedy", "gradient", "together", "random: median", "fresh sequences of 5", "figure:"):
+        assert text in printed.out
+    for text in ("parameters", "bytes", "µs per example", "times as fast", "against silencing"):
+        assert text in printed.out
+
+
+def test_no_head_can_go(sorter, tiny_sorter, in_tmp, capsys, monkeypatch):
+    """Then nothing is written, and it says so."""
+    monkeypatch.setattr("headcount.analysis.pruning._greedy", _none_can_go)
+    assert main(["prune", sorter, *FEW, "--loss", "0", "-o", "small"]) == 0
+    printed = capsys.readouterr()
+    assert "nothing was cut" in printed.out + printed.err
+    assert "takes 0 heads" in printed.out
+    assert not any(in_tmp.iterdir())
+    code, said = run_json(capsys, "prune", sorter, *FEW, "--loss", "0", "-o", "small")
+    assert (code, said["pruning"]["chosen"], said["cut"], said["run"]) == (0, [], None, None)
+    assert said["pruning"]["kept"]["score"] == said["pruning"]["clean"]
+    assert not any(in_tmp.iterdir())
+
+
+def _none_can_go(subject, *rest):
+    return list(subject.sites.heads), ()
+
+
+@pytest.mark.usefixtures("_never_searched")
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--heads", "E0H0"], "add -o DIR"),
+        (["--heads", ""], "head"),
+        (["--heads", "", "-o", "small"], "head"),
+        (["--heads", "E7H0", "-o", "small"], "headcount heads"),
+        (["--heads", "E0H0,,", "-o", "small"], "is not the name of a head"),
+        (["--fine-tune", "5"], "add -o DIR"),
+        (["--fine-tune", "-5", "-o", "small"], "fine-tuning"),
+        (["--loss", "1"], "such as 0.01"),
+        (["--loss", "-0.1"], "such as 0.01"),
+        (["--loss", "nan"], "such as 0.01"),
+        (["--orders", "0"], "at least 1"),
+        (["--n", "1"], "at least 2"),
+        (["--n", "0"], "at least 2"),
+        (["--batch-size", "0"], "at least 1"),
+        (["--length", "5"], "one length only"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_told_before_the_search(adder, in_tmp, arguments, what, capsys):
+    assert main(["prune", adder, *arguments, "--quiet"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert what in printed.err
+    assert not any(in_tmp.iterdir())
+
+
+@pytest.mark.usefixtures("_never_searched")
+@pytest.mark.parametrize(
+    "arguments", [["--length", "5", "--n", "1"], ["--length", "5", "--n", "-3"], ["--length", "1"]]
+)
+def test_lengths_that_cannot_be(sorter, in_tmp, arguments, capsys):
+    assert main(["prune", sorter, *arguments, "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.usefixtures("_never_searched")
+def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys):
+    assert main(["prune", adder, "-o", sorter, "--quiet"]) == 2
+    assert "already holds a finished run" in capsys.readouterr().err
+    Path("full").mkdir()
+    Path("full/.hidden").write_text("mine")
+    assert main(["prune", adder, "-o", "full", "--quiet"]) == 2
+    assert "choose a folder that does not exist yet" in capsys.readouterr().err
+    assert [path.name for path in Path("full").iterdir()] == [".hidden"]

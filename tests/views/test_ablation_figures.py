@@ -1,0 +1,300 @@
+"""Figures and tables of ablations, from results that went through JSON; how they look is looked at by people."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from headcount.analysis.ablation import Ablation, Condition, Effect
+from headcount.analysis.breakage import Breakage, Group
+from headcount.analysis.importance import Agreement, Importance
+from headcount.heads import HeadId
+from headcount.instruments.proof import SiteProof
+from headcount.training.evaluation import WrongAnswer
+from headcount.views import ablation as view
+from headcount.views.style import png
+
+SITES = ("encoder.0.self", "decoder.0.self", "decoder.0.cross")
+BANDS = ("critical", "important", "redundant", "undecided")
+
+
+def effect(head, kind, i, length=None):
+    """Every number differs, so that none can stand for another."""
+    drop = 0.4 / (i + 1) + 0.001 * len(kind) - 0.05
+    return Effect(
+        head=head,
+        short=HeadId.parse(head).short,
+        kind=kind,
+        metric="free-running",
+        clean=0.9,
+        silenced=0.9 - drop,
+        drop=drop,
+        low=drop - 0.02,
+        high=drop + 0.03,
+        p=0.04 if i < 2 else 0.06,
+        band=BANDS[i % 4],
+        needed=1234 if i == 3 else None,
+        worse=5,
+        better=1,
+        length=length,
+    )
+
+
+def condition(heads, kinds, length=None):
+    return Condition(
+        length=length,
+        data="the test set",
+        n=2000,
+        clean=0.9,
+        decoded=80,
+        importances=tuple(Importance(head, 0.01 * (i + 1), 0.001) for i, head in enumerate(heads)),
+        agreements=tuple(Agreement(kind, 0.5, 0.0123, len(heads)) for kind in kinds),
+    )
+
+
+def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
+    """A result as it is read from a file."""
+    heads = heads or [f"{site}.{i}" for site in SITES for i in range(3)]
+    result = Ablation(
+        run="runs/add",
+        model="digest",
+        metric="free-running",
+        unit="points",
+        is_share=True,
+        kinds=tuple(kinds),
+        heads=tuple(effect(h, k, i, length) for length in lengths for k in kinds for i, h in enumerate(heads)),
+        conditions=tuple(condition(heads, kinds, length) for length in lengths),
+        proof=tuple(SiteProof(site, 1e-7, 2e-7, 3.0, 0.0) for site in SITES),
+    )
+    return Ablation.from_json(result.to_json())
+
+
+def as_loss(result):
+    effects = tuple(
+        replace(e, metric="loss", clean=-0.25, silenced=-0.25 - e.drop, band=None, needed=None) for e in result.heads
+    )
+    conditions = tuple(replace(each, clean=-0.25) for each in result.conditions)
+    changes = {"metric": "loss", "unit": "nats", "is_share": False, "heads": effects, "conditions": conditions}
+    return Ablation.from_json(replace(result, **changes).to_json())
+
+
+def printed(table):
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def words(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def require_drawn(figure):
+    assert png(figure).startswith(b"\x89PNG")
+
+
+# --- the ranking ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kinds", [("zero",), ("zero", "mean", "resample")], ids=len)
+def test_the_ranking_has_every_head_and_its_interval(kinds):
+    result = made(kinds)
+    figure = view.draw_ranking(result, result.conditions[0])
+    (axes,) = figure.axes
+    ranked = view.ranking(result, None)
+    assert ranked == [e.head for e in result.heads[:9]], "made in order"
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"{h}  ({HeadId.parse(h).short})" for h in ranked]
+    marks = [box for box in axes.containers if hasattr(box, "lines")]
+    assert [box.get_label() for box in marks] == list(kinds)
+    for kind, box in zip(kinds, marks, strict=True):
+        mine = [e for e in result.heads if e.kind == kind]
+        assert box.lines[0].get_xdata() == pytest.approx([100 * e.drop for e in mine])
+        ends = np.array(box.lines[2][0].get_segments())[:, :, 0]
+        assert ends == pytest.approx(np.array([[100 * e.low, 100 * e.high] for e in mine]))
+    left, right = axes.get_xlim()
+    assert left < 100 * min(e.low for e in result.heads)
+    assert right > 100 * max(e.high for e in result.heads)
+    assert [text.strip(" →") for text in words(figure)] == ["important", "critical"]
+    assert "90.00 % with all heads, n = 2,000 (the test set)" in figure.get_suptitle()
+    require_drawn(figure)
+
+
+def test_of_many_heads_the_first_are_shown():
+    result = made(("zero", "mean"), [f"layer.{i}.self.{j}" for i in range(10) for j in range(6)])
+    figure = view.draw_ranking(result, result.conditions[0])
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(labels) == view.MOST_ROWS == 48
+    assert labels[0].startswith(view.ranking(result, None)[0])
+    assert "the first 48 of 60 heads" in figure.get_suptitle()
+    require_drawn(figure)
+    require_drawn(view.draw_map(result, result.conditions[0]))
+    assert sum("L" in line for line in printed(view.ablation_table(result, result.conditions[0])).splitlines()) == 60
+
+
+def test_a_gain_has_its_place():
+    result = made(("zero",))
+    better = replace(result, heads=tuple(replace(e, drop=-0.3, low=-0.4, high=-0.2) for e in result.heads))
+    figure = view.draw_ranking(better, result.conditions[0])
+    assert figure.axes[0].get_xlim()[0] < -40
+    require_drawn(figure)
+    require_drawn(view.draw_map(better, result.conditions[0]))
+
+
+# --- the map --------------------------------------------------------------------------------------------------------
+
+
+def test_the_map_has_every_number():
+    result = made()
+    figure = view.draw_map(result, result.conditions[0])
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [f"{kind}: drop (points)" for kind in result.kinds] + ["gradient: mean |dL/dg| (nats)"]
+    for axes, kind in zip(figure.axes, result.kinds, strict=False):
+        expected = [f"{100 * e.drop:.1f}" for e in result.heads if e.kind == kind]
+        assert [text.get_text() for text in axes.texts] == expected
+    assert [text.get_text() for text in figure.axes[-1].texts][0] == "1.0e-2"
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "encoder.0.self (E0)",
+        "decoder.0.self (D0)",
+        "decoder.0.cross (X0)",
+    ]
+    require_drawn(figure)
+
+
+def test_places_of_heads_that_were_cut_stay_empty():
+    heads = ["encoder.0.self.0", "encoder.0.self.2", "decoder.0.cross.1"]
+    result = made(("zero",), heads)
+    figure = view.draw_map(result, result.conditions[0])
+    drops = figure.axes[0]
+    assert np.isnan(np.array(drops.images[0].get_array().filled(np.nan), dtype=float)).sum() == 3
+    places = {(text.get_position(), text.get_text()) for text in drops.texts}
+    assert {place for place, _ in places} == {(0, 0), (2, 0), (1, 1)}
+    assert len(drops.get_yticks()) == 2, "a block without heads is not there"
+    require_drawn(figure)
+    require_drawn(view.draw_ranking(result, result.conditions[0]))
+
+
+def test_without_gradients_there_is_no_panel_of_them():
+    result = made(("zero",))
+    bare = replace(result, conditions=(replace(result.conditions[0], importances=(), agreements=()),))
+    assert len(view.draw_map(bare, bare.conditions[0]).axes) == 1
+    assert "rank correlation" not in " ".join(view.ablation_notes(bare, bare.conditions[0]))
+    assert "E0H0" in printed(view.ablation_table(bare, bare.conditions[0]))
+
+
+# --- lengths --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [(16,), (16, 64, 256)], ids=len)
+@pytest.mark.parametrize("kinds", [("zero",), ("zero", "mean", "resample")], ids=len)
+def test_lengths_are_drawn_head_by_head(kinds, lengths):
+    result = made(kinds, [f"layer.0.self.{i}" for i in range(4)], lengths)
+    figure = view.draw_lengths(result)
+    assert [axes.get_title() for axes in figure.axes] == [f"silenced by {kind}" for kind in kinds]
+    for axes in figure.axes:
+        assert [label.get_text() for label in axes.get_xticklabels()] == [str(length) for length in lengths]
+        assert [box.get_label() for box in axes.containers] == ["L0H0", "L0H1", "L0H2", "L0H3"]
+        assert all(len(box.lines[0].get_ydata()) == len(lengths) for box in axes.containers)
+    assert ", ".join(f"{length}: 90.00 %" for length in lengths) in figure.get_suptitle()
+    require_drawn(figure)
+    for each in result.conditions:
+        assert len(view.ranking(result, each.length)) == 4
+        assert "L0H3" in printed(view.ablation_table(result, each))
+
+
+def test_lengths_of_many_heads_do_not_run_into_each_other():
+    result = made(("zero",), [f"layer.{i}.self.{j}" for i in range(6) for j in range(8)], (16, 32, 64))
+    places = np.array([box.lines[0].get_xdata() for box in view.draw_lengths(result).axes[0].containers])
+    assert (places[:, :-1].max(axis=0) < places[:, 1:].min(axis=0)).all()
+
+
+# --- loss -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_is_shown_as_a_rise():
+    result = as_loss(made(("zero", "mean"), lengths=(4, 6)))
+    ranking, at = view.draw_ranking(result, result.conditions[0]), result.conditions[0]
+    assert ranking.axes[0].get_xlabel().startswith("rise of the loss (nats)")
+    assert words(ranking) == [], "a loss has no bands"
+    assert "0.25 with all heads" in ranking.get_suptitle()
+    for figure in (ranking, view.draw_map(result, at), view.draw_lengths(result)):
+        require_drawn(figure)
+    table = printed(view.ablation_table(result, at))
+    first = result.heads[0]
+    assert f"{first.drop:.4f}*[{first.low:.4f}, {first.high:.4f}]" in table
+    notes = " ".join(view.ablation_notes(result, at))
+    assert "McNemar" not in notes
+    assert "undecided" not in notes
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_the_numbers():
+    result = made()
+    text = printed(view.ablation_table(result, result.conditions[0]))
+    for e in result.heads:
+        star = "*" if e.p < 0.05 else " "
+        assert f"{100 * e.drop:.2f}{star}[{100 * e.low:.2f}, {100 * e.high:.2f}] {e.band}" in text
+    assert "1.0e-02" in text
+
+
+def test_notes_count_bands_and_say_what_would_decide():
+    result = made(("zero",), [f"layer.0.self.{i}" for i in range(8)])
+    notes = view.ablation_notes(result, result.conditions[0])
+    assert "zero: 2 critical, 2 important, 2 redundant, 2 undecided" in notes[1]
+    assert "L0H3 (1,234 examples would decide), L0H7 (it lies on a border)" in notes[1]
+    assert "gradient importance against zero: rank correlation 0.50 (p = 0.0123)" in notes
+    assert "at each of 3 sites" in notes[-1]
+    assert "80 answers decoded for real" in notes[-1]
+    (agreement,) = result.conditions[0].agreements
+    flat = replace(result.conditions[0], agreements=(replace(agreement, rho=None, p=None),), decoded=0)
+    flat_notes = view.ablation_notes(replace(result, conditions=(flat,)), flat)
+    assert "gradient importance against zero: all drops are equal" in flat_notes
+    assert "decoded" not in flat_notes[-1]
+
+
+def test_what_broke_is_a_table_for_each_head_that_broke_something():
+    result = made(("zero", "mean"))
+    wrong = WrongAnswer("15+17", "032", "022", "lost the carry from the 1s")
+    broke = Breakage(
+        "encoder.0.self.0",
+        "zero",
+        7,
+        (Group("digit", "10s", 6, 7), Group("digit", "1s", 0, 7)),
+        (Group("fault", "lost the carry from the 1s", 4, 7),),
+        (Group("carries", "1", 7, 900), Group("carries", "0", 0, 1100)),
+        (wrong,),
+    )
+    harmless = replace(broke, head="encoder.0.self.1", n_broken=0)
+    with_them = replace(result, conditions=(replace(result.conditions[0], breakages=(broke, harmless)),))
+    again = Ablation.from_json(with_them.to_json())
+    (table,) = view.breakage_tables(again, again.conditions[0], "zero")
+    text = printed(table)
+    for part in ("without encoder.0.self.0 (zero): 7 of 2,000 broke", "digit: 10s", "6 of 7", "4 of 7", "7 of 900"):
+        assert part in text
+    assert "15+17: said 022, should be 032" in text
+    assert "digit: 1s" not in text
+    assert "1,100" not in text
+    assert view.breakage_tables(again, again.conditions[0], "mean") == []
+
+
+def test_a_figure_needs_no_torch():
+    """Plain data and one call, in a process where torch cannot be imported."""
+    text = made(("zero",), lengths=(4, 6)).to_json()
+    program = (
+        "import sys, json\n"
+        "from types import SimpleNamespace\n"
+        "sys.modules['torch'] = None\n"
+        "from headcount.views import ablation as view, pruning\n"
+        "result = json.load(sys.stdin, object_hook=lambda data: SimpleNamespace(**data))\n"
+        "view.draw_ranking(result, result.conditions[0]), view.draw_map(result, result.conditions[1])\n"
+        "view.draw_lengths(result), view.ablation_table(result, result.conditions[0])\n"
+        "assert view.ablation_notes(result, result.conditions[0])\n"
+    )
+    assert json.loads(text, object_hook=lambda data: SimpleNamespace(**data)).run == "runs/add"
+    subprocess.run([sys.executable, "-c", program], input=text, text=True, check=True)

@@ -1,0 +1,176 @@
+"""The figure of removed heads and its tables, from results that went through JSON."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from rich.console import Console
+
+from headcount.analysis.cost import Cost
+from headcount.analysis.pruning import Chance, Curve, Point, Pruning
+from headcount.heads import HeadId
+from headcount.statistics import Paired
+from headcount.views.pruning import cost_table, draw_pruning, pruning_notes, pruning_table
+from headcount.views.style import png
+
+NAMES = ("alone", "together", "greedy", "gradient")
+
+
+def made(n=6, **changes):
+    """Every number differs."""
+    heads = [f"layer.0.self.{i}" for i in range(n)]
+    whole = Point(0, None, 0.95, 0.95, 0.95)
+    curves = []
+    for i, name in enumerate(NAMES):
+        scores = [0.95 - (0.9 / n) * k - 0.01 * i for k in range(1, n + 1)]
+        points = [Point(k + 1, heads[(k + i) % n], s, s - 0.02, s + 0.03) for k, s in enumerate(scores)]
+        curves.append(Curve(name, (whole, *points)))
+    result = Pruning(
+        run="runs/sort",
+        model="digest",
+        metric="accuracy",
+        unit="points",
+        chosen_on="the first 1,000 of the validation set",
+        measured_on="the test set",
+        n=2000,
+        n_heads=n,
+        loss=0.01,
+        clean=0.95,
+        harmless=tuple(heads[:2]),
+        under=3,
+        together=Point(min(2, n), heads[min(2, n) - 1], 0.6123, 0.59, 0.64),
+        chosen=tuple(heads[:1]),
+        kept=Point(1, heads[0], 0.9412, 0.93, 0.95),
+        curves=tuple(curves),
+        chance=tuple(Chance(k, 0.1, 0.2 + 0.01 * k, 0.7) for k in range(1, n)),
+        n_orders=20,
+        n_chance=512,
+    )
+    return Pruning.from_json(replace(result, **changes).to_json())
+
+
+@pytest.fixture(scope="module")
+def cost():
+    made_cost = Cost(
+        parent="runs/sort",
+        run="small",
+        heads=("layer.0.self.0", "layer.0.self.1"),
+        n_heads=(6, 4),
+        lost_blocks=("layer.0.self",),
+        parameters=(10_000, 7_500),
+        n_bytes=(41_000, 31_000),
+        microseconds=(100.0, 80.5),
+        faster=1.25,
+        difference=3.2e-7,
+        score=(0.95, 0.9412),
+        drop=Paired(0.0088, 0.001, 0.0166, 0.02),
+        data="the test set",
+        fine_tuned=0,
+    )
+    return Cost.from_json(made_cost.to_json())
+
+
+def printed(table):
+    console = Console(width=220)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def test_every_curve_is_drawn_with_its_numbers():
+    result = made()
+    figure = draw_pruning(result)
+    (axes,) = figure.axes
+    by_label = {line.get_label(): line for line in axes.lines}
+    assert len(by_label) == 5
+    assert any("random orders (20)" in label and "n = 512" in label for label in by_label)
+    for curve, line in zip(result.curves, axes.lines[1:], strict=True):
+        np.testing.assert_allclose(line.get_ydata(), [100 * point.score for point in curve.points])
+        assert list(line.get_xdata()) == list(range(7))
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [100 * each.median for each in result.chance])
+    assert len(axes.collections) == 4, "bands of chance and of three measured curves"
+    low, high = axes.get_ylim()
+    assert low < 0
+    assert high > 100
+    texts = " ".join(text.get_text() for text in axes.texts)
+    assert "61.2 % is left" in texts
+    assert "greedy takes 1 of 6" in texts
+    assert "for at most 1 point (94.1 % is left)" in texts
+    assert "chosen on the first 1,000 of the validation set, measured on the test set" in figure.get_suptitle()
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_notes_do_not_hide_each_other_nor_leave_the_axes():
+    for k in (0, 3, 6):
+        point = Point(k, None, 0.95 - 0.15 * k, 0, 1)
+        figure = draw_pruning(made(together=point, kept=point))
+        FigureCanvasAgg(figure).draw()
+        (axes,) = figure.axes
+        boxes = [text.get_bbox_patch().get_window_extent() for text in axes.texts]
+        assert not boxes[0].overlaps(boxes[1])
+        frame = axes.get_window_extent()
+        for box in boxes:
+            assert frame.x0 <= box.x0
+            assert box.x1 <= frame.x1
+            assert frame.y0 <= box.y0
+            assert box.y1 <= frame.y1
+
+
+def test_where_nothing_is_harmless_nothing_is_pointed_out():
+    whole = Point(0, None, 0.95, 0.95, 0.95)
+    result = made(harmless=(), chosen=(), together=whole, kept=whole)
+    figure = draw_pruning(result)
+    assert figure.axes[0].texts[:] == []
+    assert png(figure).startswith(b"\x89PNG")
+    notes = pruning_notes(result)
+    assert "0 of 6 heads are harmless" in notes[0]
+    assert "takes 0 heads" in notes[2]
+    assert notes[3].strip() == "none"
+
+
+@pytest.mark.parametrize("n", [1, 60])
+def test_one_head_and_many(n):
+    result = made(n)
+    assert png(draw_pruning(result)).startswith(b"\x89PNG")
+    assert len(printed(pruning_table(result)).splitlines()) == n + 1 + 5
+
+
+def test_the_table_has_the_numbers():
+    result = made()
+    text = printed(pruning_table(result))
+    for curve in result.curves[1:]:
+        for point in curve.points:
+            assert f"{100 * point.score:.1f} [{100 * point.low:.1f}, {100 * point.high:.1f}]" in text
+            assert point.head is None or f"-{HeadId.parse(point.head).short}" in text
+    for each in result.chance:
+        assert f"{100 * each.median:.1f} [10.0, 70.0]" in text
+    assert "alone" not in text, "a promise is no measurement"
+
+
+def test_notes_have_the_answers():
+    notes = pruning_notes(made(loss=0.025, chosen=("layer.0.self.1", "layer.0.self.4")))
+    assert "2 of 6 heads are harmless (under 1 point by the interval; 3 by the point estimate)" in notes[0]
+    assert "61.23 % [59.00, 64.00] is left" in notes[1]
+    assert "takes 2 heads for at most 2.5 points on the first 1,000 of the validation set" in notes[2]
+    assert "94.12 % [93.00, 95.00] is left on the test set" in notes[2]
+    assert notes[3].strip() == "L0H1, L0H4"
+
+
+def test_the_cost_is_told(cost):
+    text = printed(cost_table(cost))
+    for part in (
+        "small: runs/sort without L0H0, L0H1",
+        "lost as a whole: layer.0.self",
+        "10,000",
+        "7,500",
+        "25.0% less",
+    ):
+        assert part in text
+    for part in ("41,000", "31,000", "100.0", "80.5", "1.25 times as fast", "95.00%", "94.12%", "3.2e-07"):
+        assert part in text
+    assert "drop 0.88 points [0.10, 1.66], the test set" in text
+    assert "fine-tuned" not in text
+    tuned = printed(cost_table(replace(cost, fine_tuned=1500, lost_blocks=())))
+    assert "then fine-tuned for 1,500 steps" in tuned
+    assert "no block" in tuned
