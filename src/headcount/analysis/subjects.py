@@ -175,10 +175,10 @@ def _rows(task: Task, examples: Examples, at_once: int) -> Iterator[NDArray[np.i
 
 def _parted(rows: NDArray[np.int64], at_once: int, lengths: Collection[int] = ()) -> list[NDArray[np.int64]]:
     """Blocks of nearly equal size; if it can be helped, none as large as a sequence is long: rows are told by that."""
-    n_blocks = -(-len(rows) // at_once)
-    for n in range(n_blocks, n_blocks + 4):
+    n_blocks = max(1, min(-(-len(rows) // at_once), len(rows) // 2))  # nobody alone: resampling needs another
+    for n in range(n_blocks, min(n_blocks + 4, len(rows) // 2 + 1)):
         parts = np.array_split(rows, n)
-        if not {len(part) for part in parts} & {*lengths, 0}:
+        if not {len(part) for part in parts} & set(lengths):
             return parts
     return np.array_split(rows, n_blocks)
 
