@@ -33,7 +33,15 @@ def subject(tiny_sorter: Run) -> Subject:
         logits = model(torch.from_numpy(tiny_sorter.task.encode(examples).source))
         model.to_logits.bias[1] -= (logits[:, 1] - logits[:, 0]).median() - 1e-3  # both classes are said
     made = replace(tiny_sorter, model=model)
-    return subject_of(made, examples, "40 examples")
+    # It knows nothing; a floor of 0 lets its heads have bands all the same.
+    return replace(subject_of(made, examples, "40 examples"), floor=0.0)
+
+
+def test_where_there_is_nothing_to_lose_no_head_gets_a_band(subject: Subject) -> None:
+    """Silencing heads of a model that says one thing to everything costs nothing, and shows nothing."""
+    hopeless = ablate(replace(subject, floor=0.5), ["zero"])
+    assert hopeless.condition.clean - hopeless.condition.floor < 0.1
+    assert {effect.band for effect in hopeless.effects} == {None}
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from headcount.analysis.importance import Agreement, Importance, agreements, imp
 from headcount.analysis.redecoding import Redecoder
 from headcount.analysis.subjects import Metric, Subject
 from headcount.analysis.trials import Outcome, Progress, Trial, run_trials
+from headcount.errors import InputError
 from headcount.instruments.kinds import all_kinds
 from headcount.instruments.proof import SiteProof, prove
 from headcount.instruments.sweep import BATCH
@@ -104,6 +105,8 @@ def ablate(
 ) -> Ablated:
     """Silence every head alone, in these ways or in all, as one job; with `examples`, say what broke."""
     kinds = all_kinds() if kinds is None else tuple(dict.fromkeys(kinds))
+    if not kinds:
+        raise InputError("no kind of ablation", f"there are: {', '.join(all_kinds())}")
     trials = [Trial((head,), kind) for kind in kinds for head in subject.sites.heads]
     redecoder = Redecoder(subject, trials, explain=examples)
     found = run_trials(subject, trials, batch_size=batch_size, progress=progress, look=redecoder)

@@ -31,8 +31,8 @@ class Importance:
 
     head: str
     importance: float
-    se: float
-    """Standard error over examples."""
+    se: float | None
+    """Standard error over examples; None for a single one."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def importances(subject: Subject) -> tuple[Importance, ...]:
     for site, gradients in parts.items():
         size_NH = np.abs(np.concatenate(gradients))
         for i, head in enumerate(subject.sites[site].heads):
-            error = size_NH[:, i].std(ddof=1) / math.sqrt(len(size_NH)) if len(size_NH) > 1 else math.inf
-            importances.append(Importance(str(head), float(size_NH[:, i].mean()), float(error)))
+            error = float(size_NH[:, i].std(ddof=1)) / math.sqrt(len(size_NH)) if len(size_NH) > 1 else None
+            importances.append(Importance(str(head), float(size_NH[:, i].mean()), error))
     return tuple(importances)
 
 

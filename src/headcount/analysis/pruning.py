@@ -201,9 +201,10 @@ def _chance(subject: Subject, n_orders: int, batch_size: int, steps: _Steps) -> 
 
 def _promise(whole: Point, alone: Sequence[Point]) -> tuple[Point, ...]:
     """What is left if drops simply added up."""
-    points, left = [whole], whole.score
+    points, lost = [whole], 0.0
     for k, point in enumerate(alone, start=1):
-        left = max(0.0, left - (whole.score - point.score))
+        lost += whole.score - point.score
+        left = min(1.0, max(0.0, whole.score - lost))
         points.append(Point(k, point.head, left, left, left))
     return tuple(points)
 
@@ -220,8 +221,8 @@ def _finer(block: Block) -> Score:
     loss: Callable[[Tensor], Tensor] = block.loss
 
     def score(output: Tensor) -> Tensor:
-        worse = loss(output)
-        return block.score(output).to(worse) - TIE * worse / (1 + worse)
+        worse = loss(output).double()  # in single precision, 1 less a ten-thousandth of a small loss is 1
+        return block.score(output).double() - TIE * worse / (1 + worse)
 
     return score
 

@@ -24,6 +24,9 @@ from headcount.seeds import stream
 from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, Examples, SequenceTask, Task, Tokens
 
 Score = Callable[[Tensor], Float[Tensor, " row"]]
+LONGEST = 8192
+N_LENGTH = 400
+"""Sequences of each asked length, unless it is said how many."""
 AT_ONCE = 128
 """Examples of one block: their activations, and those of a few ablations beside them, stay in a processor's cache."""
 
@@ -129,8 +132,8 @@ def subject_on(
 def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
     """`n` examples of a split and what they are; beyond its size, fresh ones from where training examples come."""
     examples = task.split(split)
-    if n is not None and n < 2:
-        raise InputError(f"{n} examples are too few", "at least 2")
+    if n is not None:
+        _require_two(n)
     if n is None or n <= len(examples):
         if n is None or n == len(examples):
             return examples, f"the {split} set"
@@ -141,15 +144,37 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
     return np.concatenate([examples, fresh]), what
 
 
-def of_length(task: Task, length: int, n: int, name: str = "test") -> tuple[Examples, str]:
+def of_length(task: Task, length: int, n: int | None = None, name: str = "test") -> tuple[Examples, str]:
     """`n` sequences of one length: half of the last class, half of the first, in every way to make one."""
     if task.asks_for != "class":
         raise InputError(f"{task.name} has one length only", "leave the lengths out")
+    n = N_LENGTH if n is None else n
+    _require_two(n)
+    if not 2 <= length <= LONGEST:
+        raise InputError(f"sequences of {length:,} cannot be tried", f"choose a length from 2 to {LONGEST:,}")
     asked, rng = cast(ClassTask, task), stream(0, f"heads {name}", length)
     share = np.diff(np.linspace(0, n // 2, len(asked.kinds) + 1).round().astype(int))
     parts = [asked.stretched(rng, length, None, n - n // 2)]
     parts += [asked.stretched(rng, length, kind, int(k)) for kind, k in zip(asked.kinds, share, strict=True) if k]
     return np.concatenate(parts)[rng.permutation(n)], f"fresh sequences of {length}, half of them {asked.classes[-1]}"
+
+
+def given(task: Task, examples: Any) -> Examples:
+    """Examples that somebody gives, if the task can have such."""
+    rows, like = np.asarray(examples), task.split("test")
+    if not len(rows) or rows.shape[1:] != like.shape[1:] or not np.issubdtype(rows.dtype, np.integer):
+        raise InputError(
+            f"examples of shape {rows.shape} and type {rows.dtype} are none of {task.name}",
+            f"give whole numbers, a row of {like.shape[1]} for each, such as {like[0].tolist()}",
+        )
+    for row in rows:
+        task.parse(task.show(row))
+    return rows
+
+
+def _require_two(n: int) -> None:
+    if n < 2:
+        raise InputError(f"{n} examples are too few", "at least 2")
 
 
 def _constant(labels: Tokens) -> float:
@@ -225,4 +250,4 @@ def _bound(metric: Callable[[Tensor, NDArray[np.int64]], Tensor], rows: NDArray[
 
 
 def _negative(score: Score) -> Score:
-    return lambda output: -score(output)
+    return lambda output: -score(output).double()

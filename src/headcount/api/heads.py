@@ -15,11 +15,12 @@ from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof
 from headcount.analysis.bands import CRITICAL
 from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
-from headcount.analysis.subjects import Subject, held_out, of_length, subject_of, subject_on
+from headcount.analysis.subjects import Subject, given, held_out, of_length, subject_of, subject_on
 from headcount.analysis.trials import run_trials
 from headcount.api._run import AnyRun, loaded
 from headcount.errors import InputError
 from headcount.heads import HeadId
+from headcount.instruments.kinds import KINDS
 from headcount.instruments.sites import Sites
 from headcount.instruments.sweep import BATCH
 from headcount.runs.draft import require_vacant
@@ -31,8 +32,6 @@ from headcount.views.pruning import draw_pruning
 from headcount.views.style import png
 
 Metric = str | Callable[[Tensor, NDArray[np.int64]], Tensor]
-N_LENGTH = 400
-"""Sequences of each asked length."""
 N_CHOOSING = 1000
 """Examples that heads to remove are chosen on."""
 N_CHANCE = 500
@@ -75,8 +74,10 @@ def ablate_heads(
     if isinstance(model, nn.Module):
         return HeadsAblated(_ablate_module(model, data, metric, kinds, sites, batch_size, quiet))
     run = loaded(model)
-    run.output.require_writable()
     subjects = _subjects(run, data, metric, n, lengths, batch_size)
+    for kind in kinds or ():
+        KINDS.get(kind)
+    run.output.require_writable()
     done = []
     for length, subject in subjects:
         at = "" if length is None else f" at length {length}"
@@ -105,8 +106,8 @@ def _ablate_module(
 ) -> Ablation:
     if not callable(metric):
         raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
-    inputs = [data] if isinstance(data, Tensor) else list(data)
-    if not inputs or not all(isinstance(each, Tensor) for each in inputs):
+    inputs = [data] if isinstance(data, Tensor) else data
+    if not isinstance(inputs, (list, tuple)) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
         raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
     subject = subject_on(model, sites or Sites.of(model), inputs, metric, at_once=_block(batch_size))
     with counting("silencing heads", quiet=quiet) as progress:
@@ -119,9 +120,9 @@ def _subjects(
 ) -> list[tuple[int | None, Subject]]:
     at_once = _block(batch_size)
     if lengths:
-        made = [(length, *of_length(run.task, length, n or N_LENGTH)) for length in dict.fromkeys(lengths)]
+        made = [(length, *of_length(run.task, length, n)) for length in dict.fromkeys(lengths)]
         return [(length, subject_of(run, rows, what, metric, at_once=at_once)) for length, rows, what in made]
-    rows, what = held_out(run.task, data, n) if isinstance(data, str) else (np.asarray(data), "given examples")
+    rows, what = held_out(run.task, data, n) if isinstance(data, str) else (given(run.task, data), "given examples")
     return [(None, subject_of(run, rows, what, metric, at_once=at_once))]
 
 
@@ -178,11 +179,9 @@ def prune_heads(
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched.
     """
     run = loaded(run)
-    if out is not None:
-        require_vacant(Path(out))
+    _require_sense(run, out, heads, fine_tune)
     result = data = figure = None
     if heads is None:
-        run.output.require_writable()
         result = _search(run, loss, length, n, n_orders, batch_size, quiet)
         data = run.output.write_result("pruning", result)
         figure = run.output.write_figure("pruning.png", png(draw_pruning(result)))
@@ -194,6 +193,22 @@ def prune_heads(
     with TrainingProgress(fine_tune, run.config.training.batch_size, quiet=quiet or not fine_tune) as progress:
         cut = prune_run(run, heads, Path(out), fine_tune=fine_tune, listeners=[progress])
     return HeadsPruned(result, compare_cost(run, cut), cut.run, data, figure)
+
+
+def _require_sense(run: Run, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int) -> None:
+    """Find out before a long search what could not be done after it."""
+    if fine_tune < 0:
+        raise InputError(f"{fine_tune} steps of fine-tuning are none", "at least 0")
+    if heads is not None:
+        if not heads:
+            raise InputError("no heads to cut out", f"list the heads: headcount heads {run.name}")
+        for head in heads:
+            run.find_head(head)
+    if out is not None:
+        require_vacant(Path(out))
+    elif heads is not None or fine_tune:
+        what = "fine-tuning" if heads is None else "heads to cut"
+        raise InputError(f"{what}, but no folder for the run that it makes", "add -o DIR")
 
 
 def _search(
@@ -208,6 +223,7 @@ def _search(
         _subject(run, name, length, _smaller(n, most), batch_size) for name, most in counts
     )
     _require_something_to_lose(run, choosing)
+    run.output.require_writable()
     with counting(f"removing heads of {run.name}, %", quiet=quiet) as progress:
         return prune_curves(
             run.name,
@@ -236,5 +252,5 @@ def _require_something_to_lose(run: Run, subject: Subject) -> None:
 
 
 def _subject(run: Run, name: str, length: int | None, n: int | None, batch_size: int) -> Subject:
-    asked = held_out(run.task, name, n) if length is None else of_length(run.task, length, n or N_LENGTH, name)
+    asked = held_out(run.task, name, n) if length is None else of_length(run.task, length, n, name)
     return subject_of(run, *asked, at_once=_block(batch_size))

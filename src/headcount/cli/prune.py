@@ -26,18 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """All curves in one figure; then the cut, if it is asked for."""
     from headcount import api
-    from headcount.errors import InputError
     from headcount.views.pruning import cost_table, pruning_notes, pruning_table
 
-    if args.heads and not args.out:
-        raise InputError("heads to cut, but no folder for the run without them", "add -o DIR")
-    if args.fine_tune and not args.out:
-        raise InputError("fine-tuning, but no folder for the run that it makes", "add -o DIR")
     shown = api.prune_heads(
         args.model,
         args.out,
         loss=args.loss,
-        heads=listed(args.heads) if args.heads else None,
+        heads=None if args.heads is None else listed(args.heads),
         fine_tune=args.fine_tune,
         length=args.length,
         n=args.n,

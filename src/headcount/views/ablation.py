@@ -102,7 +102,7 @@ def _heat(axes: Axes, rows: Sequence[Sequence[float | None]]) -> None:
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             text = f"{value:.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
-            colour = "white" if value > 0.6 * largest else "black"
+            colour = "white" if value > 0.5 * largest else "black"
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
 
 
@@ -130,7 +130,7 @@ def draw_lengths(result: Ablation) -> Figure:
 
 
 def _draw_length(axes: Axes, effects: Sequence[Effect], times: float, i: int, n: int) -> None:
-    beside = 1.03 ** (i - (n - 1) / 2)
+    beside = 1.25 ** ((i - (n - 1) / 2) / n)
     x = [beside * (effect.length or 1) for effect in effects]
     y = np.array([times * effect.drop for effect in effects])
     doubt = np.array([[times * (e.drop - e.low), times * (e.high - e.drop)] for e in effects]).T.clip(min=0)

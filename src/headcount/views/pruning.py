@@ -65,7 +65,7 @@ def _point_out(axes: Axes, result: Pruning) -> None:
         axes.annotate(
             f"{len(result.harmless)} heads, each harmless alone:\ntogether {100 * together.score:.1f} % is left",
             (together.n_removed, 100 * together.score),
-            xytext=(0.30, 0.16),
+            xytext=(0.40, 0.30),
             textcoords="axes fraction",
             arrowprops=arrow,
             bbox=paper,
@@ -77,7 +77,7 @@ def _point_out(axes: Axes, result: Pruning) -> None:
             f"greedy takes {len(result.chosen)} of {result.n_heads}\nfor at most {_points(result.loss)} "
             f"({100 * kept.score:.1f} % is left)",
             (kept.n_removed, 100 * kept.score),
-            xytext=(0.30, 0.52),
+            xytext=(0.82, 0.80),
             textcoords="axes fraction",
             arrowprops=arrow,
             bbox=paper,
@@ -110,11 +110,12 @@ def pruning_notes(result: Pruning) -> list[str]:
     """The five answers in words."""
     together, kept = result.together, result.kept
     lost = result.clean - kept.score
+    left = f"without all of those {_left(together)} is left" if result.harmless else "there are none to remove"
     beyond = f" ({100 * lost:.2f} points: more than asked for, as other examples tell)" if lost > result.loss else ""
     return [
         f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under 1 point by the interval; "
         f"{result.under} by the point estimate)",
-        f"together:  without all of those {_left(together)} is left",
+        f"together:  {left}",
         f"greedy:    takes {len(result.chosen)} heads for at most {_points(result.loss)} on {result.chosen_on}; "
         f"{_left(kept)} is left on {result.measured_on}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
