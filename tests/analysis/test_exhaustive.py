@@ -16,6 +16,8 @@ from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training import workers
 from headcount.training.evaluation import answer
 
+pytestmark = pytest.mark.slow  # seconds together
+
 
 @pytest.mark.slow
 def test_every_sum_is_checked_and_every_error_listed(tiny_run):

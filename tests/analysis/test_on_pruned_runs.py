@@ -19,6 +19,8 @@ from headcount.views.attention import draw_heads, draw_pages
 from headcount.views.stretch import draw_dispersion
 from headcount.views.style import png
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 CUTS = {"one": ["E0H0"], "uneven": ["D0H0", "D1H1", "X1H0", "X1H1"], "all": None}
 
 

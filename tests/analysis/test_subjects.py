@@ -19,6 +19,8 @@ from headcount.runs.train import train_run
 from headcount.training.classification import classify
 from headcount.training.evaluation import answer
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 FAULTS: dict[str, dict[str, Any]] = {
     "sound": {},
     "no start token": {"no_start_token": True},

@@ -28,6 +28,8 @@ from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig
 from headcount.runs.run import Run
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 N = 11
 NUMBERS = torch.randint(20, (N, 5), generator=torch.Generator().manual_seed(3))
 

@@ -22,6 +22,8 @@ from headcount.instruments.sites import Site, Sites
 from headcount.runs.run import Run, load
 from headcount.training.evaluation import answer
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 N = 10
 
 

@@ -9,6 +9,8 @@ from headcount.analysis.ablation import Ablation
 from headcount.cli import main
 from headcount.instruments.kinds import KINDS
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 KEYS = {"head", "kind", "metric", "drop", "low", "high", "p", "band"}
 
 

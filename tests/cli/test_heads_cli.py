@@ -9,6 +9,8 @@ import pytest
 from headcount.analysis.labels import THRESHOLDS
 from headcount.cli import main
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 
 def run_json(capsys, *arguments):
     code = main([*map(str, arguments), "--json", "--quiet"])

@@ -9,6 +9,8 @@ from headcount.analysis.pruning import Pruning
 from headcount.cli import main
 from headcount.runs.run import load
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 FEW = ["--n", "20", "--orders", "1", "--batch-size", "96"]
 SAMPLE = "sample:sortedness"
 

@@ -9,6 +9,8 @@ import pytest
 from headcount import lab
 from headcount.cli import main
 
+pytestmark = pytest.mark.slow  # seconds together
+
 
 def flags(settings):
     return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]

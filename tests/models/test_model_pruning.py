@@ -26,6 +26,8 @@ from headcount.models.multi_head import MultiHeadAttention
 from headcount.models.pruning import silenced, without
 from headcount.models.weights import KeptWeights
 
+pytestmark = pytest.mark.slow  # seconds together
+
 START, PAD = 11, 12
 NUMBERS = torch.tensor([[3, 5, 5, 9, 1], [7, 20, 20, 20, 20], [0, 19, 4, 20, 20], [8, 2, 2, 11, 6]])
 SOURCE = torch.tensor([[3, 7, 4, 10, 8, 1, 4], [9, 9, 10, 1, PAD, PAD, PAD], [0, 10, 5, 5, 3, PAD, PAD]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from torch import Tensor
 from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.weights import KeptWeights
+
+pytestmark = pytest.mark.slow  # seconds together
 
 START, PAD = 11, 12
 FED = torch.tensor([[START, 3, 1, 4], [START, 1, 5, 9], [START, 2, 6, 5], [START, 3, 5, 8]])

@@ -28,6 +28,8 @@ from headcount.runs.run import Run, load
 from headcount.runs.train import train_run
 from headcount.training.evaluation import evaluating
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 GONE = ["E0H1", "D1H0", "D1H1", "X0H0"]
 
 

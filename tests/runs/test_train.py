@@ -23,6 +23,8 @@ from headcount.runs.run import load
 from headcount.runs.train import train_run
 from headcount.training import loop
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 
 def files(folder: Path):
     """What is kept; each try adds events for TensorBoard, which are a copy of the log."""

@@ -10,6 +10,8 @@ import pytest
 
 from headcount.tasks import TASKS
 
+pytestmark = pytest.mark.slow  # seconds together
+
 DRAW = """
 import hashlib, sys
 import numpy as np

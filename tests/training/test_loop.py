@@ -11,6 +11,8 @@ from headcount.training.averaging import averaged
 from headcount.training.checkpoint import pack, unpack
 from headcount.training.loop import fit, new_state
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 
 class Recorder:
     """A listener that remembers."""

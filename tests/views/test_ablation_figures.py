@@ -17,6 +17,8 @@ from headcount.training.evaluation import WrongAnswer
 from headcount.views import ablation as view
 from headcount.views.style import png
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 SITES = ("encoder.0.self", "decoder.0.self", "decoder.0.cross")
 BANDS = ("critical", "important", "redundant", "undecided")
 

@@ -11,6 +11,8 @@ from headcount.views.matching import draw_matching, match_table
 from headcount.views.specialisation import draw_conditions, draw_stats, stats_table
 from headcount.views.style import png
 
+pytestmark = pytest.mark.slow  # together they take over 5 s
+
 
 @pytest.fixture(scope="module")
 def stats(tiny_run):

@@ -10,6 +10,8 @@ from headcount.encodings import ENCODINGS
 from headcount.views.positions import draw_encodings, draw_positions, positions_rows
 from headcount.views.style import png
 
+pytestmark = pytest.mark.slow  # seconds together
+
 
 @pytest.fixture(scope="module")
 def learned(tiny_run):

@@ -14,6 +14,8 @@ from headcount.statistics import Paired
 from headcount.views.pruning import cost_table, draw_pruning, pruning_notes, pruning_table
 from headcount.views.style import png
 
+pytestmark = pytest.mark.slow  # seconds together
+
 NAMES = ("alone", "together", "greedy", "gradient")
 
 
