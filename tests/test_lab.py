@@ -24,7 +24,8 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     text = lab.report.read_text()
     assert f"100 sums checked, {adder.certificate.errors:,} wrong" in text
     assert "Every head on 3+4 = " in text
-    assert f"takes {len(adder.pruning.chosen)} heads for at most 1 point" in text
+    assert adder.pruning is None, "hardly trained, it has nothing to lose"
+    assert "It is hardly ever right." in text
 
     assert list(sorter.runs) == list(sorter.stretches) == list(SORTEDNESS)
     for name, found in sorter.stretches.items():
@@ -36,7 +37,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert not sorter.stretches["far-generic"].gives
 
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert len(pictures) == (2 + 3 + 3 + 1 + 2 + 1) + (1 + 1 + 1 + 2)
+    assert len(pictures) == (2 + 3 + 3 + 1 + 2) + (1 + 1 + 1 + 2)
     assert all((tmp_path / picture).exists() for picture in pictures)
 
     again = run_lab(tmp_path, quiet=True, settings=settings, n=4)

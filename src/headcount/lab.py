@@ -24,6 +24,7 @@ from headcount.api import (
     train,
     verify,
 )
+from headcount.errors import InputError
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.runs.storage import write_atomically
@@ -54,7 +55,8 @@ class AdditionLab:
     run: Run
     evaluation: Evaluation
     certificate: Certificate
-    pruning: Pruning
+    pruning: Pruning | None
+    """None if it is hardly ever right: then it has nothing to lose."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,7 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
     say("addition 4/5  silencing each head alone")
     ablated = ablate_heads(run, quiet=quiet)
     say("addition 5/5  removing heads together")
-    pruned = prune_heads(run, quiet=quiet)
-    assert pruned.result, "no heads were given, so they were searched for"
-    assert pruned.figure
+    pruning, pruned = _prune(run, quiet)
     pictures = {
         "How it learned": [run.output.figure_file("curves.png")],
         "Where it is right": [run.output.figure_file("accuracy-test.png")],
@@ -123,10 +123,20 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
         f"Every head, {average.patterns.title}": average.pages,
         "What each head looks at": stats.figures[:1],
         "What each head is worth alone": list(ablated.figures),
-        "What is left as heads go": [pruned.figure],
+        "What is left as heads go": pruned,
     }
-    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
-    return lab, addition_part(run.name, lab.evaluation, certificate, pruned.result, pictures, out)
+    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruning)
+    return lab, addition_part(run.name, lab.evaluation, certificate, pruning, pictures, out)
+
+
+def _prune(run: Run, quiet: bool) -> tuple[Pruning | None, list[Path]]:
+    """What can go together; nothing of a model that has nothing to lose, which is no reason to stop a lab."""
+    try:
+        found = prune_heads(run, quiet=quiet)
+    except InputError as error:
+        announcer(quiet)(str(error))
+        return None, []
+    return found.result, [found.figure] if found.figure else []
 
 
 def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> tuple[SortednessLab, str]:

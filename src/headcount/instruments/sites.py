@@ -41,6 +41,7 @@ class Sites(Mapping[HeadSite, Site]):
 
     def __init__(self, sites: Mapping[HeadSite, Site]) -> None:
         self._sites = dict(sites)
+        self._places: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # asked for again and again
         if not self._sites:
             raise InputError("this model has no heads", "there is nothing to silence, read or cut")
         owners: dict[int, HeadSite] = {}
@@ -77,6 +78,12 @@ class Sites(Mapping[HeadSite, Site]):
 
     def by_site(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
         """The places in z of these heads, site by site."""
+        heads = tuple(heads)
+        if heads not in self._places:
+            self._places[heads] = self._find(heads)
+        return self._places[heads]
+
+    def _find(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
         places: dict[HeadSite, list[int]] = {}
         for head in heads:
             if head.site not in self._sites or head not in self._sites[head.site].heads:

@@ -29,7 +29,7 @@ def addition_part(
     run: str,
     evaluation: Evaluation,
     certificate: Certificate,
-    pruning: Pruning,
+    pruning: Pruning | None,
     pictures: Mapping[str, Sequence[Path]],
     folder: Path,
 ) -> str:
@@ -45,7 +45,7 @@ def addition_part(
         "same either way. A gap would be a fault in the pipeline.",
         *_wrong(certificate.wrong),
         "### Which heads count?",
-        "\n".join(f"- {note.strip()}" for note in pruning_notes(pruning)),
+        "\n".join(f"- {note.strip()}" for note in pruning_notes(pruning)) if pruning else "It is hardly ever right.",
         *_pictures(pictures, folder),
         "### Go on",
         f"    headcount predict {run} 374+814\n    headcount heads {run} --on 999+1\n    headcount verify {run}\n"
