@@ -57,33 +57,14 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
 
 
 def _point_out(axes: Axes, result: Pruning) -> None:
-    """The two figures to remember."""
-    arrow = {"arrowstyle": "->", "color": GREY}
-    paper = {"boxstyle": "round", "facecolor": "white", "edgecolor": GREY, "alpha": 0.9}
+    """The two figures to remember, as upright lines."""
     together, kept = result.together, result.kept
-    if result.harmless:
-        axes.annotate(
-            f"{len(result.harmless)} heads, each harmless alone:\ntogether {100 * together.score:.1f} % is left",
-            (together.n_removed, 100 * together.score),
-            xytext=(0.40, 0.30),
-            textcoords="axes fraction",
-            arrowprops=arrow,
-            bbox=paper,
-            fontsize=9,
-            ha="center",
-        )
     if result.chosen:
-        axes.annotate(
-            f"greedy takes {len(result.chosen)} of {result.n_heads}\nfor at most {_points(result.loss)} "
-            f"({100 * kept.score:.1f} % is left)",
-            (kept.n_removed, 100 * kept.score),
-            xytext=(0.82, 0.80),
-            textcoords="axes fraction",
-            arrowprops=arrow,
-            bbox=paper,
-            fontsize=9,
-            ha="center",
-        )
+        label = f"{kept.n_removed}: greedy, for at most {_points(result.loss)} ({100 * kept.score:.1f} % is left)"
+        axes.axvline(kept.n_removed, color=PALETTE[0], linestyle="-.", linewidth=1, label=label)
+    if result.harmless:
+        label = f"{together.n_removed}: all that are harmless alone (together {100 * together.score:.1f} % is left)"
+        axes.axvline(together.n_removed, color=PALETTE[1], linestyle="-.", linewidth=1, label=label)
 
 
 def pruning_table(result: Pruning) -> Table:
