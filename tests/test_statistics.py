@@ -14,7 +14,6 @@ from scipy.stats import binomtest, bootstrap, spearmanr, ttest_1samp
 
 from headcount.statistics import (
     Share,
-    exact_interval,
     holm,
     mcnemar,
     paired_differences,
@@ -92,13 +91,6 @@ def test_mcnemar_is_a_fair_coin(counts: tuple[int, int]) -> None:
     worse, better = counts
     expected = binomtest(worse, worse + better).pvalue if worse + better else 1.0
     assert mcnemar(worse, better) == pytest.approx(expected, rel=1e-9) == mcnemar(better, worse)
-
-
-@quick
-@given(trials, st.floats(0.01, 0.999))
-def test_the_exact_interval_is_scipys(trial: tuple[int, int], confidence: float) -> None:
-    theirs = binomtest(*trial).proportion_ci(confidence, method="exact")
-    assert exact_interval(*trial, confidence) == pytest.approx((theirs.low, theirs.high), rel=1e-6, abs=1e-12)
 
 
 def hits(n: int, worse: int, better: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, betaincinv, ndtri
+from scipy.special import bdtr, ndtri
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,6 @@ def paired_differences(lost: NDArray[np.floating], rng: np.random.Generator) -> 
     flipped = np.abs(signs.astype(np.float32) @ lost.astype(np.float32)) / n
     as_much = int((flipped >= abs(lost.mean()) * (1 - 1e-6)).sum())
     return Paired(float(lost.mean()), float(low), float(high), (as_much + 1) / (DRAWS + 1))
-
-
-def exact_interval(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share.
-
-    >>> [round(end, 4) for end in exact_interval(0, 368)]
-    [0.0, 0.01]
-    """
-    tail = (1 - confidence) / 2
-    low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, tail))
-    high = 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 1 - tail))
-    return low, high
 
 
 def mcnemar(worse: int, better: int) -> float:

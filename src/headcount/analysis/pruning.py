@@ -115,7 +115,7 @@ def prune_curves(
 ) -> Pruning:
     """All five, chosen on one subject and measured on another; random orders on a third, which may be smaller."""
     heads = choosing.sites.heads
-    steps = _Steps(len(heads), progress)
+    steps = _Steps(progress)
     alone, harmless, under = _alone(choosing, batch_size, steps)
     gradient = [HeadId.parse(each.head) for each in sorted(importances(choosing), key=lambda each: each.importance)]
     greedy, chosen = _greedy(choosing, loss, batch_size, steps)
@@ -163,7 +163,7 @@ def _alone(subject: Subject, batch_size: int, steps: _Steps) -> tuple[list[HeadI
     found = run_trials(_with_ties_broken(subject), [Trial((head,)) for head in heads], batch_size=batch_size)
     steps.part(0.05)(1, 1)
     order = [heads[i] for i in np.argsort(-found.scores.mean(axis=1), kind="stable")]
-    hits = run_hits(found.clean), [run_hits(scores) for scores in found.scores]
+    hits = _hits(found.clean), [_hits(scores) for scores in found.scores]
     drops = [compare(subject.metric, hits[0], scores, f"alone {i}") for i, scores in enumerate(hits[1])]
     harmless = tuple(head for head, drop in zip(heads, drops, strict=True) if band_of(drop) == "redundant")
     return order, harmless, sum(drop.mean < IMPORTANT for drop in drops)
@@ -227,7 +227,7 @@ def _finer(block: Block) -> Score:
     return score
 
 
-def run_hits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _hits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Hits again, from scores whose ties were broken."""
     return np.abs(scores.round())
 
@@ -235,7 +235,7 @@ def run_hits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 class _Steps:
     """Progress over several parts of unequal weight, in percent."""
 
-    def __init__(self, n_heads: int, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None) -> None:
         self.progress, self.done = progress, 0.0
 
     def part(self, weight: float) -> Progress:

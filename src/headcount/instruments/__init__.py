@@ -6,6 +6,7 @@
     proof      show that the above reach what they should
     kinds/     what stands in for a silenced head
     recording  one pass, kept, so that many passes that differ from it late begin late
+    stand_ins  who hands back what was recorded
     sweep      many ablations as one job
 
 Everything here is written against output projections, not against a model class: any PyTorch module that has them

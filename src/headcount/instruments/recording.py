@@ -14,9 +14,8 @@ that was changed in place later is not handed back. `sweep` compares samples wit
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +27,8 @@ from headcount.errors import InstrumentError
 from headcount.heads import HeadId, HeadSite
 from headcount.instruments.gates import Gates, Stand, gated, silenced, split_input
 from headcount.instruments.sites import Sites
-from headcount.instruments.trees import Rows, contains, replace_tensor, tensors_in
-
-Forward = Callable[..., Any]
+from headcount.instruments.stand_ins import Call, Passage, Players
+from headcount.instruments.trees import Rows, contains
 
 
 @dataclass(frozen=True)
@@ -41,63 +39,16 @@ class Change:
     stands: Mapping[HeadSite, Stand] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
-class _Call:
-    """One call of one module."""
-
-    module: nn.Module
-    inside: list[_Call] = field(default_factory=list)
-    """Calls that were made meanwhile."""
-    inputs: tuple[Tensor, ...] = ()
-    """What a plain layer was given."""
-    output: Any = None
-    held: tuple[tuple[Tensor, int], ...] | None = None
-    """Every tensor of the above and its version, which counts changes in place; None if they cannot be handed back."""
-    order: int = -1
-    """How many calls were over before this one was."""
-
-    def finish(self, args: Any, output: Any, order: int) -> None:
-        """Keep what it was given (if it is a plain layer) and what it returned."""
-        self.inputs = tuple(tensors_in(args) or ()) if _is_plain(self.module) else ()
-        self.output, self.order = output, order
-        found = tensors_in(output)
-        self.held = None if found is None else tuple((tensor, tensor._version) for tensor in (*self.inputs, *found))
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether what it returned can still be handed back."""
-        return self.held is not None and all(tensor._version == version for tensor, version in self.held)
-
-    def forget(self) -> None:
-        """Keep no tensors: whoever made this call hands back its own."""
-        self.inputs, self.output, self.held = (), None, None
-
-
-@dataclass(eq=False)
-class _Passage:
-    """One site in the recorded pass."""
-
-    z: Tensor
-    version: int
-    call: _Call
-    carrier: _Call
-    """The outermost call that returned the projection's output itself."""
-
-    def concerns(self, call: _Call) -> bool:
-        """Whether a call may be stood in for when a pass begins here: it was over, carries the change, or is plain."""
-        return call is self.carrier or call.order < self.call.order or bool(call.inputs)
-
-
 class Recording:
     """A pass of `model` over `inputs` with the heads of `base` silent; make it inside `torch.no_grad()`."""
 
     def __init__(self, model: nn.Module, sites: Sites, inputs: Sequence[Tensor], base: Collection[HeadId] = ()) -> None:
         self.model, self.sites, self.inputs, self.base = model, sites, tuple(inputs), tuple(base)
         self.n_rows = len(inputs[0])
-        self._calls: dict[nn.Module, list[_Call]] = {}
+        self._calls: dict[nn.Module, list[Call]] = {}
         self._rows: dict[int, Rows] = {}
-        self._casts: dict[HeadSite, dict[nn.Module, list[_Call]]] = {}
-        self.passages: dict[HeadSite, _Passage] = {}
+        self._casts: dict[HeadSite, dict[nn.Module, list[Call]]] = {}
+        self.passages: dict[HeadSite, Passage] = {}
         """The sites as the pass came by them."""
         self.output = self._record()
 
@@ -114,11 +65,11 @@ class Recording:
 
     def _record(self) -> Any:
         names = {site.projection: name for name, site in self.sites.items()}
-        open_calls: list[_Call] = []
+        open_calls: list[Call] = []
         n_over = 0
 
         def before(module: nn.Module, args: Any) -> None:
-            call = _Call(module)
+            call = Call(module)
             for caller in open_calls:
                 caller.inside.append(call)
             open_calls.append(call)
@@ -150,15 +101,15 @@ class Recording:
             )
         return output
 
-    def _pass(self, name: HeadSite, call: _Call, z: Tensor) -> None:
+    def _pass(self, name: HeadSite, call: Call, z: Tensor) -> None:
         if name in self.passages:
             raise InstrumentError(
                 f"the output projection of {name} was called twice in one pass",
                 "a gate could not tell the calls apart",
             )
-        self.passages[name] = _Passage(z, z._version, call, call)
+        self.passages[name] = Passage(z, z._version, call, call)
 
-    def _carry(self, call: _Call) -> None:
+    def _carry(self, call: Call) -> None:
         """Whoever encloses a carrier and returns its very tensor, unchanged, carries it too."""
         for passage in self.passages.values():
             if passage.carrier in call.inside and passage.call.is_intact and contains(call.output, passage.call.output):
@@ -180,7 +131,7 @@ class Recording:
         rows, order = self._rows[len(changes)], list(self.passages)
         later = order[order.index(site) + 1 :]
         gates, stands = self._gates(changes, later), self._stands(changes, later)
-        players = _Players(self.passages[site], self._projected(site, changes, rows), rows)
+        players = Players(self.passages[site], self._projected(site, changes, rows), rows)
         try:
             with players.standing_in(self._cast(site)), Gates(self.sites, gates, stands):
                 return self.model(*(rows.repeat(each) for each in self.inputs))
@@ -241,10 +192,10 @@ class Recording:
             torch.sub(said, F.linear(lost.flatten(start_dim=-2), weight_DHE[:, own].flatten(start_dim=1)), out=part)
         return changed.flatten(end_dim=1)
 
-    def _cast(self, site: HeadSite) -> dict[nn.Module, list[_Call]]:
+    def _cast(self, site: HeadSite) -> dict[nn.Module, list[Call]]:
         """The modules that may have someone stand in for them when a pass begins at this site."""
         if site not in self._casts:
-            passage, cast = self.passages[site], dict[nn.Module, list[_Call]]()
+            passage, cast = self.passages[site], dict[nn.Module, list[Call]]()
             over = [call for calls in self._calls.values() for call in calls if call.order < passage.call.order]
             unheard = {id(inner) for call in over if call.is_intact for inner in call.inside}
             for module, calls in self._calls.items():
@@ -252,63 +203,3 @@ class Recording:
                     cast[module] = calls
             self._casts[site] = cast
         return self._casts[site]
-
-
-class _Players:
-    """Whoever stands in for modules while a pass is run again."""
-
-    def __init__(self, passage: _Passage, projected: Tensor, rows: Rows) -> None:
-        self.passage, self.projected, self.rows = passage, projected, rows
-        self.n_called: Counter[nn.Module] = Counter()
-
-    @contextmanager
-    def standing_in(self, cast: Mapping[nn.Module, Sequence[_Call]]) -> Iterator[None]:
-        """Inside, modules hand back what was recorded, wherever that is what they would compute."""
-        before = {module: module.__dict__.get("forward") for module in cast}
-        try:
-            for module, calls in cast.items():
-                module.__dict__["forward"] = self._forward(module, calls, module.forward)
-            yield
-        finally:
-            for module, own in before.items():
-                if own is None:
-                    module.__dict__.pop("forward", None)
-                else:
-                    module.__dict__["forward"] = own
-
-    def _forward(self, module: nn.Module, calls: Sequence[_Call], forward: Forward) -> Forward:
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
-            n = self.n_called[module]
-            self.n_called[module] += 1
-            call = calls[n] if n < len(calls) else None
-            if call is self.passage.carrier:
-                self._skip(self.passage.carrier)
-                was = self.passage.call.output
-                return replace_tensor(self.passage.carrier.output, was, self.projected, self.rows.repeat)
-            if call is None or not call.is_intact:
-                return forward(*args, **kwargs)
-            if call.order < self.passage.call.order or self._unchanged(call, args, kwargs):
-                self._skip(call)
-                return self.rows.repeat_tree(call.output)
-            return forward(*args, **kwargs)
-
-        return stand_in
-
-    def _skip(self, call: _Call) -> None:
-        """What this call would have called is not called now."""
-        self.n_called.update(inner.module for inner in call.inside)
-
-    def _unchanged(self, call: _Call, args: Any, kwargs: Any) -> bool:
-        """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""
-        found = tensors_in((args, kwargs))
-        if not found or len(found) != len(call.inputs):
-            return False
-        return all(
-            self.rows.repeats_very(tensor, recorded) or self.rows.repeats(tensor, recorded)
-            for tensor, recorded in zip(found, call.inputs, strict=True)
-        )
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """PyTorch's own layers, which have no others inside."""
-    return type(module).__module__.startswith("torch.nn.modules") and not any(module.children())
