@@ -110,14 +110,19 @@ def draw_lengths(result: Ablation) -> Figure:
     """The drop of every head against the length, one panel per kind."""
     lengths = [condition.length for condition in result.conditions if condition.length is not None]
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
+    banded = {effect.length for effect in result.heads if effect.band}
+    void = set(lengths) - banded if result.is_share else set()  # there a drop of 0 would look harmless
     figure = Figure(figsize=(4.4 * len(result.kinds) + 0.6, 4.9), layout="constrained")
     panels = figure.subplots(1, len(result.kinds), sharey=True, squeeze=False)[0]
     for axes, kind in zip(panels, result.kinds, strict=True):
         for i, head in enumerate(heads):
             mine = [effect for effect in result.heads if (effect.head, effect.kind) == (head, kind)]
-            _draw_length(axes, mine, scale(result), i, len(heads))
+            shown = [effect for effect in mine if effect.length not in void]
+            if shown:
+                _draw_length(axes, shown, scale(result), i, len(heads))
         axes.set_xscale("log", base=2)
-        axes.set_xticks(lengths, list(map(str, lengths)))
+        axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
+        axes.set_xticks(lengths, [f"{n}\n(nothing to lose)" if n in void else str(n) for n in lengths])
         axes.set(title=f"silenced by {kind}", xlabel="length (numbers)")
         axes.grid(alpha=0.25)
     panels[0].set_ylabel(f"{_what(result)}, with 95 % interval")
