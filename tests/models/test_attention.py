@@ -78,7 +78,11 @@ def test_the_textbook_is_the_formula(asked: dict[str, Any]) -> None:
 @unhurried
 @given(questions())
 def test_textbook_and_fused_kernel_agree(asked: dict[str, Any]) -> None:
-    torch.testing.assert_close(attend_fused(**asked), attend(**asked)[0], **close)
+    # In double precision: with large scores, rounding alone reaches 2e-5 in single.
+    exact = {
+        name: each.double() if each is not None and each.is_floating_point() else each for name, each in asked.items()
+    }
+    torch.testing.assert_close(attend_fused(**exact), attend(**exact)[0], **close)
 
 
 @unhurried
