@@ -65,7 +65,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev,tensorboard]"
 	touch $@
 
-# TransformerLens, which only the benchmark of sweeps needs, apart from our own environment.
+# TransformerLens and nnsight, which only the benchmarks of sweeps need, apart from our own environment.
 $(LENS)/.ready: constraints.txt benchmarks/lens.txt
 	$(PYTHON) -m venv $(LENS)
 	$(LENS)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"

@@ -24,7 +24,7 @@ class Ratio:
     kept: bool
 
 
-NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness", "ablation")
+NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness", "ablation", "hugging_face")
 
 
 def main(names: list[str]) -> int:

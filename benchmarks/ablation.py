@@ -6,20 +6,16 @@ loop over heads, greedy decoding in batches of 64 without a cache. The others ar
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.sweeps import compare, run_race
 from benchmarks.textbook import Silent, generate
 from headcount.analysis.redecoding import Redecoder
 from headcount.analysis.subjects import held_out, subject_of
@@ -28,7 +24,6 @@ from headcount.runs.run import Run, load
 from headcount.training.device import n_threads
 
 ROUNDS, AT_ONCE = 3, 64
-LENS = Path(".venv-lens/bin/python")
 
 
 def measure() -> Iterator[dict[str, Any]]:
@@ -92,23 +87,7 @@ def _loop(run: Run) -> NDArray[np.bool_]:
 
 
 def _against_lens() -> Iterator[dict[str, Any]]:
-    if not LENS.exists():
-        print(f"  {LENS} is missing: make bench makes it", file=sys.stderr)
-    environment = {**os.environ, "PYTHONPATH": "src:.", "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [LENS, "-m", "benchmarks.lens"], stdout=subprocess.PIPE, check=True, text=True, env=environment
-    )
-    said = json.loads(ran.stdout.splitlines()[-1])
+    said = run_race("benchmarks.lens")
     for name, who, least in (("lens", "TransformerLens", 3.0), ("hooks", "a loop of plain PyTorch hooks", 1.5)):
-        ours, theirs = said["times"]["ours"], said["times"][name]
-        ratio = statistics.median(other / mine for mine, other in zip(ours, theirs, strict=True))
-        apart = said["difference"][name]
-        yield {
-            "question": f"teacher-forced sweep over 32 heads (4x8, d_model {said['d_model']}, 256 rows of 20 tokens), "
-            f"against {who} (1 thread; effects apart by {apart:.0e})",
-            "ours": f"{statistics.median(ours):.2f} s",
-            "other": f"{statistics.median(theirs):.2f} s",
-            "ratio": ratio,
-            "promise": f"at least {least:g}",
-            "kept": ratio >= least and apart <= 1e-5,
-        }
+        question = f"teacher-forced sweep over 32 heads (4x8, d_model {said['d_model']}, 256 rows of 20 tokens)"
+        yield compare(said, name, f"{question}, against {who}", least)

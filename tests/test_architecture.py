@@ -26,6 +26,7 @@ FLOORS = (
     ("runs",),
     ("instruments",),
     ("analysis",),
+    ("guests",),
     ("audit", "studies"),
     ("views",),
     ("api",),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
+from torch import nn
 from torch.nn import functional as F
 
 from headcount.analysis.ablation import Ablated, Ablation, ablate, compare, proof_of
@@ -126,10 +127,11 @@ def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
 
 def test_scores_are_compared_as_what_they_are() -> None:
     clean, after = np.array([1.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
-    as_hits, as_numbers = compare(ACCURACY, clean, after, "x"), compare(LOSS, clean, after, "x")
+    hits, numbers = (Subject(nn.Identity(), cast(Any, None), (), metric, "") for metric in (ACCURACY, LOSS))
+    as_hits, as_numbers = compare(hits, clean, after, "x"), compare(numbers, clean, after, "x")
     assert as_hits.mean == as_numbers.mean == 0.5
     assert as_hits.p == 0.5
-    assert as_hits == compare(ACCURACY, clean, after, "x"), "the same every time"
+    assert as_hits == compare(hits, clean, after, "x"), "the same every time"
 
 
 def test_a_result_can_be_read_back(subject: Subject, found: Ablated) -> None:

@@ -12,7 +12,7 @@ from headcount.analysis.bands import CRITICAL, band_of, needed
 from headcount.analysis.breakage import Breakage
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.analysis.redecoding import Redecoder
-from headcount.analysis.subjects import Metric, Subject
+from headcount.analysis.subjects import Subject, mean_total
 from headcount.analysis.trials import Outcome, Progress, Trial, run_trials
 from headcount.errors import InputError
 from headcount.instruments.kinds import all_kinds
@@ -20,7 +20,7 @@ from headcount.instruments.proof import SiteProof, prove
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
-from headcount.statistics import Paired, holm, paired_differences, paired_hits
+from headcount.statistics import Paired, holm, paired_differences, paired_figures, paired_hits
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def ablate(
             length=length,
             data=subject.data,
             n=subject.n,
-            clean=float(found.clean.mean()),
+            clean=float(subject.figure(found.clean)),
             floor=subject.floor,
             decoded=redecoder.decoded,
             importances=gradients,
@@ -133,10 +133,12 @@ def proof_of(subject: Subject) -> tuple[SiteProof, ...]:
     return prove(subject.model, subject.sites, subject.blocks[0].inputs)
 
 
-def compare(metric: Metric, clean: NDArray[np.float64], silenced: NDArray[np.float64], name: str) -> Paired:
+def compare(subject: Subject, clean: NDArray[np.float64], silenced: NDArray[np.float64], name: str) -> Paired:
     """What was lost, example by example; `name` is that of the random stream."""
     rng = stream(0, f"compare {name}")
-    if metric.is_share:
+    if subject.total is not mean_total:
+        return paired_figures(clean, silenced, subject.total, rng)
+    if subject.metric.is_share:
         return paired_hits(clean > 0.5, silenced > 0.5, rng)
     return paired_differences(clean - silenced, rng)
 
@@ -144,9 +146,10 @@ def compare(metric: Metric, clean: NDArray[np.float64], silenced: NDArray[np.flo
 def _effects(subject: Subject, trials: Sequence[Trial], kind: str, found: Outcome, length: int | None) -> list[Effect]:
     """One kind: a family of tests."""
     metric, clean = subject.metric, found.clean
-    can_lose = metric.is_share and float(clean.mean()) - subject.floor >= CRITICAL
+    whole = float(subject.figure(clean))
+    can_lose = metric.in_points and whole - subject.floor >= CRITICAL
     mine = [(trial.heads[0], scores) for trial, scores in zip(trials, found.scores, strict=True) if trial.kind == kind]
-    drops = [compare(metric, clean, scores, f"{kind} {head}") for head, scores in mine]
+    drops = [compare(subject, clean, scores, f"{kind} {head}") for head, scores in mine]
     effects = []
     for (head, scores), drop, p in zip(mine, drops, holm([drop.p for drop in drops]), strict=True):
         band = band_of(drop) if can_lose else None
@@ -156,8 +159,8 @@ def _effects(subject: Subject, trials: Sequence[Trial], kind: str, found: Outcom
                 short=head.short,
                 kind=kind,
                 metric=metric.name,
-                clean=float(clean.mean()),
-                silenced=float(scores.mean()),
+                clean=whole,
+                silenced=float(subject.figure(scores)),
                 drop=drop.mean,
                 low=drop.low,
                 high=drop.high,

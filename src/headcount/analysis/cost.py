@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headcount.analysis.subjects import Block, held_out, subject_of
+from headcount.analysis.ablation import compare
+from headcount.analysis.subjects import Block, Subject, held_out, subject_of
+from headcount.heads import HeadId
 from headcount.instruments.running import at_rest
 from headcount.results import Result
-from headcount.runs.prune import Cut
+from headcount.runs.prune import Cut, Size
 from headcount.runs.run import Run
-from headcount.seeds import stream
-from headcount.statistics import Paired, paired_hits
+from headcount.statistics import Paired
 from headcount.training.device import n_threads
 
 ROUNDS = 9
@@ -49,36 +50,60 @@ class Cost(Result):
     drop: Paired
     data: str
     fine_tuned: int
+    metric: str = ""
+    unit: str = "points"
+    is_share: bool = True
 
 
 def compare_cost(parent: Run, cut: Cut) -> Cost:
     """Side by side on the test set."""
-    rows, what = held_out(parent.task, "test", None)
-    blocks = subject_of(parent, rows, what).blocks
-    scores = [_scores(run.model, blocks) for run in (parent, cut.run)]
-    times = _times(parent.model, cut.run.model, blocks[:TIMED])
-    gone = [site for site in parent.model.sites if site not in cut.run.model.sites]
+    subject = subject_of(parent, *held_out(parent.task, "test", None))
+    tuned = int(cut.run.folder.read_manifest().get("fine_tuned", 0))
+    sizes = cut.before, cut.after
+    return cost_between((parent.name, cut.run.name), subject, cut.run.model, cut.heads, sizes, cut.difference, tuned)
+
+
+def cost_between(
+    names: tuple[str, str],
+    subject: Subject,
+    after: nn.Module,
+    heads: Sequence[HeadId],
+    sizes: tuple[Size, Size],
+    difference: float,
+    fine_tuned: int = 0,
+) -> Cost:
+    """A subject's model beside what is left of it."""
+    scores = [_scores(model, subject) for model in (subject.model, after)]
+    times = _times(subject.model, after, subject.blocks[:TIMED])
+    left = set(subject.sites.heads) - set(heads)
+    gone = [site for site in subject.sites if not left & set(subject.sites[site].heads)]
     return Cost(
-        parent=parent.name,
-        run=cut.run.name,
-        heads=tuple(map(str, cut.heads)),
-        n_heads=(len(parent.model.heads), len(cut.run.model.heads)),
+        parent=names[0],
+        run=names[1],
+        heads=tuple(map(str, heads)),
+        n_heads=(len(subject.sites.heads), len(left)),
         lost_blocks=tuple(map(str, gone)),
-        parameters=(cut.before.parameters, cut.after.parameters),
-        n_bytes=(cut.before.n_bytes, cut.after.n_bytes),
+        parameters=(sizes[0].parameters, sizes[1].parameters),
+        n_bytes=(sizes[0].n_bytes, sizes[1].n_bytes),
         microseconds=(statistics.median(times[0]), statistics.median(times[1])),
         faster=statistics.median(before / after for before, after in zip(*times, strict=True)),
-        difference=cut.difference,
-        score=(float(scores[0].mean()), float(scores[1].mean())),
-        drop=paired_hits(scores[0], scores[1], stream(0, "cost")),
-        data=what,
-        fine_tuned=int(cut.run.folder.read_manifest().get("fine_tuned", 0)),
+        difference=difference,
+        score=(float(subject.figure(scores[0])), float(subject.figure(scores[1]))),
+        drop=compare(subject, scores[0], scores[1], "cost"),
+        data=subject.data,
+        fine_tuned=fine_tuned,
+        metric=subject.metric.name,
+        unit=subject.metric.unit,
+        is_share=subject.metric.is_share,
     )
 
 
-def _scores(model: nn.Module, blocks: Sequence[Block]) -> NDArray[np.bool_]:
+def _scores(model: nn.Module, subject: Subject) -> NDArray[np.float64]:
+    found = np.empty(subject.n)
     with at_rest(model), torch.no_grad():
-        return np.concatenate([block.score(model(*block.inputs)).cpu().numpy() for block in blocks]) > 0.5
+        for block in subject.blocks:
+            found[block.rows] = block.score(model(*block.inputs)).double().cpu().numpy()
+    return found
 
 
 def _times(before: nn.Module, after: nn.Module, blocks: Sequence[Block]) -> tuple[list[float], list[float]]:

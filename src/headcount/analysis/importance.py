@@ -69,14 +69,16 @@ def _gradients(subject: Subject, block: Block) -> dict[HeadSite, Any] | None:
     """dL/dg of every row and head, [row, head] by site."""
     if block.loss is None:
         return None
-    n = len(block.rows)
+    n = block.n_inputs
     gates = {site: torch.ones(n, len(subject.sites[site].heads), requires_grad=True) for site in subject.sites}
     with Gates(subject.sites, gates):
         loss = block.loss(first_tensor(subject.model(*block.inputs)))
     if not loss.requires_grad:
         return None
     found = torch.autograd.grad(loss.sum(), list(gates.values()))
-    return {site: gradient.cpu().double().numpy() for site, gradient in zip(gates, found, strict=True)}
+    # The rows of one example close together.
+    each = [gradient.unflatten(0, (len(block.rows), -1)).sum(dim=1).cpu().double().numpy() for gradient in found]
+    return dict(zip(gates, each, strict=True))
 
 
 def agreements(

@@ -11,6 +11,7 @@ Five answers to that, drawn as one figure. Orders are chosen on one set of examp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,8 @@ from headcount.seeds import stream
 
 ORDERS = 20
 """Random orders."""
+MOST_SIZES = 32
+"""Numbers of removed heads at which random orders are measured."""
 TIE = 1e-4
 """How much the loss counts where hits are equal: less than one hit in ten thousand."""
 
@@ -99,6 +102,8 @@ class Pruning(Result):
     n_orders: int
     n_chance: int
     """Examples per random order."""
+    is_share: bool = True
+    """Whether each example is right or wrong; else scores are in the metric's own unit, larger being better."""
 
 
 def prune_curves(
@@ -124,16 +129,16 @@ def prune_curves(
     sets += [(head,) for head in alone] + [harmless or (alone[0],), chosen or (alone[0],)]
     trials = [Trial(each) for each in sets]
     found = run_trials(measuring, trials, batch_size=batch_size, proven=True, progress=steps.part(0.1))
-    drops = [compare(measuring.metric, found.clean, scores, f"set {i}") for i, scores in enumerate(found.scores)]
-    clean = float(found.clean.mean())
+    drops = [compare(measuring, found.clean, scores, f"set {i}") for i, scores in enumerate(found.scores)]
+    clean, least, most = float(measuring.figure(found.clean)), *_range(measuring)
     points = [
-        Point(len(heads), str(heads[-1]), clean - drop.mean, max(0.0, clean - drop.high), min(1.0, clean - drop.low))
+        Point(len(heads), str(heads[-1]), clean - drop.mean, max(least, clean - drop.high), min(most, clean - drop.low))
         for heads, drop in zip(sets, drops, strict=True)
     ]
     whole = Point(0, None, clean, clean, clean)
     n = len(heads)
     curves = [Curve(name, (whole, *points[i * n : (i + 1) * n])) for i, name in enumerate(orders) if orders[name]]
-    promise = _promise(whole, points[3 * n : 4 * n])
+    promise = _promise(whole, points[3 * n : 4 * n], least, most)
     return Pruning(
         run=run,
         model=digest,
@@ -154,7 +159,13 @@ def prune_curves(
         chance=_chance(chancing, n_orders, batch_size, steps),
         n_orders=n_orders,
         n_chance=chancing.n,
+        is_share=measuring.metric.is_share,
     )
+
+
+def _range(subject: Subject) -> tuple[float, float]:
+    """What a score can be."""
+    return (0.0, 1.0) if subject.metric.is_share else (-math.inf, math.inf)
 
 
 def _alone(subject: Subject, batch_size: int, steps: _Steps) -> tuple[list[HeadId], tuple[HeadId, ...], int]:
@@ -162,9 +173,9 @@ def _alone(subject: Subject, batch_size: int, steps: _Steps) -> tuple[list[HeadI
     heads = subject.sites.heads
     found = run_trials(_with_ties_broken(subject), [Trial((head,)) for head in heads], batch_size=batch_size)
     steps.part(0.05)(1, 1)
-    order = [heads[i] for i in np.argsort(-found.scores.mean(axis=1), kind="stable")]
-    hits = _hits(found.clean), [_hits(scores) for scores in found.scores]
-    drops = [compare(subject.metric, hits[0], scores, f"alone {i}") for i, scores in enumerate(hits[1])]
+    order = [heads[i] for i in np.argsort(-subject.figure(found.scores), kind="stable")]
+    clean, *silenced = (_hits(subject, scores) for scores in (found.clean, *found.scores))
+    drops = [compare(subject, clean, scores, f"alone {i}") for i, scores in enumerate(silenced)]
     harmless = tuple(head for head, drop in zip(heads, drops, strict=True) if band_of(drop) == "redundant")
     return order, harmless, sum(drop.mean < IMPORTANT for drop in drops)
 
@@ -177,11 +188,12 @@ def _greedy(subject: Subject, loss: float, batch_size: int, steps: _Steps) -> tu
     report, done, within = steps.part(0.6), 0, True
     while left:
         found = run_trials(subject, [Trial((head,)) for head in left], base=removed, batch_size=batch_size, proven=True)
-        clean = found.clean.mean() if clean is None else clean
-        best = int(found.scores.mean(axis=1).argmax())
+        clean = float(subject.figure(found.clean)) if clean is None else clean
+        left_over = subject.figure(found.scores)
+        best = int(left_over.argmax())
         done += len(left)
         removed.append(left.pop(best))
-        within = within and bool(clean - found.scores[best].mean() <= loss + TIE)
+        within = within and bool(clean - left_over[best] <= loss + TIE)
         n_within += within
         report(done, total)
     return removed, tuple(removed[:n_within])
@@ -191,20 +203,21 @@ def _chance(subject: Subject, n_orders: int, batch_size: int, steps: _Steps) -> 
     heads = subject.sites.heads
     rng = stream(0, "random orders")
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(n_orders)]
-    sizes = range(1, len(heads))  # all of them is all of them, in any order
+    # All of them is all of them, in any order; and a band needs no more than so many points.
+    sizes = sorted({round(k) for k in np.linspace(1, len(heads) - 1, min(len(heads) - 1, MOST_SIZES))})
     trials = [Trial(tuple(order[:k])) for k in sizes for order in orders]
     found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=steps.part(0.25))
-    by_size = found.scores.mean(axis=1).reshape(len(sizes), n_orders)
+    by_size = subject.figure(found.scores).reshape(len(sizes), n_orders)
     quantiles = np.quantile(by_size, [0.1, 0.5, 0.9], axis=1).T
     return tuple(Chance(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True))
 
 
-def _promise(whole: Point, alone: Sequence[Point]) -> tuple[Point, ...]:
+def _promise(whole: Point, alone: Sequence[Point], least: float, most: float) -> tuple[Point, ...]:
     """What is left if drops simply added up."""
     points, lost = [whole], 0.0
     for k, point in enumerate(alone, start=1):
         lost += whole.score - point.score
-        left = min(1.0, max(0.0, whole.score - lost))
+        left = min(most, max(least, whole.score - lost))
         points.append(Point(k, point.head, left, left, left))
     return tuple(points)
 
@@ -227,9 +240,9 @@ def _finer(block: Block) -> Score:
     return score
 
 
-def _hits(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _hits(subject: Subject, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Hits again, from scores whose ties were broken."""
-    return np.abs(scores.round())
+    return np.abs(scores.round()) if subject.metric.is_share else scores
 
 
 class _Steps:

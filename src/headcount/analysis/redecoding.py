@@ -38,6 +38,7 @@ class Redecoder:
     def __init__(self, subject: Subject, trials: Sequence[Trial], *, explain: bool) -> None:
         self.subject, self.trials, self.explain = subject, trials, explain
         self.decodes = subject.metric is FREE and isinstance(subject.model, EncoderDecoder)
+        self.generates = subject.metric is FREE and subject.decode is not None
         self.decoded = 0
         self._n_broken = np.zeros(len(trials), dtype=int)
         self._broken: list[list[Broken]] = [[] for _ in trials]
@@ -47,6 +48,8 @@ class Redecoder:
         """Check the first block; look for what broke in every one."""
         if self.decodes and not self.decoded:
             self._check(tried)
+        if self.generates and not self.decoded:
+            self._check_generated(tried)
         if self.explain and self.subject.metric.is_share and self.subject.task is not None:
             self._collect(tried)
 
@@ -73,6 +76,25 @@ class Redecoder:
                 "this is a fault in the pipeline, not in the model: please report it",
             )
         self.decoded = len(picks)
+
+    def _check_generated(self, tried: Tried) -> None:
+        """By the model's own code, trial by trial; only where nothing stands in, for it may see one token at a time."""
+        assert self.subject.decode is not None, "asked for by generates"
+        rows = np.unique(np.linspace(0, len(tried.block.rows) - 1, CHECKED).astype(int))
+        sites = self.subject.sites
+        for trial, change, scores in zip(self.trials, tried.changes, tried.scores, strict=True):
+            if change.stands:
+                continue
+            with Gates(sites, silenced(sites, (*tried.recording.base, *change.heads))):
+                right = self.subject.decode(tried.block.rows[rows])
+            if (apart := right != (scores[rows] > 0.5)).any():
+                raise CheckFailed(
+                    f"without {trial.heads[0]}, one forward pass and real decoding disagree on example "
+                    f"{int(tried.block.rows[rows][apart.argmax()])}",
+                    "fed the right answer, the first wrong token is the one that it says running freely: is the model "
+                    "fed as it was trained, start token included, and does `generate` stop where the labels do?",
+                )
+            self.decoded += len(rows)
 
     def _collect(self, tried: Tried) -> None:
         picks: Picks = []

@@ -76,13 +76,14 @@ def run_trials(
         raise InputError("a trial without heads", "name at least one head to silence")
     kinds = {trial.kind: KINDS.get(trial.kind) for trial in trials}
     clean, scores = np.empty(subject.n), np.empty((len(trials), subject.n))
+    batch_size = min(batch_size, subject.most_rows or batch_size)
     if not proven:
         prove(subject.model, subject.sites, subject.blocks[0].inputs)
     with at_rest(subject.model), torch.no_grad():
         means = _means(subject, base) if any(kind.needs_mean for kind in kinds.values()) else {}
         for i, block in enumerate(subject.blocks):
             recording = Recording(subject.model, subject.sites, block.inputs, base)
-            changes = _changes(recording, trials, kinds, means, i)
+            changes = _changes(recording, trials, kinds, means, i, block.real)
             clean[block.rows] = _numbers(block, first_tensor(recording.output))
             for j, output in sweep(recording, changes, batch_size=batch_size, checked=i == 0):
                 scores[j, block.rows] = _numbers(block, output)
@@ -106,25 +107,38 @@ def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:
 
 def _means(subject: Subject, base: Sequence[HeadId]) -> Means:
     """What heads find on average, position by position; each position over the examples that have it."""
-    sums: dict[HeadSite, list[tuple[Tensor, int]]] = {}
+    sums: dict[HeadSite, list[tuple[Tensor, Tensor]]] = {}
     for block in subject.blocks:
         recording = Recording(subject.model, subject.sites, block.inputs, base)
         for site in subject.sites:
-            sums.setdefault(site, []).append((recording.z(site).double().sum(dim=0), len(block.rows)))
+            sums.setdefault(site, []).append(_summed(recording.z(site).double(), block.real.get(site.stack)))
     return {site: _weighted(parts) for site, parts in sums.items()}
 
 
-def _weighted(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
+def _summed(z: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sum over rows at each position, and of how many: padding says nothing."""
+    if real is None or real.shape != z.shape[:2]:
+        return z.sum(dim=0), z.new_full((z.shape[1], 1, 1), len(z))
+    counted = real.to(z)[..., None, None]
+    return (z * counted).sum(dim=0), counted.sum(dim=0)
+
+
+def _weighted(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     longest = max((total for total, _ in parts), key=len)
     sums, counts = torch.zeros_like(longest), longest.new_zeros(len(longest), 1, 1)
     for total, n in parts:
         sums[: len(total)] += total
         counts[: len(total)] += n
-    return sums / counts
+    return sums / counts.clamp(min=1)  # a position that is all padding is asked about by nobody
 
 
 def _changes(
-    recording: Recording, trials: Sequence[Trial], kinds: Mapping[str, Kind], means: Means, block: int
+    recording: Recording,
+    trials: Sequence[Trial],
+    kinds: Mapping[str, Kind],
+    means: Means,
+    block: int,
+    real: Mapping[str, Tensor],
 ) -> list[Change]:
     n = recording.n_rows
     if n < 2 and any(kind.needs_others for kind in kinds.values()):
@@ -137,7 +151,8 @@ def _changes(
     for trial in trials:
         for site in recording.sites.by_site(trial.heads):
             if (trial.kind, site) not in stands:
-                material = Material(recording.z(site), means.get(site), torch.from_numpy(others))
+                z = recording.z(site)
+                material = Material(z, means.get(site), torch.from_numpy(others).to(z.device), real.get(site.stack))
                 stands[trial.kind, site] = kinds[trial.kind].stand_in(material)
         found = {site: stands[trial.kind, site] for site in recording.sites.by_site(trial.heads)}
         changes.append(Change(trial.heads, {site: stand for site, stand in found.items() if stand is not None}))

@@ -5,8 +5,9 @@ Each returns a typed result and leaves it, with its pictures, in the run folder.
 
 from __future__ import annotations
 
-from headcount.api.heads import HeadsAblated, HeadsPruned, ablate_heads, prune_heads
+from headcount.api.ablating import HeadsAblated, ablate_heads
 from headcount.api.looking import HeadsShown, PositionsDrawn, Stretched, show_heads, show_positions, stretch
+from headcount.api.pruning import HeadsPruned, prune_heads
 from headcount.api.specialisation import HeadsMatched, HeadsMeasured, head_stats, match_heads
 from headcount.api.training import evaluate, read_evaluation, train, verify
 

@@ -1,14 +1,29 @@
-"""What every function here begins with: a run, by name or ready."""
+"""What every function here begins with: a run or a model of others, by name or ready."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from headcount.errors import InputError
+from headcount.guests.guest import Guest, load_guest, looks_like_guest
 from headcount.runs.run import Run, load
 
 AnyRun = str | Path | Run
+AnyModel = AnyRun | Guest
 
 
-def loaded(run: AnyRun) -> Run:
+def loaded(run: AnyModel) -> Run:
     """The run itself, whatever was given."""
-    return run if isinstance(run, Run) else load(run)
+    found = ready(run)
+    if isinstance(found, Guest):
+        raise InputError(
+            f"{found.name} is a model that others wrote", "this works on headcount's own runs: headcount train addition"
+        )
+    return found
+
+
+def ready(model: AnyModel) -> Run | Guest:
+    """The run, or the model of others."""
+    if isinstance(model, Run | Guest):
+        return model
+    return load_guest(model) if looks_like_guest(model) else load(model)

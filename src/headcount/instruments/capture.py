@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadSite
 from headcount.instruments.gates import split_input
-from headcount.instruments.sites import Site, Sites
+from headcount.instruments.sites import Site, Sites, Turns
 from headcount.models.weights import KeptWeights
 
 
@@ -25,27 +25,25 @@ class Capture:
         self._sites = sites
         self._z: dict[HeadSite, list[Tensor]] = {}
         self._outputs: dict[HeadSite, list[Tensor]] = {}
-        self._handles: list[RemovableHandle] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        for name, site in self._sites.items():
-            self._handles.append(site.projection.register_forward_hook(self._hook(name)))
+        self._turns = Turns(self._sites)
+        self._stack.enter_context(self._sites.opened())
+        for projection in self._sites.projections:
+            self._stack.callback(projection.register_forward_hook(self._keep).remove)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._stack.close()
 
-    def _hook(self, name: HeadSite) -> Any:
-        def keep(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            # Copies, for the model may go on to add to its tensors in place.
-            self._z.setdefault(name, []).append(split_input(name, args)[0].clone())
-            self._outputs.setdefault(name, []).append(output.clone())
-
-        return keep
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        name = self._turns.next(module)
+        # Copies, for the model may go on to add to its tensors in place.
+        self._z.setdefault(name, []).append(split_input(name, args)[0].clone())
+        self._outputs.setdefault(name, []).append(output.clone())
 
     def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
         """What each head found."""

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId, HeadSite
-from headcount.instruments.sites import Site, Sites
+from headcount.instruments.sites import Sites, Turns
 
 Gate = Float[Tensor, "#row head"]
 Stand = Float[Tensor, "#row #query head d_head"]
@@ -50,16 +50,18 @@ class Gates:
         replacements: Mapping[HeadSite, Stand] | None = None,
         *,
         growing: bool = False,
+        skipped: Mapping[torch.nn.Module, int] | None = None,
     ) -> None:
         """With `growing`, passes may see only the first positions of a replacement, as decoding without a cache does.
 
         (A decoder with a cache sees one position at a time and would get the first one's replacement at each.)
+        `skipped` counts calls of projections that do not happen because others make up for them.
         """
         self._sites, self._gates, self._replacements = sites, dict(gates), dict(replacements or {})
-        self._growing = growing
+        self._growing, self._skipped = growing, skipped
         self.calls: Counter[HeadSite] = Counter()
         """How often each gated site was passed."""
-        self._handles: list[RemovableHandle] = []
+        self._stack = ExitStack()
         for name, gate in self._gates.items():
             _check(name, sites, gate)
         if unknown := set(self._replacements) - set(self._gates):
@@ -67,37 +69,43 @@ class Gates:
 
     def __enter__(self) -> Self:
         self.calls.clear()
-        for name, gate in self._gates.items():
-            if gate.requires_grad or not bool((gate == 1).all()):
-                projection = self._sites[name].projection
-                hook = self._hook(name, self._sites[name], gate)
-                self._handles.append(projection.register_forward_pre_hook(hook, with_kwargs=True))
-            else:
-                self.calls[name] = 0  # open: nothing to do, and nothing to prove
+        self._turns = Turns(self._sites, self._skipped)
+        self._acting = {
+            name: gate for name, gate in self._gates.items() if gate.requires_grad or not bool((gate == 1).all())
+        }
+        for name in self._gates.keys() - self._acting.keys():
+            self.calls[name] = 0  # open: nothing to do, and nothing to prove
+        self._stack.enter_context(self._sites.opened())
+        for projection in dict.fromkeys(self._sites[name].projection for name in self._acting):
+            self._stack.callback(projection.register_forward_pre_hook(self._act, with_kwargs=True).remove)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        acting = len(self._handles)
-        self._handles.clear()
+        self._stack.close()
         missed = [name for name in self._gates if name not in self.calls]
-        if kind is None and acting and missed:
+        if kind is None and self._acting and missed:
             raise InstrumentError(
                 f"the gates at {', '.join(map(str, missed))} were never reached: nothing was silenced there",
                 "the model does not call that output projection (a fused path, or a module that is not in use), or no "
                 "forward pass was made",
             )
+        if kind is None and (odd := self._turns.unfinished()):
+            raise InstrumentError(
+                f"the output projection that {odd[0]} shares was not called once for each of its sites in every pass",
+                "so gates cannot tell whose turn it was",
+            )
 
-    def _hook(self, name: HeadSite, site: Site, gate: Gate) -> Any:
-        def act(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            self.calls[name] += 1
-            z, rest = split_input(name, args)
-            return (gated(name, z, gate, self._replacement(name, z)), *rest), kwargs
-
-        return act
+    def _act(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        name = self._turns.next(module)
+        if name not in self._acting:
+            return None
+        self.calls[name] += 1
+        z, rest = split_input(name, args)
+        return (gated(name, z, self._acting[name], self._replacement(name, z)), *rest), kwargs
 
     def _replacement(self, name: HeadSite, z: Tensor) -> Tensor | None:
         stand = self._replacements.get(name)

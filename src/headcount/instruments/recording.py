@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from headcount.errors import InstrumentError
 from headcount.heads import HeadId, HeadSite
 from headcount.instruments.gates import Gates, Stand, gated, silenced, split_input
-from headcount.instruments.sites import Sites
+from headcount.instruments.sites import Sites, Turns
 from headcount.instruments.stand_ins import Call, Passage, Players
 from headcount.instruments.trees import Rows, contains
 
@@ -64,7 +64,7 @@ class Recording:
     # --- record -------------------------------------------------------------------------------------------------
 
     def _record(self) -> Any:
-        names = {site.projection: name for name, site in self.sites.items()}
+        names, turns = self.sites.projections, Turns(self.sites)
         open_calls: list[Call] = []
         n_over = 0
 
@@ -81,7 +81,8 @@ class Recording:
             call.finish(args, output, n_over)
             n_over += 1
             if module in names:
-                self._pass(names[module], call, split_input(names[module], args)[0])
+                name = turns.next(module)
+                self._pass(name, call, split_input(name, args)[0])
             elif not any(inner.module in names for inner in call.inside):
                 for inner in call.inside:
                     inner.forget()
@@ -89,6 +90,7 @@ class Recording:
                 self._carry(call)
 
         with ExitStack() as hooks:
+            hooks.enter_context(self.sites.opened())
             if self.base:
                 hooks.enter_context(Gates(self.sites, silenced(self.sites, self.base)))
             for module in self.model.modules():
@@ -133,13 +135,20 @@ class Recording:
         gates, stands = self._gates(changes, later), self._stands(changes, later)
         players = Players(self.passages[site], self._projected(site, changes, rows), rows)
         try:
-            with players.standing_in(self._cast(site)), Gates(self.sites, gates, stands):
-                return self.model(*(rows.repeat(each) for each in self.inputs))
+            standing_in = players.standing_in(self._cast(site))
+            with self.sites.opened(), standing_in, Gates(self.sites, gates, stands, skipped=players.n_skipped):
+                output = self.model(*(rows.repeat(each) for each in self.inputs))
         except RuntimeError as error:
             raise InstrumentError(
                 f"a pass begun at {site}, with {rows.times} times {rows.n} rows, failed: {error}",
                 "rows should come first in everything that the model's modules hand to each other",
             ) from error
+        if not players.has_acted:
+            raise InstrumentError(
+                f"the output projection of {site} was called when the pass was recorded, and now it was not",
+                "its heads were not silenced: the model does not do the same in every pass",
+            )
+        return output
 
     def _gates(self, changes: Sequence[Change], sites: Sequence[HeadSite]) -> dict[HeadSite, Tensor]:
         """Gates for all rows of all changes; what the base silences stays silent."""

@@ -6,7 +6,9 @@ the one place where a head can be silenced, scaled, replaced and measured, in ev
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +16,8 @@ from torch import nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
+from headcount.instruments.finding import Found, NamedPatterns, bare, find_sites, require_whole
+from headcount.instruments.opening import opened
 
 
 @runtime_checkable
@@ -28,12 +32,25 @@ class KnowsItsHeads(Protocol):
         """The heads of a site, in the order in which they stand in z."""
 
 
+@runtime_checkable
+class HasSites(Protocol):
+    """A model that was given its sites."""
+
+    @property
+    def head_sites(self) -> Sites:
+        """They."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One output projection, and the heads side by side in its input."""
 
     projection: nn.Module
     heads: tuple[HeadId, ...]
+    call: int = 0
+    """Which call of the projection in a pass, where several sites share one (ALBERT's layers)."""
+    host: nn.MultiheadAttention | None = None
+    """PyTorch's own attention, if that is whose projection it is: it must be opened to call it."""
 
 
 class Sites(Mapping[HeadSite, Site]):
@@ -44,23 +61,45 @@ class Sites(Mapping[HeadSite, Site]):
         self._places: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # asked for again and again
         if not self._sites:
             raise InputError("this model has no heads", "there is nothing to silence, read or cut")
-        owners: dict[int, HeadSite] = {}
-        for name, site in self._sites.items():
-            first = owners.setdefault(id(site.projection), name)
-            if first != name:
+        self._turns: dict[nn.Module, tuple[HeadSite, ...]] = {}
+        for name, site in sorted(self._sites.items(), key=lambda each: each[1].call):
+            require_whole(str(name), site.projection)
+            sharing = self._turns[site.projection] = (*self._turns.get(site.projection, ()), name)
+            if site.call != len(sharing) - 1:
+                share = f"{sharing[0]} and {name} share" if len(sharing) > 1 else f"{name} is call {site.call} of"
                 raise InputError(
-                    f"{first} and {name} share one output projection", "a gate could not tell their heads apart"
+                    f"{share} one output projection",
+                    "a gate could not tell their heads apart; if they take turns in every pass, say which call is "
+                    "whose: Site(projection, heads, call=1)",
                 )
 
     @classmethod
-    def of(cls, model: nn.Module) -> Sites:
-        """The sites that a model names itself."""
+    def of(
+        cls, model: nn.Module, *patterns: str, n_heads: int | Mapping[str, int] | None = None, **named: NamedPatterns
+    ) -> Sites:
+        """The sites that a model names itself, or those whose output projections are at these paths.
+
+        `*` stands for a layer's number: Sites.of(model, "encoder_layers.*.self_attn.W_o", n_heads=4). Which stack and
+        kind is meant is read off the path; say it if that fails: Sites.of(model, cross="dec.*.attn2.o", n_heads=4),
+        with the names `layer` (a single stack), `encoder`, `decoder` and `cross`.
+        """
+        model = bare(model)
+        if patterns or named:
+            return cls.of_found(find_sites(model, patterns, named, n_heads))
+        if isinstance(model, HasSites):
+            return model.head_sites
         if not isinstance(model, KnowsItsHeads):
             raise InputError(
                 f"{type(model).__name__} does not say where its heads are",
-                "give its output projections: Sites({HeadSite('layer', 0): Site(projection, heads), ...})",
+                "try headcount.wrap(model), or give its output projections: "
+                'Sites.of(model, "layers.*.attn.out", n_heads=4)',
             )
         return cls({site: Site(projection, model.heads_at(site)) for site, projection in model.projections.items()})
+
+    @classmethod
+    def of_found(cls, found: Iterable[Found]) -> Sites:
+        """Output projections as they were found."""
+        return cls({each.name: Site(each.projection, each.heads, host=each.host) for each in found})
 
     def __getitem__(self, site: HeadSite) -> Site:
         return self._sites[site]
@@ -76,6 +115,20 @@ class Sites(Mapping[HeadSite, Site]):
         """Every head."""
         return tuple(head for site in self._sites.values() for head in site.heads)
 
+    @property
+    def projections(self) -> Mapping[nn.Module, tuple[HeadSite, ...]]:
+        """Every output projection, and the sites that take turns with it: one, as a rule."""
+        return self._turns
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Inside, PyTorch's own attention modules among the sites call their output projections."""
+        with ExitStack() as stack:
+            hosts = [site.host for site in self._sites.values() if site.host is not None]
+            if hosts:
+                stack.enter_context(opened(hosts))
+            yield
+
     def by_site(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
         """The places in z of these heads, site by site."""
         heads = tuple(heads)
@@ -90,6 +143,30 @@ class Sites(Mapping[HeadSite, Site]):
                 raise InputError(f"no head {str(head)!r} in this model", f"it has: {_listed(self.heads)}")
             places.setdefault(head.site, []).append(self._sites[head.site].heads.index(head))
         return {site: tuple(sorted(set(found))) for site, found in places.items()}
+
+
+class Turns:
+    """Whose turn it is when a projection is called."""
+
+    def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
+        """`skipped`: calls that others make up for, as they go."""
+        self._sites, self._skipped = sites, {} if skipped is None else skipped  # empty as yet, perhaps, and filling
+        self._n: Counter[nn.Module] = Counter()
+
+    def next(self, projection: nn.Module) -> HeadSite:
+        """The site that this call belongs to."""
+        sharing = self._sites.projections[projection]
+        n = self._n[projection] + self._skipped.get(projection, 0)
+        self._n[projection] += 1
+        return sharing[n % len(sharing)]
+
+    def unfinished(self) -> list[str]:
+        """Sites whose projection was called, but not a whole number of rounds."""
+        return [
+            str(self._sites.projections[projection][0])
+            for projection, n in self._n.items()
+            if (n + self._skipped.get(projection, 0)) % len(self._sites.projections[projection])
+        ]
 
 
 def _listed(heads: tuple[HeadId, ...], most: int = 40) -> str:

@@ -71,6 +71,10 @@ class Players:
     def __init__(self, passage: Passage, projected: Tensor, rows: Rows) -> None:
         self.passage, self.projected, self.rows = passage, projected, rows
         self.n_called: Counter[nn.Module] = Counter()
+        self.n_skipped: Counter[nn.Module] = Counter()
+        """Calls that did not happen because whoever would have made them was stood in for."""
+        self.has_acted = False
+        """Whether the change was handed over."""
 
     @contextmanager
     def standing_in(self, cast: Mapping[nn.Module, Sequence[Call]]) -> Iterator[None]:
@@ -93,6 +97,7 @@ class Players:
             self.n_called[module] += 1
             call = calls[n] if n < len(calls) else None
             if call is self.passage.carrier:
+                self.has_acted = True
                 self._skip(self.passage.carrier)
                 was = self.passage.call.output
                 return replace_tensor(self.passage.carrier.output, was, self.projected, self.rows.repeat)
@@ -107,7 +112,9 @@ class Players:
 
     def _skip(self, call: Call) -> None:
         """What this call would have called is not called now."""
-        self.n_called.update(inner.module for inner in call.inside)
+        for inner in call.inside:
+            self.n_called[inner.module] += 1
+            self.n_skipped[inner.module] += 1
 
     def _unchanged(self, call: Call, args: Any, kwargs: Any) -> bool:
         """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same tree with every tensor changed."""
     if isinstance(tree, Tensor):
         return change(tree)
+    if isinstance(tree, dict) and is_dataclass(tree):  # what Hugging Face models return
+        return type(tree)(**{name: map_tensors(part, change) for name, part in tree.items()})
     if isinstance(tree, dict):
         return type(tree)({name: map_tensors(part, change) for name, part in tree.items()})
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):

@@ -243,6 +243,10 @@ class Addition:
         """`374+814`."""
         return f"{example[0]}+{example[1]}"
 
+    def answer(self, example: Examples) -> str:
+        """`1188`."""
+        return str(int(example[0]) + int(example[1]))
+
     def show_tokens(self, tokens: Tokens) -> str:
         """An answer's tokens as people write numbers: most significant digit first, `1188`."""
         text = [self.tokens[token] for token in tokens]

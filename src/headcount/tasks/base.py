@@ -145,6 +145,9 @@ class Task(Protocol):
     def show(self, example: Examples) -> str:
         """The text that names this example."""
 
+    def answer(self, example: Examples) -> str:
+        """The right answer, as people write it."""
+
 
 class SequenceTask(Task, Protocol):
     """A task whose answer is written token by token."""

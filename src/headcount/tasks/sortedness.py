@@ -212,6 +212,10 @@ class Sortedness:
         """`3 5 5 9`."""
         return " ".join(map(str, example[example != EMPTY].tolist()))
 
+    def answer(self, example: Examples) -> str:
+        """`sorted` or `unsorted`."""
+        return self.classes[int(self.encode(example[None]).labels[0])]
+
     def describe(self, example: Examples) -> str:
         """Its first broken pair, counted from 0."""
         place = int(self.first_broken(example[None])[0])

@@ -25,7 +25,7 @@ BANDS = ("critical", "important", "redundant", "undecided")
 
 def scale(result: Ablation) -> float:
     """From a drop to what is printed: points for hits, else the metric's own unit."""
-    return 100.0 if result.is_share else 1.0
+    return 100.0 if result.unit == "points" else 1.0
 
 
 def draw_ranking(result: Ablation, condition: Condition) -> Figure:
@@ -62,7 +62,7 @@ def _draw_kind(
 
 
 def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
-    if not result.is_share:
+    if result.unit != "points":
         return
     axes.set_xscale("symlog", linthresh=1, linscale=0.6)
     axes.set_xticks([0, 1, 2, 5, 10, 20, 50, 100], ["0", "1", "2", "5", "10", "20", "50", "100"])
@@ -177,10 +177,10 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     """What to know about the table: bands, who is undecided, whether gradients agree, and the proof."""
     notes = ["* p < 0.05, exact McNemar, corrected over heads (Holm)" if result.is_share else "* p < 0.05 (Holm)"]
     banded = any(effect.band for effect in result.heads if effect.length == condition.length)
-    if result.is_share and not banded:
+    if result.unit == "points" and not banded:
         notes.append(
-            f"NO BANDS: with all heads {100 * condition.clean:.2f} % are right, and one answer to everything gets "
-            f"{100 * condition.floor:.2f} %. A head that costs nothing here proves nothing."
+            f"NO BANDS: with all heads {_score(result, condition.clean)} is reached, and one answer to everything gets "
+            f"{_score(result, condition.floor)}. A head that costs nothing here proves nothing."
         )
     for kind in result.kinds if banded else ():
         mine = _of(result, condition.length, kind)
@@ -229,8 +229,9 @@ def _drops(result: Ablation, condition: Condition, kind: str) -> dict[str, float
 
 
 def _what(result: Ablation) -> str:
-    name = "rise of the loss" if result.metric == "loss" else "drop"
-    return f"{name} ({result.unit})" if result.unit else name
+    name = "rise of the loss" if result.unit == "nats" else "drop"
+    hundredths = "hundredths of rho" if result.unit == "points" and not result.is_share else result.unit
+    return f"{name} ({hundredths})" if result.unit else name
 
 
 def _about(result: Ablation, condition: Condition) -> str:
@@ -238,4 +239,4 @@ def _about(result: Ablation, condition: Condition) -> str:
 
 
 def _score(result: Ablation, clean: float) -> str:
-    return f"{100 * clean:.2f} %" if result.is_share else f"{-clean if result.metric == 'loss' else clean:.4g}"
+    return f"{100 * clean:.2f} %" if result.is_share else f"{-clean if result.unit == 'nats' else clean:.4g}"

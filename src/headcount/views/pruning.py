@@ -29,30 +29,34 @@ def draw_pruning(result: Pruning) -> Figure:
     axes = figure.subplots()
     sizes = [each.n_removed for each in result.chance]
     label = f"random orders ({result.n_orders}): median, and 10th to 90th percentile (n = {result.n_chance:,} each)"
-    low, median, high = ([100 * getattr(each, end) for each in result.chance] for end in ("low", "median", "high"))
+    low, median, high = (
+        [_shown(result, getattr(each, end)) for each in result.chance] for end in ("low", "median", "high")
+    )
     axes.fill_between(sizes, low, high, color=GREY, alpha=0.2, linewidth=0)
     axes.plot(sizes, median, color=GREY, linestyle=":", label=label)
     for curve in result.curves:
-        _draw_curve(axes, curve)
+        _draw_curve(axes, result, curve)
     _point_out(axes, result)
-    axes.set(xlabel=f"heads removed (of {result.n_heads})", ylabel=f"{result.metric} (%), with 95 % interval")
-    axes.set(xlim=(-0.5, result.n_heads + 0.5), ylim=(-3, 106))
+    axes.set(xlabel=f"heads removed (of {result.n_heads})", ylabel=f"{_named(result)}, with 95 % interval")
+    axes.set(xlim=(-0.5, result.n_heads + 0.5))
+    if result.is_share:
+        axes.set(ylim=(-3, 106))
     axes.grid(alpha=0.25)
     figure.legend(frameon=False, loc="outside lower center", ncols=1, fontsize=9)
-    title = f"{result.run}: {100 * result.clean:.2f} % with all heads"
+    title = f"{result.run}: {_score(result, result.clean, 2)} with all heads"
     figure.suptitle(
         f"{title}\nchosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})", fontsize=10
     )
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Curve) -> None:
+def _draw_curve(axes: Axes, result: Pruning, curve: Curve) -> None:
     label, colour, style, marker = LOOKS[curve.name]
     x = [point.n_removed for point in curve.points]
-    y = [100 * point.score for point in curve.points]
+    y = [_shown(result, point.score) for point in curve.points]
     axes.plot(x, y, linestyle=style, marker=marker, markersize=4, color=colour, label=label, linewidth=1.4)
     if marker:
-        low, high = ([100 * getattr(point, end) for point in curve.points] for end in ("low", "high"))
+        low, high = ([_shown(result, getattr(point, end)) for point in curve.points] for end in ("low", "high"))
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
@@ -60,55 +64,87 @@ def _point_out(axes: Axes, result: Pruning) -> None:
     """The two figures to remember, as upright lines."""
     together, kept = result.together, result.kept
     if result.chosen:
-        label = f"{kept.n_removed}: greedy, for at most {_points(result.loss)} ({100 * kept.score:.1f} % is left)"
+        label = f"{kept.n_removed}: greedy, for at most {_allowed(result)} ({_score(result, kept.score)} is left)"
         axes.axvline(kept.n_removed, color=PALETTE[0], linestyle="-.", linewidth=1, label=label)
     if result.harmless:
-        label = f"{together.n_removed}: all that are harmless alone (together {100 * together.score:.1f} % is left)"
+        label = f"{together.n_removed}: all harmless alone (without them all, {_score(result, together.score)} is left)"
         axes.axvline(together.n_removed, color=PALETTE[1], linestyle="-.", linewidth=1, label=label)
 
 
 def pruning_table(result: Pruning) -> Table:
     """The curves as text."""
     measured = [curve for curve in result.curves if curve.name != "alone"]
-    title = f"{result.run}: {result.metric} (%) as heads go; on {result.measured_on}, n = {result.n:,}"
+    title = f"{result.run}: {_named(result)} as heads go; on {result.measured_on}, n = {result.n:,}"
     names = [name for curve in measured for name in (curve.name, "")]
     table = Table("removed", *names, "random: median [10 %, 90 %]", title=title, title_justify="left")
     chance = {each.n_removed: each for each in result.chance}
     for k in range(result.n_heads + 1):
-        cells = [text for curve in measured for text in _cells(curve.points[k])]
+        cells = [text for curve in measured for text in _cells(result, curve.points[k])]
         luck = chance.get(k)
-        random = f"{100 * luck.median:.1f} [{100 * luck.low:.1f}, {100 * luck.high:.1f}]" if luck else ""
+        random = _interval(result, luck.median, luck.low, luck.high) if luck else ""
         table.add_row(str(k), *cells, random)
     return table
 
 
-def _cells(point: Point) -> tuple[str, str]:
+def _cells(result: Pruning, point: Point) -> tuple[str, str]:
     head = f"-{HeadId.parse(point.head).short}" if point.head else ""
-    return f"{100 * point.score:.1f} [{100 * point.low:.1f}, {100 * point.high:.1f}]", head
+    return _interval(result, point.score, point.low, point.high), head
 
 
 def pruning_notes(result: Pruning) -> list[str]:
     """The five answers in words."""
     together, kept = result.together, result.kept
     lost = result.clean - kept.score
-    left = f"without all of those {_left(together)} is left" if result.harmless else "there are none to remove"
-    beyond = f" ({100 * lost:.2f} points: more than asked for, as other examples tell)" if lost > result.loss else ""
+    left = f"without all of those {_left(result, together)} is left" if result.harmless else "there are none to remove"
+    beyond = f" ({_amount(result, lost)}: more than asked for, as other examples tell)" if lost > result.loss else ""
     return [
-        f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under 1 point by the interval; "
-        f"{result.under} by the point estimate)",
+        f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under {_amount(result, 0.01)} by "
+        f"the interval; {result.under} by the point estimate)",
         f"together:  {left}",
-        f"greedy:    takes {len(result.chosen)} heads for at most {_points(result.loss)} on {result.chosen_on}; "
-        f"{_left(kept)} is left on {result.measured_on}{beyond}",
+        f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
+        f"{_left(result, kept)} is left on {result.measured_on}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
     ]
 
 
-def _points(share: float) -> str:
-    return "1 point" if share == 0.01 else f"{100 * share:g} points"
+def _shown(result: Pruning, value: float) -> float:
+    """A score as people read it: per cent, a loss, or as it is."""
+    if result.is_share:
+        return 100 * value
+    return -value if result.unit == "nats" else value
 
 
-def _left(point: Point) -> str:
-    return f"{100 * point.score:.2f} % [{100 * point.low:.2f}, {100 * point.high:.2f}]"
+def _named(result: Pruning) -> str:
+    unit = "%" if result.is_share else "nats" if result.unit == "nats" else ""
+    return f"{result.metric} ({unit})" if unit else result.metric
+
+
+def _score(result: Pruning, value: float, digits: int = 1) -> str:
+    return f"{_shown(result, value):.{digits}f} %" if result.is_share else f"{_shown(result, value):.{digits + 2}f}"
+
+
+def _interval(result: Pruning, value: float, low: float, high: float) -> str:
+    ends = sorted((_shown(result, low), _shown(result, high)))
+    digits = 1 if result.is_share else 3
+    return f"{_shown(result, value):.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
+
+
+def _amount(result: Pruning, lost: float) -> str:
+    """A loss in points of a share or of a correlation, or in the metric's unit."""
+    if result.unit == "points":
+        points = f"{100 * lost:.2f}".rstrip("0").rstrip(".")
+        return "1 point" if points == "1" else f"{points} points"
+    return f"{lost:.4g} {result.unit}".rstrip()
+
+
+def _allowed(result: Pruning) -> str:
+    return _amount(result, result.loss)
+
+
+def _left(result: Pruning, point: Point) -> str:
+    ends = sorted((_shown(result, point.low), _shown(result, point.high)))
+    digits = 2 if result.is_share else 4
+    return f"{_score(result, point.score, 2)} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
 
 
 def cost_table(cost: Cost) -> Table:
@@ -119,8 +155,17 @@ def cost_table(cost: Cost) -> Table:
     for name, pair in (("parameters", cost.parameters), ("bytes", cost.n_bytes)):
         table.add_row(name, *(f"{number:,}" for number in pair), f"{1 - pair[1] / pair[0]:.1%} less")
     table.add_row("µs per example", *(f"{t:.1f}" for t in cost.microseconds), f"{cost.faster:.2f} times as fast")
-    lost = f"drop {100 * cost.drop.mean:.2f} points [{100 * cost.drop.low:.2f}, {100 * cost.drop.high:.2f}]"
-    table.add_row("right", *(f"{score:.2%}" for score in cost.score), f"{lost}, {cost.data}")
+    times = 100 if cost.unit == "points" else 1
+    drop, low, high = (
+        f"{times * value:.{2 if times > 1 else 4}f}" for value in (cost.drop.mean, cost.drop.low, cost.drop.high)
+    )
+    lost = f"{'rise' if cost.unit == 'nats' else 'drop'} {drop} {cost.unit} [{low}, {high}]"
+    name, scores = (
+        ("right", [f"{score:.2%}" for score in cost.score])
+        if cost.is_share
+        else (cost.metric, [f"{-score if cost.unit == 'nats' else score:.4f}" for score in cost.score])
+    )
+    table.add_row(name, *scores, f"{lost}, {cost.data}")
     tuned = f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""
     table.add_row("against silencing", "", f"{cost.difference:.1e}", f"largest difference, of the largest logit{tuned}")
     return table

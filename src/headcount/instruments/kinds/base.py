@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -19,6 +19,8 @@ class Material(NamedTuple):
     """What they found on average over all the data, position by position; only for kinds that need it."""
     others: Int[Tensor, " row"]
     """For each example, another one of the block."""
+    real: Bool[Tensor, "row query"] | None = None
+    """Which positions hold tokens and no padding; all of them if None."""
 
 
 @dataclass(frozen=True)

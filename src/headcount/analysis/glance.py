@@ -1,0 +1,250 @@
+"""Where does every head of somebody's model look on one text? At a glance: small enough to be kept and drawn at once.
+
+A head's weights are pooled to a few bins of neighbouring tokens: the mean over a bin's queries of the weight on a bin's
+keys, so that rows sum to 1 (in a short text a bin is a token). Of the weights themselves a few measures are taken, as
+means over queries that see what is meant and something else; what is in sight is read off the weights:
+
+    first, previous, itself, next, special      weight on that token or those tokens
+    entropy share                               entropy / log n, where n keys are in sight: 0 on one key, 1 even
+    distance                                    mean |query - key|, in tokens
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headcount.analysis.patterns import shortened
+from headcount.errors import InputError
+from headcount.heads import HeadId, HeadSite
+from headcount.instruments.attention import Weights, read_attention
+from headcount.instruments.sites import Sites
+from headcount.results import Result
+
+MOST_BINS = 32
+"""Bins on an axis."""
+MOST_CELLS = 150_000
+"""Of all heads together: more than 146 heads get wider bins, so that a result stays under 1 MB."""
+PARTS = 10_000
+"""Pooled weights are whole numbers of these parts of 1: half as long in JSON as decimals."""
+
+Masks = Mapping[str, Tensor | Sequence[bool]]
+"""By stack, one truth value per token: whether it is special, whether it is real (no padding)."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The tokens of a stack, which its queries and keys stand for."""
+
+    stack: str
+    tokens: tuple[str, ...]
+    special: tuple[int, ...] | None
+    """Where special tokens are; None if nobody said."""
+    edges: tuple[int, ...]
+    """Bin i holds the tokens from edges[i] to just before edges[i + 1]."""
+
+
+@dataclass(frozen=True)
+class HeadGlance:
+    """One head. A measure is None where it has no meaning, or no query sees what it is about."""
+
+    head: str
+    short: str
+    first: float | None
+    previous: float | None
+    itself: float | None
+    next: float | None
+    special: float | None
+    entropy_share: float | None
+    distance: float | None
+    pooled: tuple[tuple[int, ...], ...]
+    """[query bin][key bin], in ten-thousandths."""
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Pooled weights; each row sums to 1, but for rounding."""
+        return np.array(self.pooled) / PARTS
+
+
+@dataclass(frozen=True)
+class SiteGlance:
+    """The heads of one attention block, and the stacks whose tokens are its queries and keys."""
+
+    site: str
+    stack: str
+    layer: int
+    kind: str
+    queries: str
+    keys: str
+    heads: tuple[HeadGlance, ...]
+
+
+@dataclass(frozen=True)
+class Glance(Result):
+    """Every head of a model on one text."""
+
+    run: str
+    model: str
+    """The digest of the weights."""
+    title: str
+    """The text, shortened."""
+    n_tokens: int
+    """Of all stacks."""
+    axes: tuple[Axis, ...]
+    sites: tuple[SiteGlance, ...]
+
+    def to_json(self) -> str:
+        """On one line: a line per number would take several times as much."""
+        return json.dumps(self.to_dict(), separators=(",", ":")) + "\n"
+
+    def axes_of(self, site: SiteGlance) -> tuple[Axis, Axis]:
+        """What stands down and across: queries and keys."""
+        found = {axis.stack: axis for axis in self.axes}
+        return found[site.queries], found[site.keys]
+
+
+def glance(
+    name: str,
+    digest: str,
+    model: nn.Module,
+    sites: Sites,
+    inputs: Sequence[Tensor],
+    tokens: Mapping[str, Sequence[str]],
+    special: Masks | None = None,
+    real: Masks | None = None,
+    *,
+    text: str | None = None,
+) -> Glance:
+    """Every head on one text: `inputs` of one row, and the tokens of "layer", or of "encoder" and of "decoder"."""
+    most = max(1, min(MOST_BINS, isqrt(MOST_CELLS // len(sites.heads))))
+    axes = {stack: _axis(stack, labels, special, real, most) for stack, labels in tokens.items()}
+    found: dict[HeadSite, SiteGlance] = {}
+
+    def show(site: HeadSite, weights: Weights) -> None:
+        _require_fit(site, weights, tokens)
+        queries, keys = (axes[stack] for stack in stacks_of(site))
+        heads = _glances(sites[site].heads, _only_real(site, weights, real), queries, keys, site.kind)
+        found[site] = SiteGlance(str(site), site.stack, site.layer, site.kind, queries.stack, keys.stack, heads)
+
+    read_attention(model, sites, inputs, show)
+    words = [token for axis in axes.values() for token in axis.tokens] if text is None else text.split()
+    n, title = sum(len(axis.tokens) for axis in axes.values()), shortened(" ".join(words))
+    return Glance(name, digest, title, n, tuple(axes.values()), tuple(found[site] for site in sites))
+
+
+def closeup(
+    model: nn.Module, sites: Sites, inputs: Sequence[Tensor], head: HeadId, real: Masks | None = None
+) -> NDArray[np.float32]:
+    """One head's own weights [query, key] on one text, without padding."""
+    (place,) = sites.by_site((head,))[head.site]
+    found: list[NDArray[np.float32]] = []
+
+    def show(site: HeadSite, weights: Weights) -> None:
+        if site == head.site:
+            found.append(_only_real(site, weights[:, [place]].float(), real)[0].nan_to_num().cpu().numpy())
+
+    read_attention(model, sites, inputs, show)
+    return found[-1]
+
+
+def stacks_of(site: HeadSite) -> tuple[str, str]:
+    """The stacks whose tokens are a site's queries and keys."""
+    return site.stack, "encoder" if site.kind == "cross" else site.stack
+
+
+def _axis(stack: str, labels: Sequence[str], special: Masks | None, real: Masks | None, most: int) -> Axis:
+    kept, is_special = _mask(stack, len(labels), real), _mask(stack, len(labels), special)
+    marked = tuple(is_special[kept].nonzero()[:, 0].tolist()) if special and stack in special else None
+    shown = tuple(label for label, is_real in zip(labels, kept.tolist(), strict=True) if is_real)
+    edges = np.linspace(0, len(shown), min(len(shown), most) + 1).round().astype(int)
+    return Axis(stack, shown, marked, tuple(edges.tolist()))
+
+
+def _mask(stack: str, n: int, masks: Masks | None) -> Tensor:
+    if masks is None or stack not in masks:
+        return torch.ones(n, dtype=torch.bool)
+    mask = torch.as_tensor(masks[stack]).reshape(-1).cpu().bool()
+    if len(mask) != n:
+        raise InputError(f"a mask of {len(mask)} for the {n} tokens of {stack!r}", "give one truth value per token")
+    return mask
+
+
+def _require_fit(site: HeadSite, weights: Weights, tokens: Mapping[str, Sequence[str]]) -> None:
+    given = {stack: len(labels) for stack, labels in tokens.items()}
+    if tuple(map(given.get, stacks_of(site))) != weights.shape[2:]:
+        sizes = " queries and ".join(map(str, weights.shape[2:]))
+        raise InputError(f"{site} has {sizes} keys", f"tokens were named for {given}")
+
+
+def _only_real(site: HeadSite, weights: Weights, real: Masks | None) -> Tensor:
+    if len(weights) != 1:
+        raise InputError(f"attention is shown on one text, and these are {len(weights)} rows", "give one row")
+    (weights_HQK,) = weights
+    for dim, stack in enumerate(stacks_of(site), start=1):
+        mask = _mask(stack, weights_HQK.shape[dim], real)
+        if not mask.all():  # else a copy would only take memory
+            weights_HQK = weights_HQK.index_select(dim, mask.nonzero()[:, 0].to(weights.device))
+    return weights_HQK
+
+
+def _glances(heads: Sequence[HeadId], weights: Tensor, queries: Axis, keys: Axis, kind: str) -> tuple[HeadGlance, ...]:
+    factors = _factors(_sight(weights, kind), keys.special, kind)
+    return tuple(
+        HeadGlance(str(head), head.short, **_measures(w, factors), pooled=_pooled(w, queries, keys))
+        for head, w in zip(heads, (each.float().nan_to_num() for each in weights), strict=True)  # one copy at a time
+    )
+
+
+def _lag(pairs: Tensor) -> Tensor:
+    query, key = (torch.arange(n, device=pairs.device) for n in pairs.shape)
+    return query[:, None] - key
+
+
+def _sight(weights_HQK: Tensor, kind: str) -> Tensor:
+    """Keys that any head looks at; within one text, as far as any query looks, for sharp heads' weights round to 0."""
+    seen = torch.zeros(weights_HQK.shape[1:], dtype=torch.bool, device=weights_HQK.device)
+    for weights_QK in weights_HQK:
+        seen |= weights_QK > 0
+    sees = seen.any(dim=0).expand_as(seen)
+    if kind == "self" and seen.any():
+        lag = _lag(seen)
+        sees = sees & (lag >= lag[seen].min()) & (lag <= lag[seen].max())
+    return sees
+
+
+def _factors(sees: Tensor, special: Sequence[int] | None, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """By measure, what weights are multiplied by, and the queries that count: they see what is meant and more."""
+    lag, key, n_seen = _lag(sees), torch.arange(sees.shape[1], device=sees.device), sees.sum(dim=1)
+    meant = {"first": key == 0, "special": torch.isin(key, key.new_tensor(special or ()))}
+    if kind == "self":
+        meant |= {"previous": lag == 1, "itself": lag == 0, "next": lag == -1}
+    seen = {name: (keys & sees, sees & ~keys) for name, keys in meant.items()}
+    found = {name: (keys.float(), keys.any(dim=1) & others.any(dim=1)) for name, (keys, others) in seen.items()}
+    if kind == "self":
+        found["distance"] = lag.abs().float(), n_seen > 1
+    return found | {"entropy_share": (1 / n_seen.clamp(min=2).log()[:, None], n_seen > 1)}
+
+
+def _measures(weights: Tensor, factors: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float | None]:
+    found: dict[str, float | None] = dict.fromkeys(("previous", "itself", "next", "distance"))
+    for name, (factor, counted) in factors.items():
+        values = -weights * weights.clamp(min=1e-30).log() if name == "entropy_share" else weights
+        found[name] = _mean((values * factor).sum(dim=1), counted)
+    return found
+
+
+def _mean(values: Tensor, counted: Tensor) -> float | None:
+    return float(f"{values[counted].mean().item():.4g}") if counted.any() else None
+
+
+def _pooled(weights: Tensor, queries: Axis, keys: Axis) -> tuple[tuple[int, ...], ...]:
+    by_key = np.add.reduceat(weights.cpu().double().numpy(), keys.edges[:-1], axis=1)
+    mean = np.add.reduceat(by_key, queries.edges[:-1], axis=0) / np.diff(queries.edges)[:, None]
+    return tuple(map(tuple, (PARTS * mean).round().astype(int).tolist()))

@@ -1,0 +1,163 @@
+"""Which heads count: silence them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof_of
+from headcount.analysis.subjects import Subject, given, held_out, of_length, subject_of, subject_on
+from headcount.api._run import AnyModel, ready
+from headcount.errors import InputError
+from headcount.guests.exams.base import Exam
+from headcount.guests.guest import Guest
+from headcount.guests.questions import some_of, subject_of_exam
+from headcount.instruments.kinds import KINDS
+from headcount.instruments.sites import HasSites, KnowsItsHeads, Sites
+from headcount.instruments.sweep import BATCH
+from headcount.instruments.wrapping import wrap
+from headcount.runs.run import Run
+from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
+from headcount.views.progress import counting
+from headcount.views.style import png
+
+Metric = str | Callable[[Tensor, NDArray[np.int64]], Tensor]
+
+
+@dataclass(frozen=True)
+class HeadsAblated:
+    """What each head is worth, and where that was written."""
+
+    result: Ablation
+    data: Path | None = None
+    figures: tuple[Path, ...] = ()
+
+    @property
+    def heads(self) -> tuple[Effect, ...]:
+        """Every head, silenced in every way."""
+        return self.result.heads
+
+
+def ablate_heads(
+    model: AnyModel | nn.Module,
+    data: str | Path | Exam | Sequence[Any] | NDArray[Any] | None = None,
+    metric: Metric | None = None,
+    *,
+    kinds: Sequence[str] | None = None,
+    sites: Sites | None = None,
+    n: int | None = None,
+    lengths: Sequence[int] = (),
+    examples: bool = False,
+    batch_size: int = BATCH,
+    quiet: bool = False,
+) -> HeadsAblated:
+    """Silence every head alone, in every way, and compare answers on the same examples.
+
+    `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
+    model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
+    module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
+    its heads are unless it can say so itself. All kinds of silencing are tried unless `kinds` says which.
+    """
+    if isinstance(model, nn.Module):
+        return HeadsAblated(_ablate_module(model, data, metric, kinds, sites, batch_size, quiet))
+    run = ready(model)
+    if isinstance(run, Guest):
+        _require_plain(run, lengths, examples)
+        exam = run.exam(_file(run, data))
+        asked = subject_of_exam(run.model, run.sites, exam, some_of(exam, n), metric, at_once=block_size(batch_size))
+        subjects: list[tuple[int | None, Subject]] = [(None, asked)]
+    else:
+        subjects = _subjects(run, "test" if data is None else data, metric, n, lengths, batch_size)
+    for kind in kinds or ():
+        KINDS.get(kind)
+    run.output.require_writable()
+    done = []
+    for length, subject in subjects:
+        at = "" if length is None else f" at length {length}"
+        with counting(f"silencing heads of {run.name}{at}", quiet=quiet) as progress:
+            done.append(
+                ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
+            )
+    result = _result(run.name, run.digest, subjects[0][1], done)
+    figures = {"ablation-lengths.png": draw_lengths(result)} if len(subjects) > 1 else {}
+    for condition in result.conditions:
+        at = "" if condition.length is None else f"-{condition.length}"
+        figures |= {f"ablation{at}.png": draw_ranking(result, condition)}
+        figures |= {f"ablation-map{at}.png": draw_map(result, condition)}
+    written = tuple(run.output.write_figure(name, png(figure)) for name, figure in figures.items())
+    return HeadsAblated(result, run.output.write_result("ablation", result), written)
+
+
+def _file(guest: Guest, data: Any) -> str | Path | Exam | None:
+    if data is None or isinstance(data, str | Path | Exam):
+        return data
+    raise InputError(f"{guest.name} cannot be asked {type(data).__name__}", "give a file, or the model and its tensors")
+
+
+def _require_plain(guest: Guest, lengths: Sequence[int], examples: bool) -> None:
+    if lengths or examples:
+        what = "lengths" if lengths else "what broke"
+        raise InputError(f"{what}: only for runs of headcount's own tasks, not for {guest.name}", "leave that out")
+
+
+def _ablate_module(
+    model: nn.Module,
+    data: Any,
+    metric: Metric | None,
+    kinds: Sequence[str] | None,
+    sites: Sites | None,
+    batch_size: int,
+    quiet: bool,
+) -> Ablation:
+    if not callable(metric):
+        raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
+    inputs = [data] if isinstance(data, Tensor) else data
+    if not isinstance(inputs, (list, tuple)) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
+        raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
+    subject = subject_on(model, sites or _sites_of(model), inputs, metric, at_once=block_size(batch_size))
+    with counting("silencing heads", quiet=quiet) as progress:
+        done = ablate(subject, kinds, batch_size=batch_size, progress=progress)
+    return _result("", "", subject, [done])
+
+
+def _sites_of(model: nn.Module) -> Sites:
+    return Sites.of(model) if isinstance(model, KnowsItsHeads | HasSites) else wrap(model).head_sites
+
+
+def _subjects(
+    run: Run, data: Any, metric: Metric | None, n: int | None, lengths: Sequence[int], batch_size: int
+) -> list[tuple[int | None, Subject]]:
+    at_once = block_size(batch_size)
+    if lengths:
+        made = [(length, *of_length(run.task, length, n)) for length in dict.fromkeys(lengths)]
+        return [(length, subject_of(run, rows, what, metric, at_once=at_once)) for length, rows, what in made]
+    rows, what = held_out(run.task, data, n) if isinstance(data, str) else (given(run.task, data), "given examples")
+    return [(None, subject_of(run, rows, what, metric, at_once=at_once))]
+
+
+def block_size(batch_size: int) -> int:
+    """Examples per block, so that four ablations of them ride in a batch."""
+    if batch_size < 1:
+        raise InputError(f"a batch of {batch_size} is none", "at least 1 row per forward pass")
+    return max(1, batch_size // 4)
+
+
+def _result(name: str, digest: str, subject: Subject, done: Sequence[Ablated]) -> Ablation:
+    metric = subject.metric
+    return Ablation(
+        run=name,
+        model=digest,
+        metric=metric.name,
+        unit=metric.unit,
+        is_share=metric.is_share,
+        kinds=tuple(dict.fromkeys(effect.kind for effect in done[0].effects)),
+        heads=tuple(effect for each in done for effect in each.effects),
+        conditions=tuple(each.condition for each in done),
+        proof=proof_of(subject),
+    )

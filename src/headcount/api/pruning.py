@@ -1,0 +1,186 @@
+"""Which heads can go together, and a smaller model without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headcount.analysis.bands import CRITICAL
+from headcount.analysis.cost import Cost, compare_cost
+from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
+from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
+from headcount.analysis.trials import run_trials
+from headcount.api._run import AnyModel, ready
+from headcount.api.ablating import block_size
+from headcount.errors import InputError
+from headcount.guests.exams.base import Exam
+from headcount.guests.guest import Guest
+from headcount.guests.pruned import prune_guest
+from headcount.guests.questions import halves, subject_of_exam
+from headcount.heads import HeadId
+from headcount.instruments.sweep import BATCH
+from headcount.runs.draft import require_vacant
+from headcount.runs.prune import prune_run
+from headcount.runs.run import Run
+from headcount.views.progress import TrainingProgress, announcer, counting
+from headcount.views.pruning import draw_pruning
+from headcount.views.style import png
+
+N_CHOOSING = 1000
+"""Examples that heads to remove are chosen on."""
+N_CHANCE = 500
+"""Examples that each random order is measured on."""
+
+
+@dataclass(frozen=True)
+class HeadsPruned:
+    """What can go, and (if it was asked for) the run without it."""
+
+    result: Pruning | None
+    """The curves; None if the heads were given."""
+    cost: Cost | None
+    """Size and speed before and after; None if nothing was cut."""
+    run: Run | Guest | None
+    data: Path | None
+    figure: Path | None
+
+
+def prune_heads(
+    run: AnyModel,
+    out: str | Path | None = None,
+    *,
+    data: str | Path | Exam | None = None,
+    metric: str | None = None,
+    loss: float = 0.01,
+    heads: Sequence[str | HeadId] | None = None,
+    fine_tune: int = 0,
+    length: int | None = None,
+    n: int | None = None,
+    n_orders: int = ORDERS,
+    batch_size: int = BATCH,
+    quiet: bool = False,
+) -> HeadsPruned:
+    """Find the heads that can go together for at most `loss`, and cut them out into a new run `out`.
+
+    Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. For models of others `data` and
+    `metric` say what is asked: half of the examples serve to choose heads, the other half to measure.
+    """
+    run = ready(run)
+    _require_sense(run, out, heads, fine_tune)
+    result = file = figure = None
+    subjects = _subjects_of(run, data, metric, length, n, batch_size) if heads is None or isinstance(run, Guest) else ()
+    if heads is None:
+        result = _search(run, subjects, loss, n_orders, batch_size, quiet)
+        file = run.output.write_result("pruning", result)
+        figure = run.output.write_figure("pruning.png", png(draw_pruning(result)))
+        heads = result.chosen
+    if out is None or not heads:
+        if out is not None:
+            announcer(quiet)(f"no head can go for a loss of {loss:g}: nothing was cut")
+        return HeadsPruned(result, None, None, file, figure)
+    if isinstance(run, Guest):
+        cut_guest = prune_guest(run, heads, Path(out), subjects[1])
+        return HeadsPruned(result, cut_guest.cost, cut_guest.guest, file, figure)
+    with TrainingProgress(fine_tune, run.config.training.batch_size, quiet=quiet or not fine_tune) as progress:
+        cut = prune_run(run, heads, Path(out), fine_tune=fine_tune, listeners=[progress])
+    return HeadsPruned(result, compare_cost(run, cut), cut.run, file, figure)
+
+
+def _require_sense(
+    run: Run | Guest, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int
+) -> None:
+    """Find out before a long search what could not be done after it."""
+    if fine_tune and isinstance(run, Guest):
+        raise InputError(f"{run.name} is a model that others wrote", "fine-tune what is left with their own code")
+    if fine_tune < 0:
+        raise InputError(f"{fine_tune} steps of fine-tuning are none", "at least 0")
+    if heads is not None:
+        if not heads:
+            raise InputError("no heads to cut out", f"list the heads: headcount heads {run.name}")
+        for head in heads:
+            run.find_head(head)
+    if out is not None:
+        require_vacant(Path(out))
+    elif heads is not None or fine_tune:
+        what = "fine-tuning" if heads is None else "heads to cut"
+        raise InputError(f"{what}, but no folder for the run that it makes", "add -o DIR")
+
+
+def _subjects_of(
+    run: Run | Guest,
+    data: str | Path | Exam | None,
+    metric: str | None,
+    length: int | None,
+    n: int | None,
+    batch_size: int,
+) -> tuple[Subject, ...]:
+    """To choose on, to measure on, and to try random orders on."""
+    if isinstance(run, Guest):
+        return _guest_subjects(run, data, metric, n, batch_size)
+    if data is not None or metric is not None:
+        raise InputError(f"{run.name} is asked for its own task", "leave --data and --metric out")
+    counts = (("validation", N_CHOOSING), ("test", None), ("test", N_CHANCE))
+    return tuple(_subject(run, name, length, _smaller(n, most), batch_size) for name, most in counts)
+
+
+def _guest_subjects(
+    guest: Guest, data: str | Path | Exam | None, metric: str | None, n: int | None, batch_size: int
+) -> tuple[Subject, ...]:
+    exam = guest.exam(data)
+    choosing, measuring = halves(exam, n)
+    parts = (choosing[:N_CHOOSING], "chosen"), (measuring, "measured"), (measuring[:N_CHANCE], "measured")
+    return tuple(
+        subject_of_exam(
+            guest.model,
+            guest.sites,
+            exam,
+            rows,
+            metric,
+            data=f"{'one half' if part == 'chosen' else 'the other half'} of {exam.data}",
+            at_once=block_size(batch_size),
+        )
+        for rows, part in parts
+    )
+
+
+def _search(
+    run: Run | Guest, subjects: tuple[Subject, ...], loss: float, n_orders: int, batch_size: int, quiet: bool
+) -> Pruning:
+    choosing, measuring, chancing = subjects
+    if not (0 <= loss < 1 or (loss >= 0 and not choosing.metric.in_points)):
+        raise InputError(f"a loss of {loss} is no share", "give a share of 1, such as 0.01 for one point")
+    if n_orders < 1:
+        raise InputError(f"{n_orders} random orders are too few", "at least 1")
+    _require_something_to_lose(run, choosing)
+    run.output.require_writable()
+    with counting(f"removing heads of {run.name}, %", quiet=quiet) as progress:
+        return prune_curves(
+            run.name,
+            run.digest,
+            choosing,
+            measuring,
+            chancing,
+            loss,
+            n_orders=n_orders,
+            batch_size=batch_size,
+            progress=progress,
+        )
+
+
+def _smaller(n: int | None, most: int | None) -> int | None:
+    return min((each for each in (n, most) if each is not None), default=None)
+
+
+def _require_something_to_lose(run: Run | Guest, subject: Subject) -> None:
+    clean = float(subject.figure(run_trials(subject, []).clean))
+    if subject.metric.in_points and clean - subject.floor < CRITICAL:
+        raise InputError(
+            f"{run.name} scores {clean:.3f} on {subject.data}, one answer to everything {subject.floor:.3f}",
+            "it has nothing to lose there, so any head could go: choose a model or a length that works",
+        )
+
+
+def _subject(run: Run, name: str, length: int | None, n: int | None, batch_size: int) -> Subject:
+    asked = held_out(run.task, name, n) if length is None else of_length(run.task, length, n, name)
+    return subject_of(run, *asked, at_once=block_size(batch_size))

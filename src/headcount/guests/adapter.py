@@ -1,0 +1,182 @@
+"""A model of your own, brought by a file of a dozen lines.
+
+    from headcount import Adapter, Sites
+
+    class Model(Adapter):
+        checkpoint = "adder.pth"
+        task, settings = "addition", {"digits": 2}
+
+        def build(self):
+            return AdderTransformer()
+
+        def sites(self, model):
+            return Sites.of(model, "encoder_layers.*.self_attn.W_o", n_heads=4)
+
+        def encode(self, questions, answers):
+            return (to_ids(questions), to_ids(answers, sos=True)), to_ids(answers, eos=True)
+
+        def generate(self, model, questions):
+            return solve(model, questions)
+
+Then `headcount ablate my_adapter.py:Model`, and every verb that takes a run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.errors import HeadcountError, InputError
+from headcount.instruments.sites import Sites
+from headcount.instruments.wrapping import said, wrap
+from headcount.runs.storage import explained
+
+NESTED = ("model_state_dict", "state_dict", "model")
+"""Under which of these names a checkpoint may keep the weights."""
+
+
+class Adapter:
+    """Inherit this, and say what headcount cannot know of your model."""
+
+    checkpoint: str | None = None
+    """A file of weights, from beside the adapter's own file; None if `build` loads them."""
+    task: str | None = None
+    """Which of headcount's tasks the model was trained on; None if `data` gives examples."""
+    settings: Mapping[str, Any] = {}
+    """Of that task, where they are not the defaults."""
+    folder: Path = Path()
+    """Where the adapter's file is; set when it is loaded."""
+
+    def build(self) -> nn.Module:
+        """The model, its weights still random."""
+        raise NotImplementedError
+
+    def load(self, model: nn.Module) -> None:
+        """Put the trained weights in; nothing in the file is ever run."""
+        if self.checkpoint is None:
+            return
+        file = self.folder / self.checkpoint
+        with explained(f"read {file}"):
+            try:
+                found = torch.load(file, map_location="cpu", weights_only=True)
+            except (RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
+                raise InputError(
+                    f"{file} holds more than weights, or is damaged: {str(error).splitlines()[0]}",
+                    "save the weights alone: torch.save(model.state_dict(), ...)",
+                ) from error
+        for name in NESTED:
+            if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+                found = found[name]
+        _load_weights(model, found, file)
+
+    def sites(self, model: nn.Module) -> Sites:
+        """Where its heads are; families that headcount knows need not say it."""
+        return wrap(model).head_sites
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Tensor]:
+        """What the model is given, and what it should say.
+
+        Inputs are one tensor or several, rows first, sequence models being fed the right answer. Labels are [row] for
+        classes and [row, position] for sequences, -100 where nothing is asked.
+        """
+        raise NotImplementedError
+
+    def forward(self, model: nn.Module, *inputs: Tensor) -> Tensor:
+        """Logits [row, class] or [row, position, token]."""
+        return said(model(*inputs))
+
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        """A sequence model's own answers, decoded by its own code; the quick way is checked against it."""
+        raise NotImplementedError
+
+    def data(self) -> Sequence[tuple[str, str]]:
+        """Questions and right answers, if the task is none of headcount's."""
+        raise NotImplementedError
+
+    def tokens(self, question: str, answer: str) -> Sequence[Sequence[str]]:
+        """What stands at each position of each input, to be written on axes; numbers unless said here."""
+        return ()
+
+
+def load_adapter(name: str) -> Adapter:
+    """`my_adapter.py:Model`: run the user's own file and make its class."""
+    path, _, kind = name.rpartition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"no file {path}", "write one: headcount adapt my_model.py:MyModel")
+    module = _imported(file)
+    found = getattr(module, kind, None)
+    if not (isinstance(found, type) and issubclass(found, Adapter)):
+        named = [key for key, each in vars(module).items() if _is_adapter(each)]
+        raise InputError(
+            f"{file} has no adapter {kind!r}",
+            f"it has: {', '.join(named)}" if named else "make a class there that inherits headcount.Adapter",
+        )
+    adapter = found()
+    adapter.folder = file.resolve().parent
+    return adapter
+
+
+def load_adapted(adapter: Adapter) -> tuple[nn.Module, Sites]:
+    """The model with its weights, at rest, and where its heads are."""
+    model = adapter.build()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"build() returned {type(model).__name__}", "it should return a torch.nn.Module")
+    adapter.load(model)
+    return model.eval(), adapter.sites(model)
+
+
+class Adapted(nn.Module):
+    """The model, called as its adapter says."""
+
+    def __init__(self, adapter: Adapter, model: nn.Module, sites: Sites) -> None:
+        super().__init__()
+        self.model, self._adapter, self._sites = model, adapter, sites
+
+    @property
+    def head_sites(self) -> Sites:
+        """Where its heads are."""
+        return self._sites
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits."""
+        return self._adapter.forward(self.model, *inputs)
+
+
+def _imported(file: Path) -> Any:
+    """The user's file as a module; what is beside it can be imported from it."""
+    home = str(file.resolve().parent)
+    if home not in sys.path:
+        sys.path.insert(0, home)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except HeadcountError:
+        raise
+    except Exception as error:
+        raise InputError(f"{file} fails: {type(error).__name__}: {error}", "it is run as a Python file") from error
+    return module
+
+
+def _is_adapter(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Adapter) and value is not Adapter
+
+
+def _load_weights(model: nn.Module, weights: Any, file: Path) -> None:
+    if not isinstance(weights, Mapping):
+        raise InputError(f"{file} holds {type(weights).__name__}, no weights by name", "save model.state_dict()")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            f"the weights of {file} do not fit {type(model).__name__}", *str(error).splitlines()[1:6]
+        ) from error

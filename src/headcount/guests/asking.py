@@ -1,0 +1,97 @@
+"""What an adapter's model is asked: examples of one of our tasks, or its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.analysis.subjects import ACCURACY, FREE, LOSS, Score
+from headcount.config import parse
+from headcount.errors import InputError
+from headcount.guests.adapter import Adapted, Adapter
+from headcount.guests.exams.base import Asked, Exam, Rows, token_loss
+from headcount.tasks import TASKS
+from headcount.tasks.base import IGNORE, Task
+
+Pairs = Sequence[tuple[str, str]]
+"""Questions and right answers."""
+
+
+def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
+    """The examples of a split of the adapter's task, or its own data."""
+    pairs, data = _pairs(adapter, split)
+    labels = _encoded(adapter, pairs[:2])[1]
+    is_sequence = labels.dim() == 2
+    device = next(model.parameters()).device
+
+    def ask(rows: Rows) -> Asked:
+        inputs, labels = _encoded(adapter, [pairs[row] for row in rows])
+        right = labels.to(device)
+        loss, hit = _scores(right)
+        scores = {FREE.name if is_sequence else ACCURACY.name: hit, LOSS.name: loss}
+        return Asked(tuple(each.to(device) for each in inputs), scores, lambda logits: -loss(logits))
+
+    def decode(rows: Rows) -> NDArray[np.bool_]:
+        said = adapter.generate(model.model, [pairs[row][0] for row in rows])
+        return np.array([one == pairs[row][1] for one, row in zip(said, rows, strict=True)])
+
+    metrics = (FREE, LOSS) if is_sequence else (ACCURACY, LOSS)
+    lengths = np.array([max(len(question), len(answer)) for question, answer in pairs])
+    generates = is_sequence and type(adapter).generate is not Adapter.generate
+    answers = np.unique([answer for _, answer in pairs], return_counts=True)[1]
+    floor = float(answers.max() / len(pairs)) if not is_sequence else 0.0
+    return Exam(
+        data=data,
+        metrics=metrics,
+        lengths=lengths,
+        ask=ask,
+        width=1024,
+        floor=lambda rows: floor,
+        decode=decode if generates else None,
+    )
+
+
+def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
+    if adapter.task is None:
+        pairs = list(adapter.data())
+        if len(pairs) < 2 or not all(len(pair) == 2 for pair in pairs):
+            raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
+        return [(str(question), str(answer)) for question, answer in pairs], "the adapter's data"
+    task = task_of(adapter)
+    examples = task.split(split)
+    return [(task.show(row), task.answer(row)) for row in examples], f"the {split} set of {task.name}"
+
+
+def task_of(adapter: Adapter) -> Task:
+    """The task that the model was trained on."""
+    kind = TASKS.get(str(adapter.task))
+    settings = parse({"task": kind.config_class}, {"task": dict(adapter.settings)})["task"]
+    return cast(Task, kind(settings))
+
+
+def _encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
+    made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Tensor)):
+        raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")
+    inputs = (made[0],) if isinstance(made[0], Tensor) else tuple(made[0])
+    rows = [len(each) for each in (*inputs, made[1])]
+    if set(rows) != {len(pairs)}:
+        raise InputError(f"encode() made tensors of {rows} rows from {len(pairs)} questions", "rows come first")
+    return inputs, made[1]
+
+
+def _scores(labels: Tensor) -> tuple[Score, Callable[[Tensor], Tensor]]:
+    """Minus the loss, and whether all that was asked is right."""
+    if labels.dim() == 2:
+        return token_loss(labels), lambda logits: ((logits.argmax(-1) == labels) | (labels == IGNORE)).all(dim=1)
+
+    def loss(logits: Tensor) -> Tensor:
+        return -F.cross_entropy(logits, labels, reduction="none")
+
+    return loss, lambda logits: torch.eq(logits.argmax(-1), labels)

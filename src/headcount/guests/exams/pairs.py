@@ -1,0 +1,73 @@
+"""A table of sentence pairs and how alike they are: does the model's similarity rank them as people do?
+
+A sentence's embedding is the mean of the last hidden states of its tokens (padding aside), similarity is the cosine,
+and the figure is Spearman's rank correlation with the given scores over all pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.analysis.subjects import Metric
+from headcount.errors import InputError
+from headcount.guests.exams.base import Asked, Candidate, Exam, ExamKind, Rows
+from headcount.statistics import rank_correlations
+
+SPEARMAN = Metric("spearman", False, "points")
+
+
+def make(name: str, table: Sequence[tuple[str, str, str]], candidate: Candidate) -> Exam:
+    """How well cosine similarity ranks the pairs."""
+    first, second = (candidate.tokens([pair[side] for pair in table]) for side in (0, 1))
+    given = np.array([_number(i, pair[2]) for i, pair in enumerate(table)])
+    if given.min() == given.max():
+        raise InputError(f"all pairs of {name} have the score {given[0]:g}", "there is nothing to rank")
+    wanted = (given - given.min()) / (given.max() - given.min())
+
+    def ask(rows: Rows) -> Asked:
+        both = [side[row] for row in rows for side in (first, second)]
+        ids, mask = candidate.padded(both)
+        target = torch.from_numpy(wanted[rows]).to(candidate.device)
+
+        def alike(hidden: Tensor) -> Tensor:
+            return cosines(hidden, mask)
+
+        def loss(hidden: Tensor) -> Tensor:
+            return (cosines(hidden, mask) - target) ** 2
+
+        return Asked((ids, mask), {SPEARMAN.name: alike}, loss, {"layer": mask.bool(), "encoder": mask.bool()})
+
+    def total(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
+        return rank_correlations(scores, given[rows])
+
+    lengths = np.array([max(len(a), len(b)) for a, b in zip(first, second, strict=True)])
+    data = f"{len(table)} sentence pairs of {name}"
+    return Exam(data, (SPEARMAN,), lengths, ask, candidate.config.hidden_size, {SPEARMAN.name: total})
+
+
+def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Of rows 0 and 1, 2 and 3, ...: the cosine between the means over their tokens."""
+    if hidden.dim() != 3 or hidden.shape[:2] != mask.shape:
+        raise InputError(
+            f"the model says a tensor of shape {tuple(hidden.shape)}, not hidden states of {tuple(mask.shape)} tokens",
+            "load it without a head (AutoModel)",
+        )
+    real = mask.to(hidden)[..., None]
+    means = (hidden * real).sum(dim=1) / real.sum(dim=1)
+    return F.cosine_similarity(means[0::2], means[1::2], dim=-1)
+
+
+def _number(line: int, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{text!r} (pair {line}) is no number", "scores say how alike two sentences are") from None
+
+
+PART = ExamKind("sentence pairs: rank correlation of similarity", ("first", "second", "score"), make)

@@ -1,0 +1,80 @@
+"""An exam as the subject of an experiment: its examples in blocks of like length that memory has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headcount.analysis.subjects import Block, Metric, Subject, named
+from headcount.errors import InputError
+from headcount.guests.exams.base import Exam
+from headcount.instruments.sites import Sites
+from headcount.seeds import stream
+
+ROOM = 2**25
+"""Numbers of one forward pass' answers: 128 MB in single precision; what modules keep meanwhile is some times that."""
+TOKENS = 2048
+"""Tokens of one block: their activations, and those of a few ablations beside them, stay in a processor's cache."""
+Function = Callable[[Tensor, NDArray[np.int64]], Tensor]
+
+
+def subject_of_exam(
+    model: nn.Module,
+    sites: Sites,
+    exam: Exam,
+    rows: NDArray[np.int64] | None = None,
+    metric: str | Function | None = None,
+    *,
+    data: str | None = None,
+    at_once: int | None = None,
+) -> Subject:
+    """A model on some examples of an exam, all unless told; a metric is a name, or a function of output and numbers."""
+    rows = np.arange(len(exam)) if rows is None else rows
+    if len(rows) < 2:
+        raise InputError(f"{len(rows)} examples are too few", "at least 2")
+    chosen = Metric(metric.__name__, False, "") if callable(metric) else named(metric, exam.metrics)
+    by_length = rows[np.argsort(exam.lengths[rows], kind="stable")]
+    longest = int(exam.lengths[rows].max())
+    most_rows = max(2, ROOM // (longest * exam.width))
+    size = max(1, min(at_once or most_rows, TOKENS // longest, most_rows))
+    blocks, place = [], {int(row): i for i, row in enumerate(rows)}
+    for part in np.array_split(by_length, max(1, min(-(-len(rows) // size), len(rows) // 2))):
+        asked = exam.ask(part)
+        here = np.array([place[int(row)] for row in part])
+        score = _bound(metric, part) if callable(metric) else asked.scores[chosen.name]
+        blocks.append(Block(here, asked.inputs, score, asked.loss, asked.real))
+    total, decode = exam.total(chosen), exam.decode
+    return Subject(
+        model=model,
+        sites=sites,
+        blocks=tuple(blocks),
+        metric=chosen,
+        data=data or exam.data,
+        floor=exam.floor(rows) if chosen is exam.metrics[0] else 0.0,
+        total=total if chosen.name not in exam.totals else (lambda scores, some: total(scores, rows[some])),
+        most_rows=most_rows,
+        decode=None if decode is None else (lambda some: decode(rows[some])),
+    )
+
+
+def halves(exam: Exam, n: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Examples to choose heads on, and others to measure on; `n` in all."""
+    order = stream(0, "halves of an exam").permutation(len(exam))[: n or len(exam)]
+    if len(order) < 4:
+        raise InputError(f"{len(order)} examples are too few to choose on some and measure on others", "at least 4")
+    middle = len(order) // 2
+    return np.sort(order[:middle]), np.sort(order[middle:])
+
+
+def some_of(exam: Exam, n: int | None) -> NDArray[np.int64]:
+    """`n` examples, drawn, or all."""
+    if n is None or n >= len(exam):
+        return np.arange(len(exam))
+    return np.sort(stream(0, "some of an exam").permutation(len(exam))[:n])
+
+
+def _bound(metric: Function, rows: NDArray[np.int64]) -> Callable[[Tensor], Tensor]:
+    return lambda output: metric(output, rows)
