@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headcount.api import (
         ablate_heads,
         evaluate,
+        glance_heads,
         head_stats,
         match_heads,
         prune_heads,
@@ -25,13 +26,20 @@ if TYPE_CHECKING:
         verify,
     )
     from headcount.errors import HeadcountError
+    from headcount.guests.adapter import Adapter
+    from headcount.guests.cutting import cut_heads
+    from headcount.guests.guest import Guest, load_guest
+    from headcount.guests.saving import load_model, save_model
     from headcount.heads import HeadId, HeadSite
+    from headcount.instruments.sites import Sites
+    from headcount.instruments.wrapping import wrap
     from headcount.runs.config import RunConfig
     from headcount.runs.run import Run, load
 
 _HOMES = {
     "ablate_heads": "headcount.api",
     "evaluate": "headcount.api",
+    "glance_heads": "headcount.api",
     "head_stats": "headcount.api",
     "match_heads": "headcount.api",
     "prune_heads": "headcount.api",
@@ -41,6 +49,14 @@ _HOMES = {
     "train": "headcount.api",
     "verify": "headcount.api",
     "HeadcountError": "headcount.errors",
+    "Adapter": "headcount.guests.adapter",
+    "Guest": "headcount.guests.guest",
+    "Sites": "headcount.instruments.sites",
+    "cut_heads": "headcount.guests.cutting",
+    "load_guest": "headcount.guests.guest",
+    "load_model": "headcount.guests.saving",
+    "save_model": "headcount.guests.saving",
+    "wrap": "headcount.instruments.wrapping",
     "HeadId": "headcount.heads",
     "HeadSite": "headcount.heads",
     "RunConfig": "headcount.runs.config",
@@ -49,23 +65,32 @@ _HOMES = {
 }
 
 __all__ = [
+    "Adapter",
+    "Guest",
     "HeadId",
     "HeadSite",
     "HeadcountError",
     "Run",
     "RunConfig",
+    "Sites",
     "__version__",
     "ablate_heads",
+    "cut_heads",
     "evaluate",
+    "glance_heads",
     "head_stats",
     "load",
+    "load_guest",
+    "load_model",
     "match_heads",
     "prune_heads",
+    "save_model",
     "show_heads",
     "show_positions",
     "stretch",
     "train",
     "verify",
+    "wrap",
 ]
 
 

@@ -49,11 +49,13 @@ def apart(one: Tensor, other: Tensor) -> float:
 
 
 @torch.no_grad()
-def generated(name: str, model: Any, **more: Any) -> Tensor:
-    """Greedily, with a cache."""
+def generated(name: str, model: Any, **more: Any) -> tuple[Tensor, Tensor]:
+    """Tokens, greedily and with a cache, and the logits that they were chosen by."""
     tokens = hub.inputs_of(name)[0][:1].clamp(min=2)
     settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False} | more
-    return model.generate(tokens, attention_mask=torch.ones_like(tokens), **settings)
+    settings |= {"return_dict_in_generate": True, "output_logits": True}
+    output = model.generate(tokens, attention_mask=torch.ones_like(tokens), **settings)
+    return output.sequences, torch.stack(output.logits)
 
 
 def size(model: nn.Module) -> int:

@@ -114,7 +114,7 @@ def test_generating_after_loading(name: str, tmp_path: Path) -> None:
     cut: Any = cut_heads(model, planned("a layer", model))
     read: Any = load_model(save_model(cut, tmp_path / "cut"))
     assert read.generation_config.max_new_tokens == 5
-    assert torch.equal(generated(name, read), generated(name, cut))
+    assert all(map(torch.equal, generated(name, read), generated(name, cut)))
 
 
 def test_shared_weights_are_written_once(tmp_path: Path) -> None:

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from headcount.analysis.subjects import subject_on
 from headcount.analysis.trials import Trial, run_trials
-from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.instruments.attention import attention_of
 from headcount.instruments.gates import Gates, silenced
 from headcount.instruments.proof import prove
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.sweep import plain_pass, sweep
-from headcount.instruments.wrapping import Wrapped, wrap
+from headcount.instruments.wrapping import wrap
 
 close = {"atol": 1e-9, "rtol": 1e-9}
 nearly = {"atol": 1e-6, "rtol": 0}
@@ -162,6 +161,28 @@ def test_in_single_precision(name: str) -> None:
             torch.testing.assert_close(given, expected, atol=2e-6 * float(expected.abs().max()), rtol=0)
 
 
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers, about settings that nobody made
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
+def test_while_it_generates_with_its_cache(name: str) -> None:
+    model, tokens = hub.build(name), hub.inputs_of(name)[0][:1]
+    wrapped, place = wrap(model), places(name)[1]
+
+    def written() -> Tensor:
+        settings = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "num_beams": 1}
+        return model.generate(tokens, **settings, output_logits=True, return_dict_in_generate=True)
+
+    clean, weights = written(), model.get_submodule(PROJECTIONS[name][place[0]].format(0)).weight
+    with Gates(wrapped.head_sites, silenced(wrapped.head_sites, [head(place)])):
+        silent = written()
+    rows = weights if name == "gpt2" else weights.T  # those that read head 1 of 4
+    rows[8:16] = 0.0
+    expected = written()
+    for given, wanted, whole in zip(silent.logits, expected.logits, clean.logits, strict=True):
+        torch.testing.assert_close(given, wanted, **close)
+        assert not torch.allclose(given, whole)
+
+
 @every_family
 def test_the_instrument_is_proven(name: str) -> None:
     for dtype in (torch.float64, torch.float32):
@@ -243,19 +264,3 @@ def test_means_and_other_rows_stand_in() -> None:
     swaps = np.stack([with_stand(kept[0].roll(k, dims=0)) for k in range(1, 6)])  # each row with each of the others
     assert all(np.isclose(swaps[:, row], outcome.scores[2][row], rtol=1e-9).any() for row in range(6))
     assert np.abs(outcome.scores - outcome.clean).max(axis=1).min() > 1e-3
-
-
-# --- misuse ---------------------------------------------------------------------------------------------------------
-
-
-def test_too_many_tensors_are_an_error() -> None:
-    wrapped, (tokens, mask) = wrap(hub.build("gpt2")), hub.inputs_of("gpt2")
-    with pytest.raises(InputError, match=r"3 tensors given\n  this model takes input_ids, attention_mask"):
-        wrapped(tokens, mask, mask)
-
-
-def test_names_may_be_given() -> None:
-    wrapped, (tokens, mask) = wrap(hub.build("gpt2")), hub.inputs_of("gpt2")
-    assert torch.equal(wrapped(input_ids=tokens, attention_mask=mask), wrapped(tokens, mask))
-    assert isinstance(wrapped, Wrapped)
-    assert wrap(wrapped) is wrapped

@@ -116,8 +116,8 @@ def test_a_decoder_alone() -> None:
     wrapped, inputs = wrap(model), (states(length=4), states(seed=1))
     sites = wrapped.head_sites
     prove(wrapped, sites, inputs)
-    for site, at in (("layer", "layers.0.self_attn"), ("decoder", "layers.0.multihead_attn")):
-        name = HeadSite(site, 0, "self" if site == "layer" else "cross")
+    for kind, at in (("self", "layers.0.self_attn"), ("cross", "layers.0.multihead_attn")):
+        name = HeadSite("decoder", 0, kind)
         assert sites[name].projection is model.get_submodule(at).out_proj
         expected = zeroed(model, f"{at}.out_proj", 1)(*inputs)
         with Gates(sites, silenced(sites, [name.head(1)])):

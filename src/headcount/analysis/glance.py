@@ -198,13 +198,12 @@ def _glances(heads: Sequence[HeadId], weights: Tensor, queries: Axis, keys: Axis
     factors = _factors(_sight(weights, kind), keys.special, kind)
     return tuple(
         HeadGlance(str(head), head.short, **_measures(w, factors), pooled=_pooled(w, queries, keys))
-        for head, w in zip(heads, (each.float().nan_to_num() for each in weights), strict=True)  # one copy at a time
+        for head, w in zip(heads, (each.float().nan_to_num() for each in weights), strict=True)
     )
 
 
 def _lag(pairs: Tensor) -> Tensor:
-    query, key = (torch.arange(n, device=pairs.device) for n in pairs.shape)
-    return query[:, None] - key
+    return torch.sub(*torch.meshgrid(*(torch.arange(n, device=pairs.device) for n in pairs.shape), indexing="ij"))
 
 
 def _sight(weights_HQK: Tensor, kind: str) -> Tensor:

@@ -92,7 +92,8 @@ class Redecoder:
                     f"without {trial.heads[0]}, one forward pass and real decoding disagree on example "
                     f"{int(tried.block.rows[rows][apart.argmax()])}",
                     "fed the right answer, the first wrong token is the one that it says running freely: is the model "
-                    "fed as it was trained, start token included, and does `generate` stop where the labels do?",
+                    "fed as it was trained, start token included, are labels of padding -100, and does `generate` stop "
+                    "where the labels do?",
                 )
             self.decoded += len(rows)
 

@@ -8,11 +8,17 @@ from pathlib import Path
 
 from headcount.analysis.extrapolation import LENGTHS, Stretch
 from headcount.analysis.extrapolation import stretch as stretch_run
+from headcount.analysis.glance import Glance
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
-from headcount.api._run import AnyRun, loaded
+from headcount.api._run import AnyModel, AnyRun, loaded, ready
+from headcount.errors import InputError
+from headcount.guests.guest import Guest
+from headcount.guests.reading import look, look_closer
+from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
 from headcount.views.attention import draw_heads, draw_pages
+from headcount.views.glance import draw_closeup, draw_mosaics
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import counting
 from headcount.views.stretch import draw_dispersion, draw_stretch
@@ -29,6 +35,30 @@ class HeadsShown:
     """One per kind of site."""
     pictures: list[Path]
     """One per head."""
+
+
+@dataclass(frozen=True)
+class HeadsGlanced:
+    """Where every head of a model of others looks on one text, and where that was written."""
+
+    glance: Glance
+    note: str
+    data: Path
+    figures: list[Path]
+
+
+def glance_heads(model: AnyModel, on: str, head: str | HeadId | None = None) -> HeadsGlanced:
+    """Every head of a model of others on one text, and if asked for one of them closer."""
+    guest = ready(model)
+    if not isinstance(guest, Guest):
+        raise InputError(f"{guest.name} is a run of headcount's own", "look at it with show_heads")
+    found, reading = look(guest, on)
+    name = f"heads-{_file_name(found.title)}"
+    figures = draw_mosaics(found)
+    if head is not None:
+        figures[str(guest.find_head(head))] = draw_closeup(found, head, look_closer(guest, reading, head))
+    written = [guest.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
+    return HeadsGlanced(found, reading.note, guest.output.write_result(name, found), written)
 
 
 def show_heads(run: AnyRun, on: str | None = None, *, split: str = "test") -> HeadsShown:

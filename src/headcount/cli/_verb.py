@@ -32,6 +32,25 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="a run folder, sample:addition or sample:sortedness")
 
 
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """For verbs that take models of others too."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class",
+    )
+
+
+def add_data_argument(parser: argparse.ArgumentParser) -> None:
+    """What models of others are asked."""
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="a Hugging Face model: plain text, or a table with tabs and a header (text label; first second score; "
+        "source target)",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Every verb speaks to people and to programs."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

@@ -1,21 +1,25 @@
-"""`headcount ablate RUN`: silence every head, one at a time, and see what it costs."""
+"""`headcount ablate MODEL`: silence every head, one at a time, and see what it costs."""
 
 from __future__ import annotations
 
 import argparse
 
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument, listed, numbers
+from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed, numbers
+from headcount.errors import InputError
 from headcount.instruments.kinds import all_kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, what to silence with, and what to measure."""
-    add_run_argument(parser)
+    add_model_argument(parser)
+    add_data_argument(parser)
     kinds = ", ".join(all_kinds())
     parser.add_argument("--kinds", metavar="KIND,...", help=f"what stands in for a head, of: {kinds} [all]")
-    parser.add_argument("--metric", metavar="X", help="free-running or accuracy (by task) [that], teacher-forced, loss")
-    parser.add_argument("--split", default="test", metavar="NAME", help="the examples: test or validation [test]")
+    parser.add_argument(
+        "--metric", metavar="X", help="free-running, teacher-forced, accuracy, loss, ... [by task or data]"
+    )
+    parser.add_argument("--split", metavar="NAME", help="the examples: test or validation [test]")
     parser.add_argument("--n", type=int, metavar="N", help="how many; beyond the split, fresh ones [all, or 400]")
     parser.add_argument("--lengths", metavar="N,N,...", help="a classifier at these lengths, such as 16,256")
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
@@ -31,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     shown = api.ablate_heads(
         args.model,
-        args.split,
+        _data(args),
         args.metric,
         kinds=None if args.kinds is None else listed(args.kinds),
         n=args.n,
@@ -56,6 +60,13 @@ def run(args: argparse.Namespace) -> int:
     for path in shown.figures:
         out.print(f"figure:  {path}")
     return 0
+
+
+def _data(args: argparse.Namespace) -> str | None:
+    if args.data is not None and args.split is not None:
+        raise InputError("--data and --split both say what to ask", "leave one out")
+    data: str | None = args.data or args.split
+    return data
 
 
 PART = Verb("silence every head alone and see what it costs", add_arguments, run)

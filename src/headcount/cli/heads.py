@@ -1,4 +1,4 @@
-"""`headcount heads RUN`: list a model's heads, draw where they look, or measure what each is for."""
+"""`headcount heads MODEL`: list a model's heads, draw where they look, or measure what each is for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument
+from headcount.cli._verb import Verb, add_json, add_model_argument, add_quiet
 from headcount.errors import InputError
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
+    from headcount.guests.guest import Guest
     from headcount.runs.run import Run
 
 LABELS = (
@@ -24,25 +25,32 @@ LABELS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and what to look at."""
-    add_run_argument(parser)
+    add_model_argument(parser)
     add_json(parser)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--on", metavar="EXAMPLE", help="draw every head on one example, such as 374+814")
+    what.add_argument("--on", metavar="EXAMPLE", help="draw every head on one example, such as 374+814, or on a text")
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
     what.add_argument("--stats", action="store_true", help=f"measure what each head looks at, with errors; {LABELS}")
     parser.add_argument("--length", type=int, metavar="N", help="with --stats: length of sequences [longest trained]")
     alike = "with --stats: pair the heads with those of runs from other seeds that look alike"
     parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
+    parser.add_argument("--head", metavar="HEAD", help="with --on, a model of others: this head closer, such as L2H5")
     add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """A list of names, or pictures and numbers."""
-    from headcount import api, load
+    from headcount import api
+    from headcount.api._run import ready
+    from headcount.guests.guest import Guest
 
     if not args.stats and (args.length is not None or args.match):
         raise InputError("--length and --match are for measuring", "add --stats")
-    model = load(args.model)
+    model = ready(args.model)
+    if isinstance(model, Guest):
+        return _of_guest(model, args)
+    if args.head is not None:
+        raise InputError("--head is for models of others", "here every head is drawn: leave it out")
     if args.stats:
         return _stats(model, args)
     if args.on is None and not args.all_test:
@@ -59,6 +67,35 @@ def run(args: argparse.Namespace) -> int:
     if shown.pictures:
         out.print(f"  one picture per head ({len(shown.pictures)}): {shown.pictures[0].parent}")
     out.print(f"  numbers: {shown.data}")
+    return 0
+
+
+def _of_guest(guest: Guest, args: argparse.Namespace) -> int:
+    """What was found in a model of others, or where its heads look on one text."""
+    from headcount import api
+    from headcount.instruments.wrapping import described
+    from headcount.views.glance import glance_notes, glance_table
+
+    if args.stats or args.all_test:
+        raise InputError("--stats and --all-test are for headcount's own tasks", 'try --on "a text"')
+    if args.on is None:
+        if not args.json:
+            console().print(described(guest.inner, guest.sites))
+            return 0
+        return _list(guest.sites.heads, args.json)
+    shown = api.glance_heads(guest, args.on, args.head)
+    if args.json:
+        files = {"data": str(shown.data), "pictures": list(map(str, shown.figures))}
+        print_json({**shown.glance.to_dict(), "note": shown.note, "files": files})
+        return 0
+    out = console()
+    out.print(glance_table(shown.glance))
+    for note in (*glance_notes(shown.glance), shown.note):
+        if note:
+            out.print(note)
+    for path in shown.figures:
+        out.print(f"figure:  {path}")
+    out.print(f"numbers: {shown.data}")
     return 0
 
 

@@ -1,18 +1,26 @@
-"""`headcount prune RUN`: which heads can go together, and a smaller run without them."""
+"""`headcount prune MODEL`: which heads can go together, and a smaller run without them."""
 
 from __future__ import annotations
 
 import argparse
 
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument, listed
+from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, how much may be lost, and where the smaller run goes."""
-    add_run_argument(parser)
-    parser.add_argument("-o", "--out", metavar="DIR", help="cut the heads out and save the smaller run here")
-    parser.add_argument("--loss", type=float, default=0.01, metavar="X", help="how much may be lost, as a share [0.01]")
+    add_model_argument(parser)
+    add_data_argument(parser)
+    parser.add_argument("--metric", metavar="X", help="with --data: what is measured [by the data]")
+    parser.add_argument("-o", "--out", metavar="DIR", help="cut the heads out and save the smaller run or model here")
+    parser.add_argument(
+        "--loss",
+        type=float,
+        default=0.01,
+        metavar="X",
+        help="what may be lost, in the metric's unit or as a share [0.01]",
+    )
     parser.add_argument("--heads", metavar="HEAD,...", help="cut just these, such as E0H1,X1H2, without a search")
     parser.add_argument("--fine-tune", type=int, default=0, metavar="N", help="train for N steps after the cut [0]")
     parser.add_argument("--length", type=int, metavar="N", help="a classifier: sequences of this length")
@@ -31,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     shown = api.prune_heads(
         args.model,
         args.out,
+        data=args.data,
+        metric=args.metric,
         loss=args.loss,
         heads=None if args.heads is None else listed(args.heads),
         fine_tune=args.fine_tune,

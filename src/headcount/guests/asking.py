@@ -26,16 +26,17 @@ Pairs = Sequence[tuple[str, str]]
 def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
     """The examples of a split of the adapter's task, or its own data."""
     pairs, data = _pairs(adapter, split)
-    labels = _encoded(adapter, pairs[:2])[1]
+    labels = encoded(adapter, pairs[:2])[1]
     is_sequence = labels.dim() == 2
     device = next(model.parameters()).device
 
     def ask(rows: Rows) -> Asked:
-        inputs, labels = _encoded(adapter, [pairs[row] for row in rows])
+        inputs, labels = encoded(adapter, [pairs[row] for row in rows])
         right = labels.to(device)
         loss, hit = _scores(right)
         scores = {FREE.name if is_sequence else ACCURACY.name: hit, LOSS.name: loss}
-        return Asked(tuple(each.to(device) for each in inputs), scores, lambda logits: -loss(logits))
+        real = {"decoder": right != IGNORE} if is_sequence else {}
+        return Asked(tuple(each.to(device) for each in inputs), scores, lambda logits: -loss(logits), real)
 
     def decode(rows: Rows) -> NDArray[np.bool_]:
         said = adapter.generate(model.model, [pairs[row][0] for row in rows])
@@ -75,7 +76,8 @@ def task_of(adapter: Adapter) -> Task:
     return cast(Task, kind(settings))
 
 
-def _encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
+def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
+    """What the model is given, and what it should say."""
     made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Tensor)):
         raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")

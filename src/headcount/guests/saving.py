@@ -7,7 +7,8 @@ A folder has what Hugging Face's have: config.json, model.safetensors, the setti
 tokenizer. The configuration's `headcount_cut` says which heads are missing, and the file of weights, in its header,
 which names mean the same parameter and what precision buffers have that are computed anew. A folder of a model that
 misses no heads can be read by their library too, and folders that their library wrote can be read here. Where heads are
-missing, their library would make up random ones or stop at a layer of another size: use `load_model`.
+missing, their library would make up random ones for whole layers; so the weights are then in headcount.safetensors,
+where it finds none and stops: use `load_model`.
 
 Nothing is unpickled, no code that comes with a model is run, and nothing is fetched.
 """
@@ -15,6 +16,8 @@ Nothing is unpickled, no code that comes with a model is run, and nothing is fet
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ from headcount.runs.draft import drafted
 from headcount.runs.storage import explained, write_atomically
 
 CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
+CUT_WEIGHTS = "headcount.safetensors"
+"""Of a model without some heads: named so that from_pretrained finds no weights and stops."""
 HEADER = "headcount"
 """Where the header of a file of weights keeps what else there is to know."""
 
@@ -66,7 +71,7 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
     settings = _settings(path)
     kind = _class_of(path, settings)
     _require_weights(path)
-    notes = _notes(path / WEIGHTS)
+    notes = _notes(weights_file(path, settings))
     if notes is None and settings.get(CUT):
         raise InputError(f"heads are missing from the model in {path}, which save_model did not write", "save it again")
     model = _from_elsewhere(path, kind) if notes is None else _from_here(path, kind, notes)
@@ -79,14 +84,20 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
 def _write(model: nn.Module, path: Path) -> None:
     tensors, shared = _stored(model)
     notes = {"shared": shared, "buffers": _buffer_types(model)}
-    write_atomically(path / WEIGHTS, save(tensors, {"format": "pt", HEADER: json.dumps(notes)}))
+    config: Any = model.config
+    file = weights_file(path, {CUT: getattr(config, CUT, None)})
+    write_atomically(file, save(tensors, {"format": "pt", HEADER: json.dumps(notes)}))
     generation: Any = getattr(model, "generation_config", None)
     if generation is not None:
         generation.save_pretrained(path)
-    config: Any = model.config
     first = next(each for each in tensors.values() if each.is_floating_point())
     settings = config.to_dict() | {"architectures": [type(model).__name__], "dtype": _name(first)}
     write_atomically(path / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
+
+
+def weights_file(path: Path, settings: Mapping[str, Any]) -> Path:
+    """Where the weights are: under a name of our own if heads are missing."""
+    return path / (CUT_WEIGHTS if settings.get(CUT) else WEIGHTS)
 
 
 def _stored(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -178,9 +189,10 @@ def _require_weights(path: Path) -> None:
 
 def _from_elsewhere(path: Path, kind: Any) -> nn.Module:
     try:
-        model, told = kind.from_pretrained(
-            path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
+        with _without_bars():
+            model, told = kind.from_pretrained(
+                path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(
             f"could not read the model in {path}: {error}", "is it whole? copy or save it again"
@@ -191,15 +203,29 @@ def _from_elsewhere(path: Path, kind: Any) -> nn.Module:
     return whole
 
 
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """A model that is read in a second needs no progress bar."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _from_here(path: Path, kind: Any, notes: Notes) -> nn.Module:
     try:
         model = _built(path, kind, notes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{CONFIG} and {WEIGHTS} in {path} do not belong together: {error}", "copy or save the model again"
+            f"{CONFIG} and the weights in {path} do not belong together: {error}", "copy or save the model again"
         ) from error
     with explained(f"read {path}"):
-        tensors = load_file(path / WEIGHTS)
+        tensors = load_file(weights_file(path, _settings(path)))
     _fill(model, tensors | {name: tensors[home] for name, home in notes.shared.items() if home in tensors}, path)
     _tie(model, notes.shared)
     return model

@@ -90,7 +90,7 @@ class _Seen(TorchFunctionMode):
             self._products.append(result)
         elif func in SOFTMAX and result.dim() >= 3 and _over_keys(result, *args[1:2], **kwargs):
             self._weights.append(result)
-        elif func in PRODUCTS and result.dim() in (3, 4):
+        elif func in PRODUCTS and self._weights and result.dim() in (3, 4):
             self._products.append(result)
         return result
 
@@ -125,16 +125,15 @@ def _of_site(
     name: HeadSite, n_heads: int, n_rows: int, z: Tensor, weights: Sequence[Tensor], products: Sequence[Tensor]
 ) -> Weights:
     """The last weights that may be those of a site."""
-    found = {is_turned: _read(weights, n_rows, n_heads, is_turned, z) for is_turned in (False, True)}
-    proven = [turned for turned in found if found[turned] and _is_z(products, n_rows, n_heads, turned, z)]
-    if proven:
-        found = {proven[0]: found[proven[0]]}
-    elif found[True] and any(each.dim() == 3 and len(each) == n_rows * n_heads for each in weights):
-        raise InstrumentError(
-            f"the weights before the output projection of {name} have rows and heads in one axis, in an unknown order",
-            "give one row at a time",
-        )
-    fit = next(iter(found.values()))
+    fit, turned = (_read(weights, n_rows, n_heads, is_turned, z) for is_turned in (False, True))
+    if turned and not _is_z(products, n_rows, n_heads, False, z):
+        if _is_z(products, n_rows, n_heads, True, z):
+            fit = turned
+        elif any(each.dim() == 3 and len(each) == n_rows * n_heads for each in weights):
+            raise InstrumentError(
+                f"the weights before the output projection of {name} have rows and heads in one axis, in unknown order",
+                "give one row at a time",
+            )
     if len({each.shape for each in fit}) > 1:  # another softmax: a mixture's, or of a block that is not among the sites
         fit = [each for each in fit if (each.shape[2] == each.shape[3]) == (name.kind == "self")]
     shown = "; it showed tensors of " + ", ".join(str(tuple(each.shape)) for each in weights) if weights else ""

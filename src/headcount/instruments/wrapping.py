@@ -67,23 +67,18 @@ class Wrapped(nn.Module):
                 raise InputError(f"{len(inputs)} tensors given", f"this model takes {', '.join(self.inputs)}")
             named = dict(zip(self.inputs, inputs, strict=False)) | named
             inputs = ()
-        return said(self.model(*inputs, **named, **self._always))
+        return said(self.model(*inputs, **self._always | named))
 
     def __str__(self) -> str:
-        return "\n".join([f"{type(self.model).__name__}: {len(self.heads)} heads", *self._lines()])
-
-    def _lines(self) -> Iterator[str]:
-        paths = {module: path for path, module in self.model.named_modules()}
-        for name, site in self._sites.items():
-            turn = f" (call {site.call})" if len(self._sites.projections[site.projection]) > 1 else ""
-            first, last = site.heads[0].short, site.heads[-1].short
-            yield f"  {name}: {len(site.heads)} heads, {first} to {last}, at {paths.get(site.projection, '?')}{turn}"
+        return described(self.model, self._sites)
 
 
 def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] | None = None) -> Wrapped:
     """Name a model's heads; `sites` says where they are if we cannot know, `inputs` how its tensors are called."""
     if isinstance(model, Wrapped):
-        return model
+        if sites is None and inputs is None:
+            return model
+        return Wrapped(model.model, sites or model.head_sites, inputs or model.inputs, None if sites else model.family)
     model = bare(model)
     config = getattr(model, "config", None)
     family = family_of(str(getattr(config, "model_type", "")))
@@ -96,6 +91,17 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
     if hosts := find_hosts(model):
         return Wrapped(model, Sites.of_found(hosts), inputs or ())
     raise _unknown(model, getattr(config, "model_type", None))
+
+
+def described(model: nn.Module, sites: Sites) -> str:
+    """What was found, a line for each site."""
+    paths = {module: path for path, module in model.named_modules()}
+    lines = [f"{type(model).__name__}: {len(sites.heads)} heads"]
+    for name, site in sites.items():
+        turn = f" (call {site.call})" if len(sites.projections[site.projection]) > 1 else ""
+        span = f"{len(site.heads)} heads, {site.heads[0].short} to {site.heads[-1].short}"
+        lines.append(f"  {name}: {span}, at {paths.get(site.projection, '?')}{turn}")
+    return "\n".join(lines)
 
 
 def said(output: Any) -> Tensor:

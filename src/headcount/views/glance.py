@@ -1,6 +1,6 @@
 """Every head of a model on one text: a mosaic of all heads, one head close up, and a table.
 
-A picture is made of whole pixels, all heads in one: with axes of its own for each of 144 heads it would take a minute.
+A picture is made of whole pixels, all heads in one: with axes for each, 144 heads take 17 s instead of one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
 """A mosaic's sides and a cell's, at most; what is between heads."""
 CLOSE, MOST_CLOSE, CLOSE_CELL = 1050, 512, 45
 """A closeup's sides, its rows and columns, and a cell, at most."""
-LEFT, RIGHT, ABOVE, BELOW, NARROWEST, LOWEST = 60, 175, 180, 20, 1000, 260
-"""What goes around a picture; smaller ones would cut the title and the colour bar short."""
+LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
+"""What goes around a picture; less of it would cut the lines above and the colour bar beside it short."""
 LETTER, LONGEST = 9.2, 16
 """The width of a letter of a token, about, and how many are shown."""
 SHADES = 64
@@ -64,7 +64,7 @@ def draw_mosaic(result: Glance, stack: str, kind: str) -> Figure:
     if not sites:
         raise InputError(f"{result.run} has no {stack} {kind}-attention", f"it has {_listed(result)}")
     rows, columns = (axis.edges for axis in result.axes_of(sites[0]))
-    n_columns = 1 + max(_index(head) for site in sites for head in site.heads)
+    n_columns = 1 + max(HeadId.parse(head.head).index for site in sites for head in site.heads)
     picture = _tiled(sites, n_columns, len(rows) - 1, len(columns) - 1)
     size = f"{_count(len(sites), 'layer')} × {_count(n_columns, 'head')}"
     cut = "; grey: no head" if any(len(site.heads) < n_columns for site in sites) else ""
@@ -89,8 +89,8 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
     if weights.shape != tuple(map(len, tokens)):
         raise InputError(f"weights of {weights.shape} for {len(tokens[0])} queries and {len(tokens[1])} keys")
     rows, columns = (_edges(len(each)) for each in tokens)
-    cell = max(1, min(CLOSE_CELL, CLOSE // (max(len(rows), len(columns)) - 1)))
-    picture = np.kron(_pooled(weights, rows, columns), np.ones((cell, cell)))
+    pooled = _pooled(weights, rows, columns)
+    picture = np.kron(pooled, np.ones([min(CLOSE_CELL, CLOSE // n) for n in pooled.shape]))
     lines = (f"{_tail(result.run)}: {found} ({found.short})", _scope(rows, columns, site.kind), result.title)
     places, labels = zip(*map(_named, tokens), strict=True)
     figure, axes = _page(picture, lines, *(70 + int(LETTER * max(map(len, each))) for each in labels))
@@ -99,7 +99,8 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
     ]
     axes.set_yticks(ticks[0], labels[0], fontsize=7, parse_math=False)
     axes.set_xticks(ticks[1], labels[1], fontsize=7, parse_math=False, rotation=90)
-    axes.set(ylabel="query ↓ (looks)", xlabel="key → (looked at)")
+    axes.set_ylabel("query ↓ (looks)", fontsize=8)
+    axes.set_xlabel("key → (looked at)", fontsize=8)
     return figure
 
 
@@ -145,23 +146,22 @@ def _tiled(sites: Sequence[SiteGlance], n_columns: int, n_queries: int, n_keys: 
     picture = np.full((len(sites) * height + GAP, n_columns * width + GAP), np.nan)
     for row, site in enumerate(sites):
         for head in site.heads:
-            top, left = row * height + GAP, _index(head) * width + GAP
+            top, left = row * height + GAP, HeadId.parse(head.head).index * width + GAP
             picture[top : top + height - GAP, left : left + width - GAP] = np.kron(head.weights, np.ones((cell, cell)))
     return picture
 
 
 def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tuple[Figure, Axes]:
     """A picture in its own pixels, with lines above it and a colour bar beside it."""
-    height, width = picture.shape
-    whole_height = ABOVE + max(height, LOWEST) + below
-    whole_width = max(left + width + RIGHT, NARROWEST)
+    (height, width), above = picture.shape, LINE * (len(lines) + 2)
+    whole_width, whole_height = max(left + width + RIGHT, NARROWEST), above + max(height, LOWEST) + below
     figure = Figure(figsize=(whole_width / DPI, whole_height / DPI), dpi=DPI)
 
     def at(x: int, y: int, width: int, height: int) -> Axes:
         box = (x / whole_width, 1 - (y + height) / whole_height, width / whole_width, height / whole_height)
         return figure.add_axes(box)
 
-    axes, beside = at(left, ABOVE, width, height), at(left + width + 25, ABOVE, 22, max(height, LOWEST))
+    axes, beside = at(left, above, width, height), at(left + width + 25, above, 22, max(height, LOWEST))
     colours = mpl.colormaps[SEQUENTIAL].resampled(SHADES).with_extremes(bad="#aaaaaa")
     norm = PowerNorm(0.5, vmin=0, vmax=1)
     axes.imshow(picture, cmap=colours, norm=norm, interpolation="nearest", aspect="auto")
@@ -170,7 +170,7 @@ def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tupl
     bar.ax.tick_params(labelsize=7)
     bar.set_label("attention weight\n(square-root scale)", fontsize=8)
     for i, line in enumerate(lines):
-        y = 1 - (15 + 30 * i) / whole_height
+        y = 1 - LINE * (i + 0.5) / whole_height
         figure.text(20 / whole_width, y, _plain(line), fontsize=10 if i == 0 else 8, va="top", parse_math=False)
     return figure, axes
 
@@ -211,7 +211,7 @@ def _drawable() -> frozenset[int]:
 
 def _edges(n: int) -> list[int]:
     """Where bins begin in a closeup of many tokens; as a rule, a bin is a token."""
-    return list(np.linspace(0, n, min(n, MOST_CLOSE) + 1).round().astype(int))
+    return np.linspace(0, n, min(n, MOST_CLOSE) + 1).round().astype(int).tolist()
 
 
 def _pooled(weights: Picture, rows: Edges, columns: Edges) -> Picture:
@@ -223,14 +223,14 @@ def _pooled(weights: Picture, rows: Edges, columns: Edges) -> Picture:
 def _scope(rows: Edges, columns: Edges, kind: str) -> str:
     """How many tokens there are, and how many make up a cell."""
     if kind == "self":
-        return f"{_count(rows[-1], 'token')}; each cell: {_bin(rows)}"
+        return f"{_count(rows[-1], 'token')}; each cell: {_bin(rows, 'token')}"
     sizes = f"{_count(rows[-1], 'query', 'queries')} and {_count(columns[-1], 'key')}"
-    return f"{sizes}; each cell: {_bin(rows)} of the queries, {_bin(columns)} of the keys"
+    return f"{sizes}; each cell: {_bin(rows, 'query', 'queries')} and {_bin(columns, 'key')}"
 
 
-def _bin(edges: Edges) -> str:
-    low, *_, high = sorted({int(width) for width in np.diff(edges)}) * 2
-    return "one token" if high == 1 else f"a bin of {low if low == high else f'{low} or {high}'} tokens"
+def _bin(edges: Edges, one: str, many: str = "") -> str:
+    *_, low, high = sorted({0, *np.diff(edges).tolist()})
+    return f"one {one}" if high == 1 else f"a bin of {f'{low} or ' if low else ''}{_count(high, one, many)}"
 
 
 def _count(n: int, one: str, many: str = "") -> str:
@@ -241,13 +241,9 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
 
-def _index(head: HeadGlance) -> int:
-    return HeadId.parse(head.head).index
-
-
 def _listed(result: Glance) -> str:
     return ", ".join(f"{site.site} ({_count(len(site.heads), 'head')})" for site in result.sites)
 
 
-def _tail(name: str, most: int = 48) -> str:
+def _tail(name: str, most: int = 36) -> str:
     return name if len(name) <= most else f"…{name[1 - most :]}"
