@@ -12,17 +12,16 @@ import sys
 
 import torch
 from nnsight import NNsight
-from torch import Tensor, nn
+from torch import Tensor
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks import sweeps
 from benchmarks.lens import enlarge, lens
-from headcount.instruments.sites import Sites
+from headcount.instruments.sweep import rows_at_once
+from headcount.instruments.wrapping import wrap
 
-LAYERS, HEADS, D_HEAD, TOKENS, WORDS = 4, 8, 32, 20, 500
-BLOCK, BATCH = 16, 32
-"""Our examples per recorded pass, and rows per batch."""
+LAYERS, HEADS, D_HEAD, TOKENS, WORDS = 4, 8, 8, 20, 500
 
 
 def main(rows: int, rounds: int) -> None:
@@ -30,11 +29,13 @@ def main(rows: int, rounds: int) -> None:
     torch.set_num_threads(1)
     model = gpt2()
     tokens = torch.randint(WORDS, (rows, TOKENS), generator=torch.Generator().manual_seed(0))
-    plain, sites = wrapped(model)
+    plain = wrap(model, inputs=["input_ids"])
+    sites = plain.head_sites
+    at_once = rows_at_once(sites, TOKENS)
     bridge = build_bridge_from_module(copy.deepcopy(model), type(model).__name__, hf_config=model.config)
     traced = NNsight(copy.deepcopy(model))
     ways = {
-        "ours": lambda: sweeps.ours(plain, sites, tokens, BLOCK, BATCH),
+        "ours": lambda: sweeps.ours(plain, sites, tokens, at_once, at_once),
         "lens": lambda: lens(bridge, tokens),
         "nnsight": lambda: nnsight(traced, tokens),
         "hooks": lambda: sweeps.hooks(plain, sites, tokens),
@@ -57,22 +58,6 @@ def gpt2() -> GPT2LMHeadModel:
     model = GPT2LMHeadModel(config)
     enlarge(model)
     return model.eval()
-
-
-def wrapped(model: GPT2LMHeadModel) -> tuple[nn.Module, Sites]:
-    """The model as tokens in, logits out, and where its heads are."""
-    return Plain(model), sweeps.sites_at([block.attn.c_proj for block in model.transformer.h], HEADS)
-
-
-class Plain(nn.Module):
-    """Tokens in, logits out."""
-
-    def __init__(self, model: GPT2LMHeadModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.model(input_ids=tokens, use_cache=False).logits
 
 
 def nnsight(model: NNsight, tokens: Tensor) -> Tensor:

@@ -12,12 +12,11 @@ from headcount.analysis.subjects import Block, Metric, Subject, named
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
 from headcount.instruments.sites import Sites
+from headcount.instruments.sweep import rows_at_once
 from headcount.seeds import stream
 
 ROOM = 2**25
 """Numbers of one forward pass' answers: 128 MB in single precision; what modules keep meanwhile is some times that."""
-TOKENS = 2048
-"""Tokens of one block: their activations, and those of a few ablations beside them, stay in a processor's cache."""
 Function = Callable[[Tensor, NDArray[np.int64]], Tensor]
 
 
@@ -38,8 +37,8 @@ def subject_of_exam(
     chosen = Metric(metric.__name__, False, "") if callable(metric) else named(metric, exam.metrics)
     by_length = rows[np.argsort(exam.lengths[rows], kind="stable")]
     longest = int(exam.lengths[rows].max())
-    most_rows = max(2, ROOM // (longest * exam.width))
-    size = max(1, min(at_once or most_rows, TOKENS // longest, most_rows))
+    most_rows = max(2, min(ROOM // (longest * exam.width), rows_at_once(sites, longest)))
+    size = max(1, min(at_once or most_rows, most_rows // exam.n_rows))
     blocks, place = [], {int(row): i for i, row in enumerate(rows)}
     for part in np.array_split(by_length, max(1, min(-(-len(rows) // size), len(rows) // 2))):
         asked = exam.ask(part)

@@ -26,6 +26,8 @@ from headcount.instruments.sites import Sites
 
 TOLERANCE = 1e-4
 """Largest difference between two ways to compute the same in single precision, as a share of the largest value."""
+COARSE = 8
+"""The same for half precision, in units of its rounding."""
 ROWS = 4
 
 
@@ -73,7 +75,7 @@ def _prove(
         (leaked, "noise in one row changes what the model says of other rows: rows do not come first, or mix"),
     ]
     for error, why in faults:
-        if not error <= TOLERANCE:  # NaN fails too
+        if not error <= tolerance(output.dtype):  # NaN fails too
             raise InstrumentError(
                 f"the instrument does not act at {name}: {why}", "so silencing heads there would prove nothing"
             )
@@ -91,6 +93,11 @@ def _leaked(
     gates[0] = 0.0
     with Gates(sites, {name: gates}, {name: noise}):
         return difference(first_tensor(model(*inputs))[1:], said[1:])
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """What two ways to compute the same may differ by, as a share of the largest value."""
+    return max(TOLERANCE, COARSE * torch.finfo(dtype).eps) if dtype in (torch.float16, torch.bfloat16) else TOLERANCE
 
 
 def difference(one: Tensor, other: Tensor) -> float:

@@ -14,7 +14,7 @@ that was changed in place later is not handed back. `sweep` compares samples wit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,7 +132,7 @@ class Recording:
             self._rows[len(changes)] = Rows(self.n_rows, len(changes))
         rows, order = self._rows[len(changes)], list(self.passages)
         later = order[order.index(site) + 1 :]
-        gates, stands = self._gates(changes, later), self._stands(changes, later)
+        gates, stands = self.gates(changes, later, self.n_rows), self.stands(changes, later, self.n_rows)
         players = Players(self.passages[site], self._projected(site, changes, rows), rows)
         try:
             standing_in = players.standing_in(self._cast(site))
@@ -150,8 +150,8 @@ class Recording:
             )
         return output
 
-    def _gates(self, changes: Sequence[Change], sites: Sequence[HeadSite]) -> dict[HeadSite, Tensor]:
-        """Gates for all rows of all changes; what the base silences stays silent."""
+    def gates(self, changes: Sequence[Change], sites: Iterable[HeadSite], n_rows: int) -> dict[HeadSite, Tensor]:
+        """Gates for the first rows, with each change; what the base silences stays silent."""
         places = [self.sites.by_site((*change.heads, *self.base)) for change in changes]
         gates = {}
         for site in sites:
@@ -159,20 +159,20 @@ class Recording:
                 gate = torch.ones(len(changes), len(self.sites[site].heads))
                 for row, each in zip(gate, places, strict=True):
                     row[list(each.get(site, ()))] = 0.0
-                gates[site] = gate.repeat_interleave(self.n_rows, dim=0)
+                gates[site] = gate.repeat_interleave(n_rows, dim=0)
         return gates
 
-    def _stands(self, changes: Sequence[Change], sites: Sequence[HeadSite]) -> dict[HeadSite, Tensor]:
-        """Replacements for all rows of all changes; nothing stands in for other heads than a change's own."""
+    def stands(self, changes: Sequence[Change], sites: Iterable[HeadSite], n_rows: int) -> dict[HeadSite, Tensor]:
+        """Replacements for the first rows, with each change; nothing stands in for other heads than its own."""
         stands = {}
         for site in sites:
             if any(site in change.stands for change in changes):
-                z = self.z(site)
+                z = self.z(site)[:n_rows]
                 stand = stands[site] = z.new_zeros(len(changes), *z.shape)
                 for part, change in zip(stand, changes, strict=True):
                     if site in change.stands:
                         own = list(self.sites.by_site(change.heads)[site])
-                        part[..., own, :] = change.stands[site].to(z).expand(z.shape)[..., own, :]
+                        part[..., own, :] = change.stands[site][:n_rows].to(z).expand(z.shape)[..., own, :]
                 stands[site] = stand.flatten(end_dim=1)
         return stands
 
@@ -181,9 +181,11 @@ class Recording:
         passage, projection = self.passages[site], self.sites[site].projection
         if passage.z._version != passage.version:
             raise InstrumentError(f"z at {site} is changed in place later in the pass", "its heads cannot be silenced")
-        if type(projection) is nn.Linear and passage.call.is_intact:
-            return self._subtracted(site, changes, projection.weight)
-        gates, stands = self._gates(changes, [site]), self._stands(changes, [site])
+        weight = _plain_weight(projection)
+        if weight is not None and passage.call.is_intact:
+            return self._subtracted(site, changes, weight)
+        gates = self.gates(changes, [site], self.n_rows)
+        stands = self.stands(changes, [site], self.n_rows)
         z = gated(site, passage.z.repeat(rows.times, *[1] * (passage.z.dim() - 1)), gates[site], stands.get(site))
         changed: Tensor = projection.forward(z)
         return changed
@@ -212,3 +214,13 @@ class Recording:
                     cast[module] = calls
             self._casts[site] = cast
         return self._casts[site]
+
+
+def _plain_weight(projection: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a plain layer, GPT-2's transposed ones included."""
+    if type(projection) is nn.Linear:
+        return projection.weight
+    if type(projection).__name__ == "Conv1D" and type(projection).__module__ == "transformers.pytorch_utils":
+        weight = projection.weight
+        return weight.T if isinstance(weight, Tensor) else None
+    return None

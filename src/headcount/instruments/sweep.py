@@ -10,14 +10,18 @@ from torch import Tensor, nn
 from headcount.errors import InstrumentError
 from headcount.heads import HeadId, HeadSite
 from headcount.instruments.gates import Gates, silenced
-from headcount.instruments.proof import TOLERANCE, difference, first_tensor
+from headcount.instruments.proof import difference, first_tensor, tolerance
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.sites import Sites
+from headcount.instruments.trees import Rows
 
 BATCH = 512
 """Rows in one forward pass."""
-CHECKED = 4
-"""Rows of a plain pass that quick passes are compared with."""
+CHECKED = 2
+"""Rows of each group that are compared with a plain pass: two, so that rows which mix are found out."""
+CACHED, FEWEST = 2**17, 256
+"""Numbers of the residual stream that one pass should have at most (beyond that, a processor's cache is too small for
+what layers make of them), and tokens that it should have at least (below that, matrix products are slow)."""
 
 
 def sweep(
@@ -25,20 +29,34 @@ def sweep(
 ) -> Iterator[tuple[int, Tensor]]:
     """What the model says with each change, and which change it is; grouped by where passes begin to differ.
 
-    If it is to be `checked`, one change of each group is compared with a plain pass over its first rows.
+    If it is to be `checked`, the first rows of one change of each group are compared with a plain pass in the end.
     """
     groups: dict[HeadSite, list[int]] = {}
     for i, change in enumerate(changes):
         groups.setdefault(recording.first_site(change.heads), []).append(i)
     at_once = max(1, batch_size // recording.n_rows)
+    samples: list[tuple[Change, Tensor]] = []
     for group in groups.values():
         for start in range(0, len(group), at_once):
             part = group[start : start + at_once]
             output = first_tensor(recording.rerun([changes[i] for i in part]))
             said = output.unflatten(0, (len(part), recording.n_rows))
             if checked and start == 0:
-                _compare(recording, changes[part[-1]], said[-1])
+                samples.append((changes[part[-1]], said[-1, :CHECKED].clone()))
             yield from zip(part, said, strict=True)
+    if samples:
+        _compare(recording, samples)
+
+
+def rows_at_once(sites: Sites, n_tokens: int) -> int:
+    """How many rows of so many tokens a pass should have, by the width of the model's heads."""
+    width = max(_width(site.projection, len(site.heads)) for site in sites.values())
+    return max(2, CACHED // (n_tokens * width), FEWEST // n_tokens)
+
+
+def _width(projection: nn.Module, n_heads: int) -> int:
+    weight = getattr(projection, "weight", None)
+    return max(weight.shape) if isinstance(weight, Tensor) and weight.dim() else n_heads
 
 
 def plain_pass(
@@ -55,22 +73,26 @@ def check(recording: Recording, changes: Sequence[Change]) -> None:
         pass
 
 
-def _compare(recording: Recording, change: Change, said: Tensor) -> None:
-    """What was `said` must be what a plain pass over the first rows says."""
-    inputs = [each[:CHECKED] for each in recording.inputs]
-    stands = {site: stand if len(stand) == 1 else stand[:CHECKED] for site, stand in change.stands.items()}
-    few = Change(change.heads, stands)
+def _compare(recording: Recording, samples: Sequence[tuple[Change, Tensor]]) -> None:
+    """What was said must be what a plain pass says; all samples ride in one."""
+    n, changes = min(CHECKED, recording.n_rows), [change for change, _ in samples]
+    rows = Rows(n, len(samples))
+    few = [each[:n] if len(each) == recording.n_rows else each for each in recording.inputs]
+    inputs = [rows.repeat(each) for each in few]
+    gates = recording.gates(changes, recording.sites, n)
     try:
-        slow = first_tensor(plain_pass(recording.model, recording.sites, inputs, few, recording.base))
+        with Gates(recording.sites, gates, recording.stands(changes, recording.sites, n)):
+            slow = first_tensor(recording.model(*inputs)).unflatten(0, (len(samples), n))
     except RuntimeError as error:
         raise InstrumentError(
-            f"a plain pass over {CHECKED} rows failed: {error}",
+            f"a plain pass over {len(samples)} times {n} rows failed: {error}",
             "rows should come first in everything that the model is given",
         ) from error
-    found = difference(said[:CHECKED], slow)
-    if not found <= TOLERANCE:
-        raise InstrumentError(
-            f"a pass begun at {recording.first_site(change.heads)} differs from a whole one by {found:.1e} of the "
-            "largest value",
-            "the model's modules depend on more than what they are called with; please report this model",
-        )
+    for (change, said), plain in zip(samples, slow, strict=True):
+        found = difference(said, plain)
+        if not found <= tolerance(said.dtype):
+            raise InstrumentError(
+                f"a pass begun at {recording.first_site(change.heads)} differs from a whole one by {found:.1e} of the "
+                "largest value",
+                "the model's modules depend on more than what they are called with; please report this model",
+            )

@@ -85,7 +85,7 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
     if sites is not None:
         return Wrapped(model, sites, inputs or (family.inputs if family else _usual_inputs(model)))
     if family is not None:
-        return Wrapped(model, _sites_of(model, family), inputs or family.inputs, family)
+        return Wrapped(model, _sites_of(model, family), inputs or _taken(model, family.inputs), family)
     if isinstance(model, HasSites):
         return Wrapped(model, model.head_sites, inputs or ())
     if hosts := find_hosts(model):
@@ -142,9 +142,13 @@ def cut_from(model: nn.Module) -> tuple[HeadId, ...]:
 def _usual_inputs(model: nn.Module) -> tuple[str, ...]:
     """What models of Hugging Face are given, whose order of arguments differs from family to family."""
     takes = inspect.signature(model.forward).parameters
-    if not hasattr(model, "config") or "input_ids" not in takes:
-        return ()
-    return tuple(name for name in BOTH if name in takes)
+    return _taken(model, BOTH) if hasattr(model, "config") and "input_ids" in takes else ()
+
+
+def _taken(model: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
+    """Those that this model asks for: an encoder alone would swallow, and ignore, what is meant for a decoder."""
+    takes = inspect.signature(model.forward).parameters
+    return tuple(name for name in names if name in takes)
 
 
 def _sites_of(model: nn.Module, family: Family) -> Sites:

@@ -20,7 +20,10 @@ def read_exam(file: str | Path, candidate: Candidate) -> Exam:
     """The exam that a file makes: by its header, or by what the model says of plain text."""
     path = Path(file)
     with explained(f"read {path}"):
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8-sig")  # as spreadsheets write it
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
     header = tuple(text.partition("\n")[0].rstrip("\r").split("\t"))
     kinds: dict[str, ExamKind] = {name: EXAMS.get(name) for name in EXAMS.names()}
     for kind in kinds.values():
@@ -38,11 +41,7 @@ def read_exam(file: str | Path, candidate: Candidate) -> Exam:
 def _for_text(candidate: Candidate) -> str:
     """Which exam plain text makes for a model."""
     classes = " ".join(getattr(candidate.config, "architectures", None) or ()) + type(candidate.model.model).__name__
-    if getattr(candidate.config, "is_encoder_decoder", False):
-        raise InputError(
-            "an encoder-decoder needs questions and answers, not plain text",
-            "give a table with the columns source and target, with a tab between",
-        )
+    candidate.require_one_text()
     if "CausalLM" in classes or "LMHead" in classes:
         return "next-token"
     if "MaskedLM" in classes:
@@ -54,7 +53,7 @@ def _for_text(candidate: Candidate) -> str:
 
 
 def _rows(path: Path, text: str, header: Sequence[str], wanted: Sequence[str]) -> list[tuple[str, ...]]:
-    """The wanted columns, line by line; all faults are told with their lines."""
+    """The wanted columns, line by line."""
     places, rows = [list(header).index(name) for name in wanted], []
     for number, line in enumerate(text.splitlines()[1:], start=2):
         if not line.strip():
@@ -66,6 +65,8 @@ def _rows(path: Path, text: str, header: Sequence[str], wanted: Sequence[str]) -
                 "cells are parted by one tab each, and hold no tabs or line breaks themselves",
             )
         rows.append(tuple(cells[place].strip() for place in places))
+        if not all(rows[-1]):
+            raise InputError(f"line {number} of {path} has an empty cell", f"fill in {', '.join(wanted)}")
     if len(rows) < 2:
         raise InputError(f"{path} has {len(rows)} examples", "give at least 2")
     return rows

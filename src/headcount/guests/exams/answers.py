@@ -17,8 +17,13 @@ from headcount.tasks.base import IGNORE
 def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> Exam:
     """The loss of the target, fed the right one."""
     model: Any = candidate.model.model
-    if not getattr(candidate.config, "is_encoder_decoder", False):
+    if not candidate.has_decoder:
         raise InputError(f"{type(model).__name__} is no encoder-decoder", "give plain text, or text and label")
+    if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        raise InputError(
+            f"{type(model).__name__} says no tokens",
+            "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
+        )
     sources, targets = candidate.tokens([row[0] for row in table]), _targets(table, candidate)
 
     def ask(rows: Rows) -> Asked:

@@ -16,6 +16,7 @@ from headcount.guests.exams.base import Asked, Candidate, Exam, ExamKind, Rows
 
 def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> Exam:
     """How often the right class is named."""
+    candidate.require_one_text()
     tokens = candidate.tokens([text for text, _ in table])
     right = np.array([_class_of(label, candidate) for _, label in table])
 
@@ -24,10 +25,11 @@ def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> E
         labels = torch.from_numpy(right[rows]).to(candidate.device)
 
         def hit(logits: Tensor) -> Tensor:
-            _require_classes(logits)
+            _require_classes(logits, candidate)
             return logits.argmax(dim=-1) == labels
 
         def loss(logits: Tensor) -> Tensor:
+            _require_classes(logits, candidate)
             return F.cross_entropy(logits, labels, reduction="none")
 
         scores = {ACCURACY.name: hit, LOSS.name: lambda logits: -loss(logits)}
@@ -57,8 +59,8 @@ def _most(labels: Rows) -> float:
     return float(np.bincount(labels).max() / len(labels))
 
 
-def _require_classes(logits: Tensor) -> None:
-    if logits.dim() != 2:
+def _require_classes(logits: Tensor, candidate: Candidate) -> None:
+    if logits.dim() != 2 or logits.shape[1] != candidate.config.num_labels:
         raise InputError(
             f"the model says a tensor of shape {tuple(logits.shape)}, not one row of logits for each text",
             "load it as a classifier (AutoModelForSequenceClassification)",

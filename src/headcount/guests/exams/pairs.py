@@ -24,8 +24,9 @@ SPEARMAN = Metric("spearman", False, "points")
 
 def make(name: str, table: Sequence[tuple[str, str, str]], candidate: Candidate) -> Exam:
     """How well cosine similarity ranks the pairs."""
+    candidate.require_one_text()
     first, second = (candidate.tokens([pair[side] for pair in table]) for side in (0, 1))
-    given = np.array([_number(i, pair[2]) for i, pair in enumerate(table)])
+    given = np.array([_number(i, pair[2]) for i, pair in enumerate(table, start=1)])
     if given.min() == given.max():
         raise InputError(f"all pairs of {name} have the score {given[0]:g}", "there is nothing to rank")
     wanted = (given - given.min()) / (given.max() - given.min())
@@ -48,7 +49,7 @@ def make(name: str, table: Sequence[tuple[str, str, str]], candidate: Candidate)
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(first, second, strict=True)])
     data = f"{len(table)} sentence pairs of {name}"
-    return Exam(data, (SPEARMAN,), lengths, ask, candidate.config.hidden_size, {SPEARMAN.name: total})
+    return Exam(data, (SPEARMAN,), lengths, ask, candidate.config.hidden_size, {SPEARMAN.name: total}, n_rows=2)
 
 
 def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -65,9 +66,12 @@ def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def _number(line: int, text: str) -> float:
     try:
-        return float(text)
+        score = float(text)
     except ValueError:
-        raise InputError(f"{text!r} (pair {line}) is no number", "scores say how alike two sentences are") from None
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{text!r} (pair {line}) is no number", "scores say how alike two sentences are")
+    return score
 
 
 PART = ExamKind("sentence pairs: rank correlation of similarity", ("first", "second", "score"), make)
