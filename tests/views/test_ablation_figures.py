@@ -153,7 +153,7 @@ def test_the_map_has_every_number():
     result = made()
     figure = view.draw_map(result, result.conditions[0])
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles == [f"{kind}: drop (points)" for kind in result.kinds] + ["gradient: mean |dL/dg| (nats)"]
+    assert titles == [f"{kind}: drop (points)" for kind in result.kinds] + ["gradient: mean |dL/dg|"]
     for axes, kind in zip(figure.axes, result.kinds, strict=False):
         expected = [f"{100 * e.drop:.1f}" for e in result.heads if e.kind == kind]
         assert [text.get_text() for text in axes.texts] == expected

@@ -22,6 +22,11 @@ def loaded(run: AnyModel) -> Run:
     return found
 
 
+def label_of(model: Run | Guest) -> str:
+    """What results and titles call it."""
+    return model.label if isinstance(model, Guest) else model.name
+
+
 def ready(model: AnyModel) -> Run | Guest:
     """The run, or the model of others."""
     if isinstance(model, Run | Guest):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof_of
 from headcount.analysis.subjects import Subject, given, held_out, of_length, subject_of, subject_on
-from headcount.api._run import AnyModel, ready
+from headcount.api._run import AnyModel, label_of, ready
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
 from headcount.guests.guest import Guest
@@ -84,7 +84,7 @@ def ablate_heads(
             done.append(
                 ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
             )
-    result = _result(run.name, run.digest, subjects[0][1], done)
+    result = _result(label_of(run), run.digest, subjects[0][1], done)
     figures = {"ablation-lengths.png": draw_lengths(result)} if len(subjects) > 1 else {}
     for condition in result.conditions:
         at = "" if condition.length is None else f"-{condition.length}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +135,7 @@ def show_positions(run: AnyRun, n_positions: int | None = None) -> PositionsDraw
 
 
 def _file_name(example: str) -> str:
-    """Short enough for every file system, and without spaces; a long example ends in its digest."""
+    """A name for every file system; an example that is longer, or holds more than one may, ends in its digest."""
     name = example.replace(" ", "_")
-    return name if len(name) <= 80 else f"{name[:60]}-{digest(name.encode())[:12]}"
+    plain = re.sub(r"[^\w.,+=-]", "-", name)
+    return name if name == plain and len(name) <= 80 else f"{plain[:60]}-{digest(name.encode())[:12]}"

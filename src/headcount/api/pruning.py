@@ -11,7 +11,7 @@ from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
 from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
 from headcount.analysis.trials import run_trials
-from headcount.api._run import AnyModel, ready
+from headcount.api._run import AnyModel, label_of, ready
 from headcount.api.ablating import block_size
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
@@ -156,7 +156,7 @@ def _search(
     run.output.require_writable()
     with counting(f"removing heads of {run.name}, %", quiet=quiet) as progress:
         return prune_curves(
-            run.name,
+            label_of(run),
             run.digest,
             choosing,
             measuring,

@@ -17,10 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """A table by group, and what is wrong."""
-    from headcount import api, load
+    from headcount import api
+    from headcount.api._run import loaded
     from headcount.views.accuracy import accuracy_table, answers_note
 
-    model = load(args.model)
+    model = loaded(args.model)
     evaluation = api.evaluate(model, args.split)
     if args.json:
         print_json(evaluation.to_dict())

@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.stats and (args.length is not None or args.match):
         raise InputError("--length and --match are for measuring", "add --stats")
+    if args.head is not None and args.on is None:
+        raise InputError("--head is for looking closer at a text", 'add --on "a text"')
     model = ready(args.model)
     if isinstance(model, Guest):
         return _of_guest(model, args)

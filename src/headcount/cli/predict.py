@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The model's own answer."""
-    from headcount import load
+    from headcount.api._run import loaded
 
-    reply = load(args.model).ask(args.example, look=False)
+    reply = loaded(args.model).ask(args.example, look=False)
     if args.json:
         said = {"example": reply.example, "said": reply.said, "right": reply.right, "correct": not reply.why}
         print_json({**said, "probability": reply.probability, "note": reply.note})

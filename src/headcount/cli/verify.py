@@ -17,10 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The certificate."""
-    from headcount import api, load
+    from headcount import api
+    from headcount.api._run import loaded
     from headcount.views.report import verdict
 
-    model = load(args.model)
+    model = loaded(args.model)
     certificate = api.verify(model, quiet=args.quiet)
     if args.json:
         print_json(certificate.to_dict())

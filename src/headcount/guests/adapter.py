@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import HeadcountError, InputError
+from headcount.heads import HeadSite
 from headcount.instruments.sites import Sites
 from headcount.instruments.wrapping import said, wrap
 from headcount.runs.storage import explained
@@ -53,6 +54,8 @@ class Adapter:
     """Of that task, where they are not the defaults."""
     folder: Path = Path()
     """Where the adapter's file is; set when it is loaded."""
+    origin: str = ""
+    """`my_adapter.py:Model` by its full path, likewise."""
 
     def build(self) -> nn.Module:
         """The model, its weights still random."""
@@ -104,6 +107,16 @@ class Adapter:
         """What stands at each position of each input, to be written on axes; numbers unless said here."""
         return ()
 
+    def cut(self, model: nn.Module, site: HeadSite, keep: list[int]) -> None:
+        """Take heads out of one attention block for real, in place; needed only where headcount's own ways fail.
+
+        `keep` are the places in z, from 0, of the heads that stay, out of those that the block has now. Afterwards the
+        output projection is where it was and takes their features alone, side by side. The cut is proven before it
+        counts; a block that is to keep none may be left to headcount by raising any error. Models are loaded by
+        build() and the same cuts again, so do what depends on the block, the site and `keep` alone.
+        """
+        raise NotImplementedError
+
 
 def load_adapter(name: str) -> Adapter:
     """`my_adapter.py:Model`: run the user's own file and make its class."""
@@ -111,7 +124,7 @@ def load_adapter(name: str) -> Adapter:
     file = Path(path)
     if not file.is_file():
         raise InputError(f"no file {path}", "write one: headcount adapt my_model.py:MyModel")
-    module = _imported(file)
+    module = imported(file)
     found = getattr(module, kind, None)
     if not (isinstance(found, type) and issubclass(found, Adapter)):
         named = [key for key, each in vars(module).items() if _is_adapter(each)]
@@ -120,17 +133,23 @@ def load_adapter(name: str) -> Adapter:
             f"it has: {', '.join(named)}" if named else "make a class there that inherits headcount.Adapter",
         )
     adapter = found()
-    adapter.folder = file.resolve().parent
+    adapter.folder, adapter.origin = file.resolve().parent, f"{file.resolve()}:{kind}"
     return adapter
 
 
 def load_adapted(adapter: Adapter) -> tuple[nn.Module, Sites]:
     """The model with its weights, at rest, and where its heads are."""
+    model = built(adapter)
+    adapter.load(model)
+    return model.eval(), adapter.sites(model)
+
+
+def built(adapter: Adapter) -> nn.Module:
+    """The model without its weights."""
     model = adapter.build()
     if not isinstance(model, nn.Module):
         raise InputError(f"build() returned {type(model).__name__}", "it should return a torch.nn.Module")
-    adapter.load(model)
-    return model.eval(), adapter.sites(model)
+    return model
 
 
 class Adapted(nn.Module):
@@ -138,7 +157,9 @@ class Adapted(nn.Module):
 
     def __init__(self, adapter: Adapter, model: nn.Module, sites: Sites) -> None:
         super().__init__()
-        self.model, self._adapter, self._sites = model, adapter, sites
+        self.model, self.adapter, self._sites = model, adapter, sites
+        self.cuts: tuple[Any, ...] = ()
+        """What was done to take heads out of it, in order."""
 
     @property
     def head_sites(self) -> Sites:
@@ -147,10 +168,10 @@ class Adapted(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits."""
-        return self._adapter.forward(self.model, *inputs)
+        return self.adapter.forward(self.model, *inputs)
 
 
-def _imported(file: Path) -> Any:
+def imported(file: Path) -> Any:
     """The user's file as a module; what is beside it can be imported from it."""
     home = str(file.resolve().parent)
     if home not in sys.path:

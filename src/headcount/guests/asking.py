@@ -15,7 +15,7 @@ from headcount.analysis.subjects import ACCURACY, FREE, LOSS, Score
 from headcount.config import parse
 from headcount.errors import InputError
 from headcount.guests.adapter import Adapted, Adapter
-from headcount.guests.exams.base import Asked, Exam, Rows, token_loss
+from headcount.guests.exams.base import Asked, Exam, Rows, require_logits, token_loss
 from headcount.tasks import TASKS
 from headcount.tasks.base import IGNORE, Task
 
@@ -27,6 +27,8 @@ def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
     """The examples of a split of the adapter's task, or its own data."""
     pairs, data = _pairs(adapter, split)
     labels = encoded(adapter, pairs[:2])[1]
+    if labels.dim() not in (1, 2):
+        raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
     is_sequence = labels.dim() == 2
     device = next(model.parameters()).device
 
@@ -35,7 +37,7 @@ def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
         right = labels.to(device)
         loss, hit = _scores(right)
         scores = {FREE.name if is_sequence else ACCURACY.name: hit, LOSS.name: loss}
-        real = {"decoder": right != IGNORE} if is_sequence else {}
+        real = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
         return Asked(tuple(each.to(device) for each in inputs), scores, lambda logits: -loss(logits), real)
 
     def decode(rows: Rows) -> NDArray[np.bool_]:
@@ -60,6 +62,13 @@ def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
 
 def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
     if adapter.task is None:
+        if type(adapter).data is Adapter.data:
+            raise InputError(
+                f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
+                'set task = "addition", or write data()',
+            )
+        if split != "test":
+            raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
         pairs = list(adapter.data())
         if len(pairs) < 2 or not all(len(pair) == 2 for pair in pairs):
             raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
@@ -78,22 +87,38 @@ def task_of(adapter: Adapter) -> Task:
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
     """What the model is given, and what it should say."""
+    if type(adapter).encode is Adapter.encode:
+        raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
     made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Tensor)):
         raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")
-    inputs = (made[0],) if isinstance(made[0], Tensor) else tuple(made[0])
+    inputs = (made[0],) if isinstance(made[0], Tensor) else made[0]
+    if not (isinstance(inputs, tuple | list) and inputs and all(isinstance(each, Tensor) for each in inputs)):
+        raise InputError("encode() should return tensors, then labels", "return (tensor, ...), labels")
     rows = [len(each) for each in (*inputs, made[1])]
     if set(rows) != {len(pairs)}:
         raise InputError(f"encode() made tensors of {rows} rows from {len(pairs)} questions", "rows come first")
-    return inputs, made[1]
+    return tuple(inputs), made[1]
+
+
+def _up_to_the_last(asked: Tensor) -> Tensor:
+    """Positions that hold tokens: after the last that is asked for there is padding."""
+    return asked.flip(1).cumsum(1).flip(1) > 0
 
 
 def _scores(labels: Tensor) -> tuple[Score, Callable[[Tensor], Tensor]]:
     """Minus the loss, and whether all that was asked is right."""
     if labels.dim() == 2:
-        return token_loss(labels), lambda logits: ((logits.argmax(-1) == labels) | (labels == IGNORE)).all(dim=1)
+        return token_loss(labels), lambda logits: _all_right(logits, labels)
 
     def loss(logits: Tensor) -> Tensor:
+        if logits.dim() != 2:
+            raise InputError(f"logits of shape {tuple(logits.shape)} for one class per row", "forward(): [row, class]")
         return -F.cross_entropy(logits, labels, reduction="none")
 
     return loss, lambda logits: torch.eq(logits.argmax(-1), labels)
+
+
+def _all_right(logits: Tensor, labels: Tensor) -> Tensor:
+    require_logits(logits, labels)
+    return ((logits.argmax(-1) == labels) | (labels == IGNORE)).all(dim=1)

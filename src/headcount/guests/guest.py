@@ -26,6 +26,8 @@ from headcount.instruments.sites import Sites
 from headcount.instruments.wrapping import Wrapped, wrap
 from headcount.runs.folder import RunFolder
 
+ADAPTED = "headcount.json"
+"""What a folder has whose model an adapter brought."""
 LENGTH = 128
 """Tokens that a model is shown at once, unless told otherwise."""
 
@@ -50,6 +52,11 @@ class Guest:
         wrapped = wrap(model)
         name = name or type(wrapped.model).__name__
         return cls(name, wrapped, _output(name), digest_of(wrapped.model), tokenizer, length=length)
+
+    @property
+    def label(self) -> str:
+        """A short name, for titles."""
+        return self.name.rstrip("/").rpartition("/")[2]
 
     @property
     def sites(self) -> Sites:
@@ -91,8 +98,8 @@ class Guest:
 
 
 def looks_like_guest(name: str | Path) -> bool:
-    """Whether a name means a model of others: an adapter's class, or a folder of a Hugging Face model."""
-    if re.search(r"\.py:\w+$", str(name)):
+    """Whether a name means a model of others: an adapter's class, or a folder of a model that is none of ours."""
+    if re.search(r"\.py:\w+$", str(name)) or (Path(name) / ADAPTED).is_file():
         return True
     file = Path(name) / "config.json"
     try:
@@ -102,12 +109,17 @@ def looks_like_guest(name: str | Path) -> bool:
 
 
 def load_guest(name: str | Path, device: str | torch.device = "cpu", *, length: int = LENGTH) -> Guest:
-    """From `my_adapter.py:Model`, or from a folder that Hugging Face's or headcount's save wrote."""
+    """From `my_adapter.py:Model`, or from a folder that Hugging Face or headcount wrote."""
     if re.search(r"\.py:\w+$", str(name)):
         adapter = load_adapter(str(name))
         model, sites = load_adapted(adapter)
         adapted = Adapted(adapter, model, sites).to(device)
         return Guest(str(name), adapted, _output(str(name)), digest_of(model), adapter=adapter)
+    if (Path(name) / ADAPTED).is_file():
+        from headcount.guests.foreign_saving import load_cut
+
+        adapter, adapted = load_cut(Path(name))
+        return Guest(str(name), adapted.to(device), _output(str(name)), digest_of(adapted.model), adapter=adapter)
     from headcount.guests.saving import load_model
 
     found, tokenizer = load_model(Path(name), device), load_tokenizer(Path(name))

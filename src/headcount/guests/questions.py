@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.subjects import Block, Metric, Subject, named
+from headcount.analysis.subjects import Block, Metric, Subject, mean_total, named
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
 from headcount.instruments.sites import Sites
@@ -34,7 +34,9 @@ def subject_of_exam(
     rows = np.arange(len(exam)) if rows is None else rows
     if len(rows) < 2:
         raise InputError(f"{len(rows)} examples are too few", "at least 2")
-    chosen = Metric(metric.__name__, False, "") if callable(metric) else named(metric, exam.metrics)
+    chosen = (
+        Metric(getattr(metric, "__name__", "score"), False, "") if callable(metric) else named(metric, exam.metrics)
+    )
     by_length = rows[np.argsort(exam.lengths[rows], kind="stable")]
     longest = int(exam.lengths[rows].max())
     most_rows = max(2, min(ROOM // (longest * exam.width), rows_at_once(sites, longest)))
@@ -45,7 +47,7 @@ def subject_of_exam(
         here = np.array([place[int(row)] for row in part])
         score = _bound(metric, part) if callable(metric) else asked.scores[chosen.name]
         blocks.append(Block(here, asked.inputs, score, asked.loss, asked.real))
-    total, decode = exam.total(chosen), exam.decode
+    total, decode = mean_total if callable(metric) else exam.total(chosen), exam.decode
     return Subject(
         model=model,
         sites=sites,
@@ -53,7 +55,7 @@ def subject_of_exam(
         metric=chosen,
         data=data or exam.data,
         floor=exam.floor(rows) if chosen is exam.metrics[0] else 0.0,
-        total=total if chosen.name not in exam.totals else (lambda scores, some: total(scores, rows[some])),
+        total=total if total is mean_total else (lambda scores, some: total(scores, rows[some])),
         most_rows=most_rows,
         decode=None if decode is None else (lambda some: decode(rows[some])),
     )

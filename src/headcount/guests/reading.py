@@ -36,7 +36,7 @@ def look(guest: Guest, text: str) -> tuple[Glance, Reading]:
     """Every head on one text."""
     reading = read(guest, text)
     found = glance(
-        guest.name,
+        guest.label,
         guest.digest,
         guest.model,
         guest.sites,
@@ -65,7 +65,7 @@ def read(guest: Guest, text: str) -> Reading:
     ids = tokenizer(text, truncation=True, max_length=longest)["input_ids"]
     note = f"the first {len(ids):,} of {len(whole):,} tokens" if len(ids) < len(whole) else ""
     source = torch.tensor([ids], device=candidate.device)
-    if not getattr(candidate.config, "is_encoder_decoder", False):
+    if not candidate.has_decoder:
         return Reading(
             (source, torch.ones_like(source)), {"layer": _words(guest, ids)}, {"layer": _special(guest, ids)}, note
         )
@@ -78,6 +78,11 @@ def read(guest: Guest, text: str) -> Reading:
 def _answered(guest: Guest, source: Tensor) -> Tensor:
     """What the decoder is fed while it gives its own answer."""
     model: Any = guest.inner
+    if not hasattr(model, "generate"):
+        raise InputError(
+            f"{type(model).__name__} says nothing for its decoder to read",
+            "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
+        )
     with torch.no_grad():
         said: Tensor = model.generate(
             input_ids=source, attention_mask=torch.ones_like(source), max_new_tokens=MOST_SAID, do_sample=False

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LOOKS = (("o", PALETTE[0]), ("s", PALETTE[1]), ("D", PALETTE[2]), ("^", PALETTE[3]))
 MOST_ROWS = 48
 """Heads in one ranking; of more, the first ones are shown."""
+WIDE = 6
+"""Heads of a layer beyond which the panels of a map stand two by two."""
 BORDERS = (1, 10)
 BANDS = ("critical", "important", "redundant", "undecided")
 
@@ -78,12 +80,18 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     """Sites down, heads across: what each kind of silencing costs, and the gradient beside it."""
     panels = [(f"{kind}: {_what(result)}", _drops(result, condition, kind)) for kind in result.kinds]
     if condition.importances:
-        panels.append(("gradient: mean |dL/dg| (nats)", {each.head: each.importance for each in condition.importances}))
+        panels.append(("gradient: mean |dL/dg|", {each.head: each.importance for each in condition.importances}))
     sites = list(dict.fromkeys(HeadId.parse(effect.head).site for effect in result.heads))
     n_heads = max(HeadId.parse(effect.head).index for effect in result.heads) + 1
     width = max(2.6, 0.62 * n_heads + 0.6)
-    figure = Figure(figsize=(width * len(panels) + 0.8, 0.48 * len(sites) + 1.9), layout="constrained")
-    for axes, (title, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    across = len(panels) if n_heads <= WIDE else min(2, len(panels))
+    down = -(-len(panels) // across)
+    size = (width * across + 0.8, (0.48 * len(sites) + 0.6) * down + 1.3)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (title, values) in zip(grid, panels, strict=False):
         _heat(axes, [[values.get(str(site.head(i))) for i in range(n_heads)] for site in sites])
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=8)

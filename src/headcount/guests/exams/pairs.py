@@ -6,6 +6,7 @@ and the figure is Spearman's rank correlation with the given scores over all pai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,0 +1,151 @@
+"""Models that an adapter brought, without some of their heads, as folders.
+
+headcount.json     the adapter's file (from this folder) and its class, what was cut, and what it was cut from
+model.safetensors  the weights
+
+The adapter's file is needed to load the model, and is run for that: it builds the whole model, the cuts are carried out
+again, and the weights are read. The adapter's load() is not called and its checkpoint not needed any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from headcount.errors import CheckFailed, InputError
+from headcount.guests.adapter import Adapted, Adapter, built, load_adapter
+from headcount.guests.foreign_plans import Plan, carry_out
+from headcount.guests.guest import ADAPTED, digest_of
+from headcount.instruments.sites import Sites
+from headcount.runs.draft import drafted
+from headcount.runs.storage import explained, write_atomically
+
+SCHEMA = 1
+WEIGHTS = "model.safetensors"
+
+
+def save_cut(adapted: Adapted, parent: str, folder: Path) -> None:
+    """Write a new folder, which is there as a whole or not at all, and read it again to be sure."""
+    if not adapted.adapter.origin:
+        raise InputError("this model's adapter came from no file", "load it by name: load_guest('my_adapter.py:Model')")
+    with drafted(folder) as draft, explained(f"write {folder}"):
+        write_atomically(draft.path / WEIGHTS, save(_tensors(adapted.model)))
+        told = json.dumps(_told(adapted, parent, folder), indent=2)
+        write_atomically(draft.path / ADAPTED, f"{told}\n".encode())
+        try:
+            load_cut(draft.path)
+        except InputError as error:
+            raise CheckFailed(
+                f"what was written to {folder} cannot be read again: nothing was kept", str(error)
+            ) from error
+
+
+def load_cut(folder: Path) -> tuple[Adapter, Adapted]:
+    """The adapter and the model in a folder."""
+    told = _read(folder)
+    adapter = load_adapter(f"{_file(folder, told)}:{told['class']}")
+    model = built(adapter).eval()
+    cuts = tuple(map(Plan.from_dict, told["cuts"]))
+    sites = _cut_again(cuts, model, adapter, folder)
+    with explained(f"read {folder}"):
+        try:
+            tensors = load_file(folder / WEIGHTS)
+        except (SafetensorError, ValueError) as error:
+            raise InputError(
+                f"{folder / WEIGHTS} is damaged or cut short: {error}", "copy or prune it again"
+            ) from error
+    _fill(model, tensors, folder)
+    if digest_of(model) != told["digest"]:
+        raise InputError(f"the weights in {folder} are not those that were written", "copy the folder, or prune again")
+    adapted = Adapted(adapter, model, sites)
+    adapted.cuts = cuts
+    return adapter, adapted
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Those that layers share are written for each."""
+    state = model.state_dict()
+    if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
+        raise InputError(f"{odd[0]} in the model's state is no tensor", "such models cannot be saved without pickle")
+    return {name: each.detach().cpu().clone().contiguous() for name, each in state.items()}
+
+
+def _told(adapted: Adapted, parent: str, folder: Path) -> dict[str, Any]:
+    file, _, kind = adapted.adapter.origin.rpartition(":")
+    with suppress(ValueError):  # another drive
+        file = Path(os.path.relpath(file, folder.resolve())).as_posix()
+    gone = [f"{cut.site}.{index}" for cut in adapted.cuts for i, index in enumerate(cut.heads) if i not in cut.keep]
+    return {
+        "schema": SCHEMA,
+        "adapter": file,
+        "class": kind,
+        "heads": sorted(gone),
+        "parent": parent,
+        "digest": digest_of(adapted.model),
+        "cuts": [cut.to_dict() for cut in adapted.cuts],
+    }
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    file = folder / ADAPTED
+    try:
+        told = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is damaged: {error}", "copy the folder, or prune again") from error
+    if not isinstance(told, dict) or told.get("schema") != SCHEMA:
+        raise InputError(f"{file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
+    missing = [key for key in ("adapter", "class", "digest", "cuts") if key not in told]
+    if missing:
+        raise InputError(f"{file} does not say {', '.join(map(repr, missing))}", "copy the folder, or prune again")
+    return told
+
+
+def _file(folder: Path, told: dict[str, Any]) -> Path:
+    file = Path(os.path.normpath(folder.resolve() / told["adapter"]))
+    if not file.is_file():
+        raise InputError(
+            f"the model in {folder} needs its adapter, and there is no file {file}",
+            f'has it moved? say where it is: "adapter" in {folder / ADAPTED}, as a path from {folder} or a full one',
+        )
+    return file
+
+
+def _cut_again(cuts: tuple[Plan, ...], model: nn.Module, adapter: Adapter, folder: Path) -> Sites:
+    sites = adapter.sites(model)
+    for cut in cuts:
+        try:
+            sites = carry_out(cut, model, adapter, sites)
+        except Exception as error:  # somebody's code, or not what it was
+            raise InputError(
+                f"{adapter.origin} no longer builds the model that {folder} was cut from, or cuts it in another way",
+                f"at {cut.site}: {type(error).__name__}: {error}",
+            ) from error
+    return sites
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    expected = model.state_dict()
+    odd = sorted(expected.keys() ^ tensors.keys())
+    odd += [name for name in expected.keys() & tensors.keys() if expected[name].shape != tensors[name].shape]
+    if odd:
+        raise InputError(
+            f"the weights in {folder} do not fit the model that its adapter builds: {odd[0]}",
+            "was the model's code changed?",
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in tensors:
+            tensor.data = tensor.data.to(tensors[name].dtype)
+    model.load_state_dict(tensors)

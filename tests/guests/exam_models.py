@@ -1,0 +1,84 @@
+"""A tokenizer of a few words, models that know as many, and texts of unequal length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hub_models as hub
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from headcount.guests.exams import read_exam
+from headcount.guests.exams.base import Candidate, Exam
+from headcount.guests.guest import Guest
+from headcount.instruments.wrapping import wrap
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<mask>", "<unk>", "[CLS]", "[SEP]")
+WORDS = "a the cat dog bird sat ran flew on under over mat tree river old young red slow and then it was".split()
+TEXTS = (
+    "the old cat sat on the mat",
+    "a dog ran",
+    "the young bird flew over the river and then it sat under a red tree",
+    "it was slow",
+    "the dog and the cat ran under the old tree",
+    "a bird",
+)
+NOBODY = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def tokenizer(frame: str = "[CLS] $A [SEP]") -> Any:
+    """One token a word; `frame` says what stands around a text."""
+    ids = {word: i for i, word in enumerate((*SPECIAL, *WORDS))}
+    assert len(ids) <= hub.WORDS
+    made = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    used = [(name, ids[name]) for name in SPECIAL if name in frame]
+    made.post_processor = processors.TemplateProcessing(single=frame, special_tokens=used)
+    names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "mask": "<mask>", "unk": "<unk>", "cls": "[CLS]"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, sep_token="[SEP]", **{f"{key}_token": token for key, token in names.items()}
+    )
+
+
+def classifier(**changes: Any) -> Any:
+    """BERT with three classes."""
+    torch.manual_seed(0)
+    settings = hub.FAMILIES["bert"][2] | {"id2label": {0: "cat", 1: "Dog", 2: "bird"}, "label2id": None} | changes
+    settings["label2id"] = {name: i for i, name in settings["id2label"].items()}
+    return _stirred(transformers.BertForSequenceClassification(transformers.BertConfig(**settings)))
+
+
+def decoding_classifier(**changes: Any) -> Any:
+    """GPT-2 with two classes: it looks for padding in order to find where a text ends."""
+    torch.manual_seed(0)
+    settings = hub.FAMILIES["gpt2"][2] | {"num_labels": 2} | changes
+    return _stirred(transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**settings)))
+
+
+def _stirred(model: Any) -> Any:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return model.double().eval()
+
+
+def candidate(model: Any, length: int = 24, frame: str = "[CLS] $A [SEP]") -> Candidate:
+    return Candidate(wrap(model), tokenizer(frame), length)
+
+
+def guest(model: Any, frame: str = "[CLS] $A [SEP]", **more: Any) -> Guest:
+    return Guest.of(model, tokenizer(frame), **more)
+
+
+def exam(folder: Path, text: str, sitting: Candidate) -> Exam:
+    """From a file of that text."""
+    file = folder / "data.tsv"
+    file.write_text(text)
+    return read_exam(file, sitting)
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    return "".join("\t".join(row) + "\n" for row in rows)
