@@ -17,8 +17,10 @@ from headcount.statistics import (
     holm,
     mcnemar,
     paired_differences,
+    paired_figures,
     paired_hits,
     rank_agreement,
+    rank_correlations,
 )
 
 unhurried = settings(deadline=None)
@@ -168,6 +170,83 @@ def test_flipping_signs_is_exact_for_few() -> None:
     assert paired_differences(np.zeros(4), np.random.default_rng(0)).p == 1.0
     up, down = (paired_differences(sign * np.arange(9.0), np.random.default_rng(0)) for sign in (1, -1))
     assert (up.mean, up.p) == (-down.mean, pytest.approx(down.p, abs=0.01))
+
+
+# --- figures that are no means ----------------------------------------------------------------------------------------
+
+
+def means(scores: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    return scores.mean(axis=-1)
+
+
+def correlated(n: int, noise: float, seed: int) -> tuple[NDArray[np.float64], ...]:
+    """What is to be ranked, a figure that ranks it well, and one that ranks it less well."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=n)
+    return truth, truth + 0.3 * rng.normal(size=n), truth + noise * rng.normal(size=n)
+
+
+def test_figures_by_brute_force() -> None:
+    """One draw at a time, by scipy."""
+    truth, before, after = correlated(40, 1.0, 3)
+    found = paired_figures(before, after, lambda x, rows: rank_correlations(x, truth[rows]), np.random.default_rng(0))
+    whole = [float(spearmanr(each, truth).statistic) for each in (before, after)]
+    rng, lost, swapped = np.random.default_rng(1), [], []
+    for _ in range(2000):
+        rows = rng.integers(40, size=40)
+        lost.append(spearmanr(before[rows], truth[rows]).statistic - spearmanr(after[rows], truth[rows]).statistic)
+        swap = rng.random(40) < 0.5
+        one, other = np.where(swap, after, before), np.where(swap, before, after)
+        swapped.append(spearmanr(one, truth).statistic - spearmanr(other, truth).statistic)
+    assert found.mean == pytest.approx(whole[0] - whole[1])
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(lost, [0.025, 0.975])), abs=0.06)
+    assert found.p == pytest.approx(np.mean(np.abs(swapped) >= abs(found.mean)), abs=0.02)
+    assert found.low <= found.mean <= found.high
+
+
+def test_a_mean_is_a_figure_too() -> None:
+    rng = np.random.default_rng(5)
+    before, after = rng.normal(size=60), rng.normal(0.3, 1.0, size=60)
+    one = paired_figures(before, after, means, np.random.default_rng(0), draws=4999)
+    other = paired_differences(before - after, np.random.default_rng(0))
+    assert (one.mean, one.low, one.high) == pytest.approx((other.mean, other.low, other.high), abs=0.03)
+    assert one.p == pytest.approx(other.p, abs=0.02)
+
+
+def test_equal_scores_have_no_difference() -> None:
+    truth, before, _ = correlated(20, 1.0, 0)
+    for total in (means, lambda x, rows: rank_correlations(x, truth[rows])):
+        same = paired_figures(before, before.copy(), total, np.random.default_rng(0))
+        assert (same.mean, same.low, same.high, same.p) == (0, 0, 0, 1)
+
+
+def test_the_interval_of_a_figure_covers_the_truth() -> None:
+    """The truth being what very many examples give."""
+    truth, before, after = correlated(200_000, 0.8, 1)
+    expected = float(rank_correlations(before, truth) - rank_correlations(after, truth))
+    covered = 0
+    for part in np.random.default_rng(2).integers(len(truth), size=(100, 60)):
+        of_part = truth[part]
+        found = paired_figures(
+            before[part],
+            after[part],
+            lambda x, rows, given=of_part: rank_correlations(x, given[rows]),  # type: ignore[misc]
+            np.random.default_rng(0),
+            draws=199,
+        )
+        covered += found.low <= expected <= found.high
+    assert covered >= 88, "of 100, at 95 %"
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=3, max_size=20))
+@quick
+def test_rank_correlations_are_spearmans(rows: list[tuple[int, ...]]) -> None:
+    """Two samples at once, of small numbers, so that there are ties."""
+    x, y, z = np.array(rows, dtype=float).T
+    found = rank_correlations(np.stack([x, y]), np.stack([z, z]))
+    for each, mine in zip((x, y), found, strict=True):
+        varied = len(set(each)) > 1 and len(set(z)) > 1
+        assert mine == pytest.approx(spearmanr(each, z).statistic if varied else 0.0, abs=1e-9)
 
 
 # --- families and ranks -----------------------------------------------------------------------------------------------

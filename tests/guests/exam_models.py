@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from headcount.guests.guest import Guest
 from headcount.instruments.wrapping import wrap
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<mask>", "<unk>", "[CLS]", "[SEP]")
-WORDS = "a the cat dog bird sat ran flew on under over mat tree river old young red slow and then it was".split()
 TEXTS = (
     "the old cat sat on the mat",
     "a dog ran",
@@ -26,7 +26,7 @@ TEXTS = (
     "the dog and the cat ran under the old tree",
     "a bird",
 )
-NOBODY = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+WORDS = sorted({word for text in TEXTS for word in text.split()})
 
 
 def tokenizer(frame: str = "[CLS] $A [SEP]") -> Any:
@@ -44,11 +44,15 @@ def tokenizer(frame: str = "[CLS] $A [SEP]") -> Any:
 
 
 def classifier(**changes: Any) -> Any:
-    """BERT with three classes."""
+    """BERT with three classes, and an opinion."""
     torch.manual_seed(0)
     settings = hub.FAMILIES["bert"][2] | {"id2label": {0: "cat", 1: "Dog", 2: "bird"}, "label2id": None} | changes
     settings["label2id"] = {name: i for i, name in settings["id2label"].items()}
-    return _stirred(transformers.BertForSequenceClassification(transformers.BertConfig(**settings)))
+    model = _stirred(transformers.BertForSequenceClassification(transformers.BertConfig(**settings)))
+    with torch.no_grad():
+        model.classifier.weight *= 5
+        model.classifier.bias -= torch.cat([model(_ids(text)).logits for text in TEXTS]).mean(dim=0)
+    return model
 
 
 def decoding_classifier(**changes: Any) -> Any:
@@ -63,6 +67,10 @@ def _stirred(model: Any) -> Any:
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
     return model.double().eval()
+
+
+def _ids(text: str) -> torch.Tensor:
+    return torch.tensor([tokenizer()(text)["input_ids"]])
 
 
 def candidate(model: Any, length: int = 24, frame: str = "[CLS] $A [SEP]") -> Candidate:
@@ -82,3 +90,10 @@ def exam(folder: Path, text: str, sitting: Candidate) -> Exam:
 
 def table(*rows: tuple[str, ...]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def own_labels(model: Any, asked: Sequence[str]) -> str:
+    """A table of texts and what the model says of them, so that its heads have something to lose."""
+    with torch.no_grad():
+        said = [str(int(model(_ids(text)).logits.argmax())) for text in asked]
+    return table(("text", "label"), *zip(asked, said, strict=True))

@@ -29,6 +29,11 @@ import adder_model  # noqa: E402
 pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headcount.statistics.DRAWS", 199)
+
+
 def test_heads_are_worth_what_the_strangers_own_code_says() -> None:
     guest = load_guest(ADDER)
     questions = [(question, str(sum(map(int, question.split("+"))))) for question in asked(guest)]

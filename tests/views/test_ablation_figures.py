@@ -256,7 +256,7 @@ def test_where_nothing_can_be_lost_there_are_no_bands():
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(4)])
     bare = replace(result, heads=tuple(replace(e, band=None, needed=None) for e in result.heads))
     notes = view.ablation_notes(bare, bare.conditions[0])
-    assert "NO BANDS: with all heads 90.00 % are right" in notes[1]
+    assert "NO BANDS: with all heads 90.00 % is reached" in notes[1]
     assert "critical" not in " ".join(notes)
 
 

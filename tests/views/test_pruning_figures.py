@@ -95,7 +95,7 @@ def test_every_curve_is_drawn_with_its_numbers():
     assert low < 0
     assert high > 100
     texts = " ".join(text.get_text() for text in figure.legends[0].get_texts())
-    assert "all that are harmless alone (together 61.2 % is left)" in texts
+    assert "all harmless alone (without them all, 61.2 % is left)" in texts
     assert "1: greedy, for at most 1 point (94.1 % is left)" in texts
     assert "chosen on the first 1,000 of the validation set, measured on the test set" in figure.get_suptitle()
     assert png(figure).startswith(b"\x89PNG")

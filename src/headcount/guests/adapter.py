@@ -66,18 +66,7 @@ class Adapter:
         if self.checkpoint is None:
             return
         file = self.folder / self.checkpoint
-        with explained(f"read {file}"):
-            try:
-                found = torch.load(file, map_location="cpu", weights_only=True)
-            except (RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
-                raise InputError(
-                    f"{file} holds more than weights, or is damaged: {str(error).splitlines()[0]}",
-                    "save the weights alone: torch.save(model.state_dict(), ...)",
-                ) from error
-        for name in NESTED:
-            if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
-                found = found[name]
-        _load_weights(model, found, file)
+        _load_weights(model, read_weights(file), file)
 
     def sites(self, model: nn.Module) -> Sites:
         """Where its heads are; families that headcount knows need not say it."""
@@ -186,6 +175,22 @@ def imported(file: Path) -> Any:
     except Exception as error:
         raise InputError(f"{file} fails: {type(error).__name__}: {error}", "it is run as a Python file") from error
     return module
+
+
+def read_weights(file: Path) -> Any:
+    """What a checkpoint has for weights; nothing in the file is ever run."""
+    with explained(f"read {file}"):
+        try:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+        except (RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
+            raise InputError(
+                f"{file} holds more than weights, or is damaged: {str(error).splitlines()[0]}",
+                "save the weights alone: torch.save(model.state_dict(), ...)",
+            ) from error
+    for name in NESTED:
+        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+            found = found[name]
+    return found
 
 
 def _is_adapter(value: Any) -> bool:

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 
 from headcount.errors import CheckFailed, InputError
 from headcount.guests.adapter import Adapted, Adapter
-from headcount.guests.cut_proof import prove_cut
+from headcount.guests.cut_proof import TOLERANCE, AllDouble, prove_cut
 from headcount.guests.foreign_plans import Plan, carry_out, plans
 from headcount.guests.foreign_tracing import double_by_default
 from headcount.heads import HeadId, HeadSite
+from headcount.instruments.capture import Capture
+from headcount.instruments.proof import difference
+from headcount.instruments.running import at_rest
 from headcount.instruments.sites import Sites
 
 ROWS = 16
@@ -69,6 +72,7 @@ def _cut_site(adapted: Adapted, name: HeadSite, places: Sequence[int], inputs: S
         try:
             cut = _carried_out(plan, adapted, adapter)
             prove_adapted(adapted, cut, gone, inputs)
+            _prove_names(adapted, cut, name, plan.keep, inputs)
             return cut
         except Exception as error:  # somebody's code, on layers that it was not made for: anything may happen
             told = str(error).strip() or "no reason given"
@@ -78,6 +82,24 @@ def _cut_site(adapted: Adapted, name: HeadSite, places: Sequence[int], inputs: S
         *(tried or ["no linear layer was found that a single head of it hears"]),
         "say how in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut; or silence them: ablate",
     )
+
+
+def _prove_names(whole: Adapted, cut: Adapted, name: HeadSite, keep: Sequence[int], inputs: Sequence[Tensor]) -> None:
+    """What is left of z is in its old order: a model whose heads swapped places would say the same."""
+    if not keep:
+        return
+    z = [_z(model, name, inputs) for model in (whole, cut)]
+    kept = z[0][..., list(keep), :]
+    if kept.shape != z[1].shape or not difference(kept, z[1]) <= TOLERANCE:
+        raise CheckFailed("the heads that are left are not side by side in their old order", "keep the order of `keep`")
+
+
+def _z(model: Adapted, name: HeadSite, inputs: Sequence[Tensor]) -> Tensor:
+    double = _Steady(deepcopy(model).cpu().double())
+    given = [each.cpu().double() if each.is_floating_point() else each.cpu() for each in inputs]
+    with torch.no_grad(), AllDouble(), at_rest(double), Capture(double.head_sites) as seen:
+        double(*given)
+    return seen.z(name)
 
 
 def _carried_out(plan: Plan, adapted: Adapted, adapter: Adapter) -> Adapted:

@@ -63,7 +63,7 @@ def subject_of_exam(
 
 def halves(exam: Exam, n: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Examples to choose heads on, and others to measure on; `n` in all."""
-    order = stream(0, "halves of an exam").permutation(len(exam))[: n or len(exam)]
+    order = stream(0, "halves of an exam").permutation(len(exam))[: _up_from_none(n)]
     if len(order) < 4:
         raise InputError(f"{len(order)} examples are too few to choose on some and measure on others", "at least 4")
     middle = len(order) // 2
@@ -74,7 +74,12 @@ def some_of(exam: Exam, n: int | None) -> NDArray[np.int64]:
     """`n` examples, drawn, or all."""
     if n is None or n >= len(exam):
         return np.arange(len(exam))
-    return np.sort(stream(0, "some of an exam").permutation(len(exam))[:n])
+    return np.sort(stream(0, "some of an exam").permutation(len(exam))[: _up_from_none(n)])
+
+
+def _up_from_none(n: int | None) -> int | None:
+    """Fewer than none are none, and not all but so many."""
+    return None if n is None else max(0, n)
 
 
 def _bound(metric: Function, rows: NDArray[np.int64]) -> Callable[[Tensor], Tensor]:

@@ -83,9 +83,10 @@ def _answered(guest: Guest, source: Tensor) -> Tensor:
             f"{type(model).__name__} says nothing for its decoder to read",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
+    most = min(MOST_SAID, longest_of(model) - 1)
     with torch.no_grad():
         said: Tensor = model.generate(
-            input_ids=source, attention_mask=torch.ones_like(source), max_new_tokens=MOST_SAID, do_sample=False
+            input_ids=source, attention_mask=torch.ones_like(source), max_new_tokens=most, do_sample=False
         )
     return said[:, :-1] if said.shape[1] > 1 else said
 

@@ -158,7 +158,10 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _class_of(path: Path, settings: dict[str, Any]) -> Any:
-    import transformers
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError(f"{path} needs transformers", "install it: pip install 'headcount[hf]'") from error
 
     model_type = settings.get("model_type")
     if family_of(str(model_type)) is None:

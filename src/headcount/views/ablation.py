@@ -90,7 +90,7 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[len(panels) :]:
-        axes.set_axis_off()
+        axes.remove()
     for axes, (title, values) in zip(grid, panels, strict=False):
         _heat(axes, [[values.get(str(site.head(i))) for i in range(n_heads)] for site in sites])
         axes.set_title(title, fontsize=9)

@@ -17,6 +17,11 @@ from headcount.guests.exams.base import Asked, Candidate, Exam, ExamKind, Rows
 def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> Exam:
     """How often the right class is named."""
     candidate.require_one_text()
+    if getattr(candidate.config, "pad_token_id", None) is None:
+        raise InputError(
+            "the model's configuration names no padding token, so texts of unequal length cannot go together",
+            "set pad_token_id in its config.json, to that of its tokenizer",
+        )
     tokens = candidate.tokens([text for text, _ in table])
     right = np.array([_class_of(label, candidate) for _, label in table])
 

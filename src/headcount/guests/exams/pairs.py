@@ -21,6 +21,9 @@ from headcount.guests.exams.base import Asked, Candidate, Exam, ExamKind, Rows
 from headcount.statistics import rank_correlations
 
 SPEARMAN = Metric("spearman", False, "points")
+DIGITS = 6
+"""Of a cosine; pairs that are alike to this much share their rank, for rounding, which depends on who shares a batch,
+should not rank two sentences that are the same."""
 
 
 def make(name: str, table: Sequence[tuple[str, str, str]], candidate: Candidate) -> Exam:
@@ -46,7 +49,7 @@ def make(name: str, table: Sequence[tuple[str, str, str]], candidate: Candidate)
         return Asked((ids, mask), {SPEARMAN.name: alike}, loss, {"layer": mask.bool(), "encoder": mask.bool()})
 
     def total(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
-        return rank_correlations(scores, given[rows])
+        return rank_correlations(scores.round(DIGITS), given[rows])
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(first, second, strict=True)])
     data = f"{len(table)} sentence pairs of {name}"
