@@ -53,7 +53,8 @@ TARGET = torch.arange(N) % 6
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no pictures: those of the command line are looked at."""
     monkeypatch.setattr("headcount.statistics.DRAWS", 199)
-    monkeypatch.setattr("headcount.api.heads.png", lambda figure: b"a picture")
+    for module in ("ablating", "pruning"):
+        monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_what_a_module_needs_is_told(foreign: Foreign, data: Any, metric: Any, w
 
 
 def test_a_module_that_cannot_say_where_its_heads_are(foreign: Foreign) -> None:
-    with pytest.raises(InputError, match="Foreign does not say where its heads are"):
+    with pytest.raises(InputError, match=r"Foreign is of no family[\s\S]*say where its heads are"):
         ablate_heads(foreign, [TOKENS, WEIGHTS], height, quiet=True)
 
 
@@ -236,7 +237,7 @@ def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:
 
 
 def test_a_model_that_has_nothing_to_lose_is_not_searched(tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.api.heads.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
+    monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
     with pytest.raises(InputError, match="it has nothing to lose there"):
         prune_heads(tiny_sorter, n=10, n_orders=1, quiet=True)
 
@@ -270,13 +271,13 @@ def test_given_heads_are_cut_without_a_search(tiny_run: Run, tmp_path: Path) -> 
 def test_what_cannot_be_is_told_before_the_search(
     good_run: Run, tmp_path: Path, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headcount.api.heads.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
+    monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
     with pytest.raises(InputError):
         prune_heads(good_run, **{"out": tmp_path / "cut", "n": 40, "quiet": True} | asked)
     assert not any(tmp_path.iterdir())
 
 
 def test_a_folder_in_use_is_told_before_the_search(tiny_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.api.heads.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
+    monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
     with pytest.raises(RunError, match="already holds a finished run"):
         prune_heads(tiny_run, tiny_run.folder.path, quiet=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ ADDER = Path(__file__).parents[1] / "foreign_adder"
 
 
 @pytest.fixture
-def adder(in_tmp):
+def adder(in_tmp, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "adder_model", raising=False)
     for name in ("adder_model.py", "adder.pth"):
         shutil.copy(ADDER / name, in_tmp)
     return "adder_model.py:AdderTransformer"

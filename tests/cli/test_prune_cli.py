@@ -32,7 +32,7 @@ def sorter(tiny_sorter):
 
 @pytest.fixture
 def _never_searched(monkeypatch):
-    monkeypatch.setattr("headcount.api.heads.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
+    monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
 
 
 def test_curves_only(in_tmp, capsys):

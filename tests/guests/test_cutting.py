@@ -21,6 +21,12 @@ from headcount.instruments.gates import Gates, silenced
 from headcount.instruments.proof import prove
 from headcount.instruments.wrapping import CUT, blocks_at, wrap
 
+QUICK = ("several", "a layer")
+"""Plans that are tried every time; the others go with the slow tests."""
+plans = pytest.mark.parametrize(
+    "plan", [pytest.param(plan, marks=() if plan in QUICK else pytest.mark.slow) for plan in PLANS]
+)
+
 
 def ids(*names: str) -> list[HeadId]:
     return [HeadId.parse(name) for name in names]
@@ -40,7 +46,7 @@ def require_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@plans
 @pytest.mark.parametrize("name", FAMILIES)
 def test_cut_is_masked_and_the_model_stays_as_it_was(name: str, plan: str) -> None:
     model, inputs = hub.build(name), hub.inputs_of(name)
@@ -85,7 +91,7 @@ def test_cut_in_two_steps_is_cut_at_once(name: str) -> None:
     assert getattr(steps.config, CUT) == getattr(at_once.config, CUT)
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@plans
 @pytest.mark.parametrize("name", [name for name in FAMILIES if "albert" not in name or name == "distilbert"])
 def test_parameters_fall_by_those_of_the_heads(name: str, plan: str) -> None:
     model = hub.build(name)
@@ -109,7 +115,7 @@ def test_parameters_fall_by_those_of_the_heads(name: str, plan: str) -> None:
 def test_generating_with_a_cache(name: str) -> None:
     model = hub.build(name)
     sites = wrap(model).head_sites
-    for plan in PLANS:
+    for plan in QUICK:
         heads = planned(plan, model)
         cut = cut_heads(model, heads)
         for more in ({}, {"use_cache": False}, {"num_beams": 3})[: 3 if plan == "a layer" else 1]:

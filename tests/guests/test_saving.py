@@ -11,7 +11,7 @@ from typing import Any
 import hub_models as hub
 import pytest
 import torch
-from cuts import FAMILIES, GENERATING, PLANS, apart, generated, masked, planned, says, size
+from cuts import FAMILIES, GENERATING, apart, generated, masked, planned, says, size
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import nn
@@ -74,6 +74,16 @@ def test_whole_models_are_folders_of_hugging_faces(name: str, tmp_path: Path) ->
         torch.testing.assert_close(says(read, inputs), expected)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_their_library_does_not_read_a_cut_model(name: str, tmp_path: Path) -> None:
+    """It would make up what it misses, and say so in a warning at most."""
+    model: Any = hub.build(name, torch.float32)
+    folder = save_model(cut_heads(model, planned("one head", model)), tmp_path / "cut")
+    assert not (folder / "model.safetensors").exists()
+    with pytest.raises(OSError, match=r"no file named .*model\.safetensors"):
+        type(model).from_pretrained(folder, local_files_only=True)
+
+
 IN_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
@@ -98,7 +108,7 @@ def test_another_process_says_what_the_whole_model_says_with_heads_silenced(tmp_
         model, inputs = hub.build(name, torch.float32), hub.inputs_of(name, torch.float32)
         (tmp_path / name).mkdir()
         save_file({str(i): each for i, each in enumerate(inputs)}, tmp_path / name / "inputs.safetensors")
-        for plan in PLANS:
+        for plan in ("several", "a layer"):
             heads = planned(plan, model)
             save_model(cut_heads(model, heads), tmp_path / name / plan)
             expected[name, plan] = masked(model, heads, inputs)
@@ -120,7 +130,7 @@ def test_generating_after_loading(name: str, tmp_path: Path) -> None:
 def test_shared_weights_are_written_once(tmp_path: Path) -> None:
     model = hub.build("albert", torch.float32)
     folder = save_model(cut_heads(model, ["L1H0"]), tmp_path / "cut")
-    assert sum(each.numel() for each in load_file(folder / "model.safetensors").values()) == size(model)
+    assert sum(each.numel() for each in load_file(folder / saving.CUT_WEIGHTS).values()) == size(model)
     tied: Any = load_model(save_model(cut_heads(hub.build("gpt2"), ["L1H0"]), tmp_path / "tied"))
     assert tied.lm_head.weight is tied.transformer.wte.weight
 
@@ -169,7 +179,7 @@ def shorten(file: Path) -> None:
 
 def rewrite(folder: Path, **tensors: torch.Tensor) -> None:
     """As save_model would, with other tensors."""
-    file = folder / "model.safetensors"
+    file = folder / saving.CUT_WEIGHTS
     notes = json.dumps({"shared": {}, "buffers": {}})
     save_file(load_file(file) | tensors, file, {"format": "pt", saving.HEADER: notes})
 
@@ -177,9 +187,9 @@ def rewrite(folder: Path, **tensors: torch.Tensor) -> None:
 NORM = "model.norm.weight"
 DAMAGE = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
+    "no weights": (lambda folder: (folder / saving.CUT_WEIGHTS).unlink(), "has no model.safetensors"),
     "half a config": (lambda folder: shorten(folder / "config.json"), "config.json is damaged"),
-    "half the weights": (lambda folder: shorten(folder / "model.safetensors"), "damaged or cut short"),
+    "half the weights": (lambda folder: shorten(folder / saving.CUT_WEIGHTS), "damaged or cut short"),
     "no family": (lambda folder: change(folder, model_type="mamba"), "no family that headcount knows"),
     "no class": (lambda folder: change(folder, architectures=["MyOwn"]), "names no class"),
     "another class": (lambda folder: change(folder, architectures=["GPT2Model"]), "cannot be of model_type"),
@@ -190,7 +200,7 @@ DAMAGE = {
     "more layers": (lambda folder: change(folder, num_hidden_layers=4), "is missing"),
     "another shape": (lambda folder: rewrite(folder, **{NORM: torch.ones(3)}), f"{NORM} has another shape"),
     "not ours": (
-        lambda folder: save_file({"x": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"}),
+        lambda folder: save_file({"x": torch.ones(2)}, folder / saving.CUT_WEIGHTS, {"format": "pt"}),
         "save_model did not write",
     ),
 }

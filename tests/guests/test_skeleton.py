@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ GIVEN, WANTED = SIZES.format("=7", "=8", "=20", "=3"), SIZES.format("", ": int",
 def small(folder: Path, file: str = "small.py", name: str = "Small", wants: str = GIVEN, more: str = "") -> str:
     (folder / file).write_text(SMALL.format(name=name, wants=wants) + more)
     return f"{folder / file}:{name}"
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_one_test(monkeypatch):
+    """Files of the same names are in other folders."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] not in ("headcount", "torch", "numpy"):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def _cut_site(adapted: Adapted, name: HeadSite, places: Sequence[int], inputs: S
             tried.append(f"tried {plan}\n    {type(error).__name__}: {told.splitlines()[0]}")
     raise CheckFailed(
         f"no way to cut heads out of {name} was proven to say what the model says without them: nothing was cut",
-        *(tried or ["no linear layer was found that a single head of it hears"]),
+        *(tried or ["no linear layer is heard by one head alone; or does forward() run without gradients?"]),
         "say how in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut; or silence them: ablate",
     )
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.errors import CheckFailed
 from headcount.guests.adapter import Adapted, Adapter
 from headcount.guests.cut_layers import Made, Zeros, features, keep_inputs, keep_outputs, leave_bias, n_inputs
 from headcount.guests.cut_layers import require_plain as require_plain_layer
@@ -114,7 +115,7 @@ def plans(adapted: Adapted, adapter: Adapter, name: HeadSite, gone: Sequence[int
     if site.host is not None:
         yield Plan(way="torch", **base)
         return
-    heard = trace(adapted, name, inputs)
+    heard = _traced(adapted, name, inputs)
     if not keep:
         yield Plan(way="empty", layers=dict.fromkeys(heard, ()), **base)
         return
@@ -123,6 +124,16 @@ def plans(adapted: Adapted, adapter: Adapter, name: HeadSite, gone: Sequence[int
         for numbers, tensors in _settings(adapted.model, path, layers, len(site.heads), len(keep)):
             yield Plan(way="narrow", layers=layers, numbers=numbers, tensors=tensors, **base)
         yield Plan(way="spread", layers=layers, **base)
+
+
+def _traced(adapted: Adapted, name: HeadSite, inputs: Any) -> Heard:
+    try:
+        return trace(adapted, name, inputs)
+    except Exception as error:  # somebody's code, asked for gradients
+        raise CheckFailed(
+            f"what the heads at {name} hear could not be traced: {type(error).__name__}: {error}",
+            "say how to cut in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut",
+        ) from error
 
 
 def _kept(heard: Heard, keep: Sequence[int]) -> dict[str, tuple[int, ...]]:

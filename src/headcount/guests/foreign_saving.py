@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -23,28 +25,27 @@ from headcount.errors import CheckFailed, InputError
 from headcount.guests.adapter import Adapted, Adapter, built, load_adapter
 from headcount.guests.foreign_plans import Plan, carry_out
 from headcount.guests.guest import ADAPTED, digest_of
+from headcount.instruments.proof import difference
+from headcount.instruments.running import at_rest
 from headcount.instruments.sites import Sites
 from headcount.runs.draft import drafted
 from headcount.runs.storage import explained, write_atomically
 
 SCHEMA = 1
 WEIGHTS = "model.safetensors"
+TOLERANCE = 1e-5
+"""Most that a model and what is read of it may differ, as a share of the largest value."""
 
 
-def save_cut(adapted: Adapted, parent: str, folder: Path) -> None:
-    """Write a new folder, which is there as a whole or not at all, and read it again to be sure."""
+def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tensor]) -> None:
+    """Write a new folder, which is there as a whole or not at all; it is read again, and asked, to be sure."""
     if not adapted.adapter.origin:
         raise InputError("this model's adapter came from no file", "load it by name: load_guest('my_adapter.py:Model')")
     with drafted(folder) as draft, explained(f"write {folder}"):
         write_atomically(draft.path / WEIGHTS, save(_tensors(adapted.model)))
         told = json.dumps(_told(adapted, parent, folder), indent=2)
         write_atomically(draft.path / ADAPTED, f"{told}\n".encode())
-        try:
-            load_cut(draft.path)
-        except InputError as error:
-            raise CheckFailed(
-                f"what was written to {folder} cannot be read again: nothing was kept", str(error)
-            ) from error
+        _require_same(adapted, draft.path, folder, inputs)
 
 
 def load_cut(folder: Path) -> tuple[Adapter, Adapted]:
@@ -52,7 +53,7 @@ def load_cut(folder: Path) -> tuple[Adapter, Adapted]:
     told = _read(folder)
     adapter = load_adapter(f"{_file(folder, told)}:{told['class']}")
     model = built(adapter).eval()
-    cuts = tuple(map(Plan.from_dict, told["cuts"]))
+    cuts = _cuts(folder, told)
     sites = _cut_again(cuts, model, adapter, folder)
     with explained(f"read {folder}"):
         try:
@@ -78,6 +79,22 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
         raise InputError(f"{odd[0]} in the model's state is no tensor", "such models cannot be saved without pickle")
     return {name: each.detach().cpu().clone().contiguous() for name, each in state.items()}
+
+
+@torch.no_grad()
+def _require_same(adapted: Adapted, draft: Path, folder: Path, inputs: Sequence[Tensor]) -> None:
+    try:
+        _, read = load_cut(draft)
+    except InputError as error:
+        raise CheckFailed(f"what was written to {folder} cannot be read again: nothing was kept", str(error)) from error
+    read.to(next(adapted.parameters()).device)
+    with at_rest(adapted), at_rest(read):
+        apart = difference(read(*inputs), adapted(*inputs))
+    if not apart <= TOLERANCE:
+        raise CheckFailed(
+            f"the model that is read from {folder} would say something else (by {apart:.2g}): nothing was kept",
+            "does load() of the adapter do more than fill in weights? let build() do that",
+        )
 
 
 def _told(adapted: Adapted, parent: str, folder: Path) -> dict[str, Any]:
@@ -107,10 +124,17 @@ def _read(folder: Path) -> dict[str, Any]:
         raise InputError(f"{file} is damaged: {error}", "copy the folder, or prune again") from error
     if not isinstance(told, dict) or told.get("schema") != SCHEMA:
         raise InputError(f"{file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
-    missing = [key for key in ("adapter", "class", "digest", "cuts") if key not in told]
-    if missing:
-        raise InputError(f"{file} does not say {', '.join(map(repr, missing))}", "copy the folder, or prune again")
+    kinds = {"adapter": str, "class": str, "digest": str, "cuts": list}
+    if odd := [key for key, kind in kinds.items() if not isinstance(told.get(key), kind)]:
+        raise InputError(f"{file} does not say {', '.join(map(repr, odd))}", "copy the folder, or prune again")
     return told
+
+
+def _cuts(folder: Path, told: dict[str, Any]) -> tuple[Plan, ...]:
+    try:
+        return tuple(map(Plan.from_dict, told["cuts"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'cuts' in {folder / ADAPTED} is damaged: {error!r}", "prune again") from error
 
 
 def _file(folder: Path, told: dict[str, Any]) -> Path:

@@ -54,7 +54,7 @@ def _cut_and_saved(guest: Guest, gone: tuple[HeadId, ...], out: Path, inputs: Se
         cut = cut_heads(guest.inner, gone)
     difference = _proven(guest.model, cut, gone, inputs)
     if isinstance(cut, Adapted):
-        save_cut(cut, guest.digest, out)
+        save_cut(cut, guest.digest, out, inputs)
     else:
         save_model(cut, out, guest.tokenizer)
     return difference

@@ -117,7 +117,9 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-_TEXT = '''"""<KIND> of <HOME>, for headcount: written by `headcount adapt`. What is marked TODO is yours to write.
+_TEXT = '''"""<KIND> of <HOME>, for headcount.
+
+Written by `headcount adapt`; what is marked TODO is yours to write.
 
     headcount heads  <FILE>:Model                  needs build() and sites()
     headcount ablate <FILE>:Model                  needs encode(), and a task or data()

@@ -28,7 +28,13 @@ def drafted(path: Path) -> Iterator[RunFolder]:
 
 def require_vacant(path: Path) -> None:
     """Refuse a folder that another cannot be put in the place of."""
-    RunFolder(path).require_free()
+    folder = RunFolder(path)
+    if folder.holds_a_run and not folder.is_finished:
+        raise RunError(
+            f"{path} is not empty: it holds a model, or a run that is unfinished",
+            "choose a folder that does not exist yet with -o",
+        )
+    folder.require_free()
     if path.exists() and (any(path.iterdir()) or path.samefile(Path.cwd())):
         raise RunError(f"{path} is in use", "choose a folder that does not exist yet with -o")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Curve, Point, Pruning
 
+LINE = 100
+"""Characters that fit into a line of the title."""
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
     "together": ("removed together, in the order of their own drops", PALETTE[1], "-", "s"),
@@ -44,9 +47,8 @@ def draw_pruning(result: Pruning) -> Figure:
     axes.grid(alpha=0.25)
     figure.legend(frameon=False, loc="outside lower center", ncols=1, fontsize=9)
     title = f"{result.run}: {_score(result, result.clean, 2)} with all heads"
-    figure.suptitle(
-        f"{title}\nchosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})", fontsize=10
-    )
+    told = f"chosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})"
+    figure.suptitle(title + "\n" + fill(told, LINE), fontsize=10)
     return figure
 
 
@@ -104,6 +106,7 @@ def pruning_notes(result: Pruning) -> list[str]:
         f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
         f"{_left(result, kept)} is left on {result.measured_on}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
+        f"none left: {_left(result, result.curves[-1].points[-1])} without any head: so far no attention is needed",
     ]
 
 

@@ -1,0 +1,80 @@
+"""Which heads count in a module that headcount has never seen?
+
+    python examples/foreign_module.py
+
+A transformer of its author's own design learns to look something up: the last token says a position, and the answer is
+the digit that stands there. All that headcount needs to be told is where the heads meet: `Sites.of(...)`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headcount import Sites, ablate_heads
+
+DIGITS, D, HEADS = 8, 32, 4
+
+
+class Layer(nn.Module):
+    """Attention with one matrix for queries, keys and values, and no names that anybody would guess."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.back, self.norm = nn.Linear(D, 3 * D), nn.Linear(D, D), nn.LayerNorm(D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[row, position, D]"""
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.mix(self.norm(x)).chunk(3, dim=-1))
+        z = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.back(z.transpose(1, 2).flatten(start_dim=2))
+
+
+class Lookup(nn.Module):
+    """Two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.digit, self.place, self.say = nn.Embedding(10, D), nn.Embedding(DIGITS + 1, D), nn.Linear(D, 10)
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the answer, [row, 10]"""
+        x = self.digit(tokens) + self.place.weight
+        for layer in self.layers:
+            x = layer(x)
+        return self.say(x[:, -1])
+
+
+def questions(n: int) -> tuple[Tensor, Tensor]:
+    """Digits and a position, and what stands there."""
+    tokens = torch.randint(10, (n, DIGITS + 1))
+    tokens[:, -1] %= DIGITS
+    return tokens, tokens[torch.arange(n), tokens[:, -1]]
+
+
+def main() -> None:
+    """Train for some seconds, then silence every head."""
+    torch.manual_seed(0)
+    model = Lookup()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(1500):
+        tokens, right = questions(128)
+        loss = nn.functional.cross_entropy(model(tokens), right)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    tokens, right = questions(500)
+    sites = Sites.of(model.eval(), "layers.*.back", n_heads=HEADS)
+
+    def is_right(logits: Tensor, rows: Tensor) -> Tensor:
+        return (logits.argmax(dim=-1) == right[rows]).double()
+
+    found = ablate_heads(model, tokens, is_right, sites=sites, kinds=["zero"], quiet=True).result
+    print(f"right: {found.conditions[0].clean:.1%} of {found.conditions[0].n}")
+    for effect in sorted(found.heads, key=lambda effect: -effect.drop):
+        print(f"  without {effect.short}: {effect.silenced:.1%} (p = {effect.p:.3f})")
+
+
+if __name__ == "__main__":
+    main()

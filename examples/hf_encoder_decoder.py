@@ -1,0 +1,76 @@
+"""Which cross-attention heads does a model need that says words backwards?
+
+    python examples/hf_encoder_decoder.py
+
+A small BART learns to reverse strings for some seconds. Its heads are silenced one by one; the cross-attention heads
+that cost least are cut out for real, and what is left still generates.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
+
+from headcount import Guest, ablate_heads, prune_heads
+
+LETTERS, N = "abcdefgh", 6
+SPECIAL = ("<pad>", "<s>", "</s>")
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a letter."""
+    made = Tokenizer(models.WordLevel({token: i for i, token in enumerate((*SPECIAL, *LETTERS))}, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
+
+
+def strings(n: int) -> list[str]:
+    """Random ones."""
+    return ["".join(LETTERS[i] for i in row) for row in torch.randint(len(LETTERS), (n, N)).tolist()]
+
+
+def train(tokenizer: PreTrainedTokenizerFast, steps: int = 350) -> BartForConditionalGeneration:
+    """From one string to its reverse."""
+    torch.manual_seed(0)
+    sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 64))}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_start_token_id": 1}
+    shape = {"d_model": 64, "vocab_size": len(tokenizer), "max_position_embeddings": 16, "dropout": 0.0}
+    config = BartConfig(**shape, **sides, **heads, bos_token_id=1, eos_token_id=2, pad_token_id=0, forced_eos_token_id=None)
+    model = BartForConditionalGeneration(config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        asked = strings(64)
+        source, target = (torch.tensor(tokenizer(each)["input_ids"]) for each in (asked, [s[::-1] for s in asked]))
+        loss = model(input_ids=source, labels=target).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def main() -> None:
+    """Train, ablate, cut, generate."""
+    tokenizer = make_tokenizer()
+    guest = Guest.of(train(tokenizer), tokenizer, name="reverser")
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "reversed.tsv"
+        data.write_text("source\ttarget\n" + "".join(f"{each}\t{each[::-1]}\n" for each in strings(200)))
+        found = ablate_heads(guest, data, kinds=["zero"], quiet=True).result
+        print(f"loss {-found.conditions[0].clean:.3f} nats a token")
+        by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
+        for effect in by_drop:
+            print(f"  without {effect.short}: {effect.drop:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]")
+        cheap = [effect.head for effect in by_drop if ".cross." in effect.head][-1:]
+        smaller = prune_heads(guest, f"{folder}/smaller", data=data, heads=cheap, quiet=True).run
+    ids = torch.tensor(tokenizer(["fedcba"])["input_ids"])
+    said = smaller.inner.generate(ids, max_new_tokens=N + 1, do_sample=False)
+    print(f"without {cheap[0]}, fedcba reversed is {tokenizer.decode(said[0], skip_special_tokens=True).replace(' ', '')}")
+
+
+if __name__ == "__main__":
+    main()

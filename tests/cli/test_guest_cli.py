@@ -1,0 +1,192 @@
+"""Models of others on the command line: one JSON object, exit codes, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parents[1]
+sys.path[:0] = [str(HERE / "guests"), str(HERE / "instruments")]
+
+import exam_models as texts  # noqa: E402
+import hub_models as hub  # noqa: E402
+import torch  # noqa: E402
+
+from headcount.cli import main  # noqa: E402
+
+ADDER = f"{HERE / 'foreign_adder' / 'adder_adapter.py'}:Adder"
+MANY = [f"{a} and {b}" for a in texts.TEXTS for b in texts.TEXTS]
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headcount.statistics.DRAWS", 199)
+
+
+@pytest.fixture
+def model(in_tmp: Path) -> str:
+    made = texts.classifier(max_position_embeddings=64).float()
+    made.save_pretrained("model")
+    texts.tokenizer().save_pretrained("model")
+    Path("data.tsv").write_text(texts.own_labels(made, MANY))
+    return "model"
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """What was printed: one object, and nothing but."""
+    assert main([*arguments, "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    return json.loads(printed)
+
+
+def test_what_heads_there_are(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run_json(capsys, "heads", model)
+    assert said["heads"][5] == {"head": "layer.1.self.1", "short": "L1H1"}
+    assert len(said["heads"]) == 12
+    assert main(["heads", model]) == 0
+    printed = capsys.readouterr().out
+    assert "BertForSequenceClassification: 12 heads" in printed
+    assert "layer.2.self: 4 heads, L2H0 to L2H3, at bert.encoder.layer.2.attention.output.dense" in printed
+    assert not Path("runs").exists()
+
+
+def test_where_heads_look(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(model)
+    said = run_json(capsys, "heads", model, "--on", "the cat sat", "--head", "L1H2")
+    assert said["axes"][0]["tokens"] == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    names = {Path(path).name for path in said["files"]["pictures"]}
+    assert "layer.1.self.2.png" in names
+    assert len(names) == 2
+    for path in (*said["files"]["pictures"], said["files"]["data"]):
+        assert Path(path).stat().st_size > 100
+        assert path.startswith("runs/model/")
+    assert main(["heads", model, "--on", "the cat sat"]) == 0
+    printed = capsys.readouterr().out
+    assert "figure:  runs/model/figures/heads-the_cat_sat/layer-self.png" in printed.replace("\n", " ")
+    assert files(model) == before
+
+
+def test_what_heads_are_worth(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(model)
+    said = run_json(capsys, "ablate", model, "--data", "data.tsv", "--kinds", "zero", "--quiet")
+    assert (said["kind"], said["run"], said["metric"]) == ("Ablation", "model", "accuracy")
+    assert (said["conditions"][0]["n"], said["conditions"][0]["clean"]) == (36, 1.0)
+    assert len(said["heads"]) == 12
+    assert max(each["drop"] for each in said["heads"]) > 0
+    assert all(Path(path).exists() for path in said["figures"])
+    few = run_json(capsys, "ablate", model, "--data", "data.tsv", "--n", "20", "--metric", "loss", "--quiet")
+    assert (few["conditions"][0]["n"], few["unit"], few["kinds"]) == (20, "nats", ["zero", "mean", "resample"])
+    assert main(["ablate", model, "--data", "data.tsv", "--kinds", "zero"]) == 0
+    printed = capsys.readouterr()
+    assert "L2H3" in printed.out
+    assert "36 texts of data.tsv" in printed.out
+    assert "silencing heads of model" in printed.err
+    assert files(model) == before
+
+
+def test_heads_are_cut_out_and_what_is_left_is_a_model(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(model)
+    ask = ("--data", "data.tsv", "--quiet")
+    said = run_json(capsys, "prune", model, *ask, "-o", "small", "--heads", "L0H1,layer.2.self.0")
+    assert said["pruning"] is None
+    assert said["run"] == "small"
+    assert said["cut"]["heads"] == ["layer.0.self.1", "layer.2.self.0"]
+    left = [each["short"] for each in run_json(capsys, "heads", "small")["heads"]]
+    assert len(left) == 10
+    assert not {"L0H1", "L2H0"} & set(left)
+    again = run_json(capsys, "ablate", "small", "--kinds", "zero", *ask)
+    assert [each["short"] for each in again["heads"]] == left
+    smaller = run_json(capsys, "prune", "small", *ask, "-o", "smaller", "--heads", "L1H1")
+    assert smaller["cut"]["heads"] == ["layer.1.self.1"]
+    assert len(run_json(capsys, "heads", "smaller")["heads"]) == 9
+    assert files(model) == before
+
+
+def test_a_search_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("--data", "data.tsv", "--metric", "loss", "--loss", "0.05", "--orders", "2", "--quiet")
+    assert main(["prune", model, *ask, "-o", "small"]) == 0
+    printed = capsys.readouterr().out
+    assert "greedy" in printed
+    assert "runs/model/figures/pruning.png" in printed
+    assert Path("small/headcount.safetensors").exists()
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "nothing to ask": (["ablate", "model"], "add --data FILE"),
+    "nothing to ask, prune": (["prune", "model"], "add --data FILE"),
+    "no such file": (["ablate", "model", "--data", "no.tsv"], "could not read no.tsv"),
+    "two things to ask": (["ablate", "model", "--data", "data.tsv", "--split", "test"], "leave one out"),
+    "metric": (["ablate", "model", "--data", "data.tsv", "--metric", "acuracy"], "did you mean 'accuracy'"),
+    "kind": (["ablate", "model", "--data", "data.tsv", "--kinds", "silence"], "mean, resample, zero"),
+    "too few": (["ablate", "model", "--data", "data.tsv", "--n", "1"], "at least 2"),
+    "none": (["ablate", "model", "--data", "data.tsv", "--n", "0"], "at least 2"),
+    "less than none": (["ablate", "model", "--data", "data.tsv", "--n", "-4"], "at least 2"),
+    "no halves": (["prune", "model", "--data", "data.tsv", "--n", "3"], "at least 4"),
+    "no halves of none": (["prune", "model", "--data", "data.tsv", "--n", "0"], "at least 4"),
+    "lengths": (["ablate", "model", "--data", "data.tsv", "--lengths", "4"], "leave that out"),
+    "what broke": (["ablate", "model", "--data", "data.tsv", "--examples"], "leave that out"),
+    "batch": (["ablate", "model", "--data", "data.tsv", "--batch-size", "0"], "at least 1"),
+    "fine-tune": (["prune", "model", "--data", "data.tsv", "-o", "x", "--fine-tune", "3"], "with their own code"),
+    "no folder": (["prune", "model", "--data", "data.tsv", "--heads", "L0H0"], "add -o DIR"),
+    "no such head": (
+        ["prune", "model", "--data", "data.tsv", "--heads", "L5H0", "-o", "x"],
+        "no head 'layer.5.self.0'",
+    ),
+    "folder taken": (["prune", "model", "--data", "data.tsv", "--heads", "L0H0", "-o", "model"], "not empty"),
+    "no such head to look at": (["heads", "model", "--on", "a cat", "--head", "L0H7"], "no head"),
+    "a head, but no text": (["heads", "model", "--head", "L0H1"], 'add --on "a text"'),
+    "an empty text": (["heads", "model", "--on", " "], "empty text"),
+    "measured": (["heads", "model", "--stats"], 'try --on "a text"'),
+    "on average": (["heads", "model", "--all-test"], 'try --on "a text"'),
+}
+
+
+@pytest.mark.parametrize(("arguments", "what"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_is_told_and_nothing_is_written(
+    model: str, arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(".")
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "error: " in printed.err
+    assert what in printed.err
+    assert "Traceback" not in printed.err
+    assert files(".") == before
+
+
+OWN = [["verify"], ["evaluate"], ["stretch"], ["positions"], ["predict", "1+1"]]
+
+
+@pytest.mark.parametrize("verb", OWN, ids=lambda verb: verb[0])
+def test_what_only_runs_can_do(model: str, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (model, ADDER):
+        assert main([verb[0], name, *verb[1:]]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {name} is a model that others wrote\n")
+        assert "headcount's own runs" in said
+
+
+def test_other_kinds_of_model_and_data(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.build("gpt2", torch.float32).save_pretrained("decoder")
+    hub.build("t5", torch.float32).save_pretrained("both")
+    for name, frame in (("decoder", "$A"), ("both", "$A </s>")):
+        texts.tokenizer(frame).save_pretrained(name)
+    Path("text.txt").write_text(" ".join(texts.TEXTS * 4))
+    Path("answers.tsv").write_text(texts.table(("source", "target"), *((a, a) for a in texts.TEXTS)))
+    for name, data, n_heads in (("decoder", "text.txt", 12), ("both", "answers.tsv", 24)):
+        said = run_json(capsys, "ablate", name, "--data", data, "--kinds", "zero", "--quiet")
+        assert (said["metric"], len(said["heads"])) == ("loss", n_heads)
+    shown = run_json(capsys, "heads", "both", "--on", "the cat sat", "--head", "X1H0")
+    assert shown["axes"][0]["tokens"][:3] == ["the", "cat", "sat"]
+    assert main(["ablate", "both", "--data", "text.txt"]) == 2
+    assert "source and target" in capsys.readouterr().err
