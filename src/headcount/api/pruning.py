@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headcount.analysis.bands import CRITICAL
 from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
@@ -17,7 +20,7 @@ from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
 from headcount.guests.guest import Guest
 from headcount.guests.pruned import prune_guest
-from headcount.guests.questions import halves, subject_of_exam
+from headcount.guests.questions import halves, some_of, subject_of_exam
 from headcount.heads import HeadId
 from headcount.instruments.sweep import BATCH
 from headcount.runs.draft import require_vacant
@@ -127,21 +130,21 @@ def _subjects_of(
 def _guest_subjects(
     guest: Guest, data: str | Path | Exam | None, metric: str | None, n: int | None, batch_size: int
 ) -> tuple[Subject, ...]:
-    exam = guest.exam(data)
-    choosing, measuring = halves(exam, n)
-    parts = (choosing[:N_CHOOSING], "chosen"), (measuring, "measured"), (measuring[:N_CHANCE], "measured")
-    return tuple(
-        subject_of_exam(
-            guest.model,
-            guest.sites,
-            exam,
-            rows,
-            metric,
-            data=f"{'one half' if part == 'chosen' else 'the other half'} of {exam.data}",
-            at_once=block_size(batch_size),
-        )
-        for rows, part in parts
-    )
+    at_once = block_size(batch_size)
+
+    def asked(exam: Exam, rows: NDArray[np.int64], what: str) -> Subject:
+        return subject_of_exam(guest.model, guest.sites, exam, rows, metric, data=what + exam.data, at_once=at_once)
+
+    if data is None and guest.adapter is not None and guest.adapter.task is not None:
+        first, second = guest.exam("validation"), guest.exam("test")
+        rows, others = some_of(first, _smaller(n, N_CHOOSING)), some_of(second, n)
+        names = ("", "")
+    else:
+        first = second = guest.exam(data)
+        rows, others = halves(first, n)
+        names = ("one half of ", "the other half of ")
+    parts = (first, rows[:N_CHOOSING], names[0]), (second, others, names[1]), (second, others[:N_CHANCE], names[1])
+    return tuple(asked(*part) for part in parts)
 
 
 def _search(
