@@ -8,12 +8,14 @@ the digit that stands there. All that headcount needs to be told is where the he
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headcount import Sites, ablate_heads
 
-DIGITS, D, HEADS = 8, 32, 4
+DIGITS, D, HEADS = 8, 16, 4
 
 
 class Layer(nn.Module):
@@ -31,12 +33,12 @@ class Layer(nn.Module):
 
 
 class Lookup(nn.Module):
-    """Two layers."""
+    """Embeddings of digits and places, attention, and an answer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.digit, self.place, self.say = nn.Embedding(10, D), nn.Embedding(DIGITS + 1, D), nn.Linear(D, 10)
-        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.layers = nn.ModuleList([Layer()])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the answer, [row, 10]"""
@@ -58,7 +60,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = Lookup()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(1500):
+    for _ in range(800):
         tokens, right = questions(128)
         loss = nn.functional.cross_entropy(model(tokens), right)
         optimizer.zero_grad()
@@ -67,13 +69,16 @@ def main() -> None:
     tokens, right = questions(500)
     sites = Sites.of(model.eval(), "layers.*.back", n_heads=HEADS)
 
-    def is_right(logits: Tensor, rows: Tensor) -> Tensor:
-        return (logits.argmax(dim=-1) == right[rows]).double()
+    def sureness(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        """The log-probability of the right answer, row by row; larger is better."""
+        return logits.log_softmax(dim=-1)[torch.arange(len(rows)), right[rows]]
 
-    found = ablate_heads(model, tokens, is_right, sites=sites, kinds=["zero"], quiet=True).result
-    print(f"right: {found.conditions[0].clean:.1%} of {found.conditions[0].n}")
-    for effect in sorted(found.heads, key=lambda effect: -effect.drop):
-        print(f"  without {effect.short}: {effect.silenced:.1%} (p = {effect.p:.3f})")
+    found = ablate_heads(model, tokens, sureness, sites=sites, quiet=True).result
+    print(f"log-probability of the right answer: {found.conditions[0].clean:.4f} on {found.conditions[0].n} questions")
+    for effect in found.heads:
+        print(
+            f"  {effect.short}, {effect.kind} in its place: {-effect.drop:+.3f} [{-effect.high:+.3f}, {-effect.low:+.3f}]"
+        )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     made = Tokenizer(models.WordLevel({token: i for i, token in enumerate((*SPECIAL, *LETTERS))}, unk_token="<pad>"))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
 
 
 def strings(n: int) -> list[str]:
@@ -39,8 +39,9 @@ def train(tokenizer: PreTrainedTokenizerFast, steps: int = 350) -> BartForCondit
     torch.manual_seed(0)
     sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 64))}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_start_token_id": 1}
-    shape = {"d_model": 64, "vocab_size": len(tokenizer), "max_position_embeddings": 16, "dropout": 0.0}
-    config = BartConfig(**shape, **sides, **heads, bos_token_id=1, eos_token_id=2, pad_token_id=0, forced_eos_token_id=None)
+    shape = {"d_model": 32, "vocab_size": len(tokenizer), "max_position_embeddings": 16, "dropout": 0.0}
+    shape |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = BartConfig(**shape, **sides, **heads, forced_eos_token_id=None)
     model = BartForConditionalGeneration(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
@@ -69,7 +70,8 @@ def main() -> None:
         smaller = prune_heads(guest, f"{folder}/smaller", data=data, heads=cheap, quiet=True).run
     ids = torch.tensor(tokenizer(["fedcba"])["input_ids"])
     said = smaller.inner.generate(ids, max_new_tokens=N + 1, do_sample=False)
-    print(f"without {cheap[0]}, fedcba reversed is {tokenizer.decode(said[0], skip_special_tokens=True).replace(' ', '')}")
+    answer = tokenizer.decode(said[0], skip_special_tokens=True).replace(" ", "")
+    print(f"cut out {cheap[0]}: fedcba reversed is {answer}")
 
 
 if __name__ == "__main__":
