@@ -4,8 +4,8 @@
     headcount ablate examples/my_adapter.py:Model
     headcount heads examples/my_adapter.py:Model --on "3 5 4 9"
 
-The model says whether a sequence of numbers is sorted, which is one of headcount's own tasks; for data of your own write
-`data()` instead of `task`.
+The model says whether a sequence of numbers is sorted, which is one of headcount's own tasks; for data of your own,
+write `data()` instead of `task`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Model(Adapter):
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD), labels
 
 
-def train(file: Path, steps: int = 800) -> None:
+def train(file: Path, steps: int = 600) -> None:
     """Your own training goes here; this one is asked what headcount's task asks."""
     from headcount.seeds import stream
     from headcount.tasks.sortedness import Sortedness, SortednessConfig
@@ -78,7 +78,7 @@ def train(file: Path, steps: int = 800) -> None:
         loss.backward()
         optimizer.step()
     torch.save(model.state_dict(), file)
-    print(f"wrote {file}, loss {float(loss):.3f}: now headcount ablate {Path(__file__)}:Model")
+    print(f"wrote {file}, loss {loss.item():.3f}: now headcount ablate {Path(__file__)}:Model")
 
 
 if __name__ == "__main__":

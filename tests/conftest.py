@@ -50,14 +50,24 @@ TINY_SORTING: dict[str, Any] = {
 """Short sequences on a model of a thousand weights."""
 
 
+OF_OTHERS = ("hub_families", "head_mask", "wrapping", "unreachable", "torch_attention", "torch_layers")
+OF_OTHERS = tuple(f"test_{name}" for name in (*OF_OTHERS, "guest_cli", "adapt_cli"))
+"""Files of tests that are about models of others, outside of the room of guests."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=4, help="how often the kill test kills")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a model that has learned something waits for its training: slow."""
+    """Whatever needs a model that has learned something waits for its training: slow.
+
+    So are models of others, but for BERT where every family of Hugging Face models must pass a test.
+    """
     for item in items:
-        if "good_run" in getattr(item, "fixturenames", ()):
+        family = getattr(getattr(item, "callspec", None), "params", {}).get("name")
+        of_others = item.path.parent.name == "guests" or item.path.stem in OF_OTHERS
+        if "good_run" in getattr(item, "fixturenames", ()) or (of_others and family != "bert"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -186,6 +186,7 @@ def correlated(n: int, noise: float, seed: int) -> tuple[NDArray[np.float64], ..
     return truth, truth + 0.3 * rng.normal(size=n), truth + noise * rng.normal(size=n)
 
 
+@pytest.mark.slow
 def test_figures_by_brute_force() -> None:
     """One draw at a time, by scipy."""
     truth, before, after = correlated(40, 1.0, 3)

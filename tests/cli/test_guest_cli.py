@@ -190,3 +190,31 @@ def test_other_kinds_of_model_and_data(in_tmp: Path, capsys: pytest.CaptureFixtu
     assert shown["axes"][0]["tokens"][:3] == ["the", "cat", "sat"]
     assert main(["ablate", "both", "--data", "text.txt"]) == 2
     assert "source and target" in capsys.readouterr().err
+
+
+# --- a stranger's adder, by its adapter -------------------------------------------------------------------------------
+
+
+def test_verbs_take_an_adapter_as_they_take_a_run(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    heads = [each["short"] for each in run_json(capsys, "heads", ADDER)["heads"]]
+    assert heads == [f"{site}H{i}" for site in ("E0", "E1", "D0", "D1", "X0", "X1") for i in range(4)]
+    shown = run_json(capsys, "heads", ADDER, "--on", "37+81", "--head", "X1H2")
+    assert shown["note"] == "37+81 = 118"
+    assert [axis["tokens"] for axis in shown["axes"]] == [list("37+81"), ["<s>", *"118"]]
+    ablated = run_json(capsys, "ablate", ADDER, "--n", "60", "--kinds", "zero,resample", "--quiet")
+    assert [each["short"] for each in ablated["heads"]] == heads * 2
+    assert main(["ablate", ADDER, "--lengths", "4"]) == 2
+    assert "only for runs of headcount's own tasks" in capsys.readouterr().err
+
+
+def test_curves_of_an_adapter_without_a_cut(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run_json(capsys, "prune", ADDER, "--n", "60", "--orders", "2", "--quiet")
+    assert (said["cut"], said["run"]) == (None, None)
+    found = said["pruning"]
+    assert {curve["name"] for curve in found["curves"]} == {"alone", "together", "greedy", "gradient"}
+    assert all(len(curve["points"]) == 25 for curve in found["curves"])
+    assert found["n"] == 60
+    assert "validation set of addition" in found["chosen_on"]
+    assert "test set of addition" in found["measured_on"]
+    assert Path(said["data"]).exists()
+    assert Path(said["figure"]).read_bytes().startswith(b"\x89PNG")

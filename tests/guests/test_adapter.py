@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -18,6 +17,7 @@ from headcount.cli import main
 from headcount.errors import CheckFailed, ConfigError, HeadcountError, InputError, RunError
 from headcount.guests.adapter import load_adapter
 from headcount.guests.asking import _up_to_the_last, encoded
+from headcount.guests.reading import read
 
 FOREIGN = Path(__file__).parents[1] / "foreign_adder"
 ADDER = f"{FOREIGN / 'adder_adapter.py'}:Adder"
@@ -250,38 +250,21 @@ def test_a_classifier_is_asked_for_classes() -> None:
     assert len(found.heads) == 2 * 3
 
 
+def test_who_does_not_generate_is_fed_the_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.py").write_text(SORTER)
+    guest = load_guest("mine.py:Mine")
+    fed = []
+    encode = type(guest.adapter).encode
+    monkeypatch.setattr(type(guest.adapter), "encode", lambda *given: fed.append(given[1:]) or encode(*given))
+    for question in ("3 5 4 9", "3 5 5 9"):
+        assert read(guest, question).note == "", "it says nothing itself"
+    assert fed == [(["3 5 4 9"], ["unsorted"]), (["3 5 5 9"], ["sorted"])]
+    own = load_guest(adapter("task, generate = None, Adapter.generate\n    def data(self): return [('1+1', '2')] * 2"))
+    assert read(own, "1+1").inputs[1].tolist() == adder_model.to_ids(["2"], sos=True).tolist()
+    with pytest.raises(InputError, match=r"add generate\(\) to the adapter"):
+        read(own, "1+2")
+
+
 def test_what_is_asked_for_last_ends_the_tokens() -> None:
     asked = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool()
     assert _up_to_the_last(asked).long().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
-
-
-# --- the command line -------------------------------------------------------------------------------------------------
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main([*arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_verbs_take_it_as_they_take_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    heads = [each["short"] for each in run_json(capsys, "heads", ADDER)["heads"]]
-    assert heads == [f"{site}H{i}" for site in ("E0", "E1", "D0", "D1", "X0", "X1") for i in range(4)]
-    shown = run_json(capsys, "heads", ADDER, "--on", "37+81", "--head", "X1H2")
-    assert shown["note"] == "37+81 = 118"
-    assert [axis["tokens"] for axis in shown["axes"]] == [list("37+81"), ["<s>", *"118"]]
-    ablated = run_json(capsys, "ablate", ADDER, "--n", "60", "--kinds", "zero,resample", "--quiet")
-    assert [each["short"] for each in ablated["heads"]] == heads * 2
-    assert main(["ablate", ADDER, "--lengths", "4"]) == 2
-    assert "only for runs of headcount's own tasks" in capsys.readouterr().err
-
-
-def test_curves_without_a_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    said = run_json(capsys, "prune", ADDER, "--n", "60", "--orders", "2", "--quiet")
-    assert (said["cut"], said["run"]) == (None, None)
-    found = said["pruning"]
-    assert {curve["name"] for curve in found["curves"]} == {"alone", "together", "greedy", "gradient"}
-    assert all(len(curve["points"]) == 25 for curve in found["curves"])
-    assert (found["n"], found["chosen_on"]) == (30, "one half of the test set of addition")
-    assert Path(said["data"]).exists()
-    assert Path(said["figure"]).read_bytes().startswith(b"\x89PNG")
