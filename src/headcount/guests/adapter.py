@@ -59,7 +59,7 @@ class Adapter:
 
     def build(self) -> nn.Module:
         """The model, its weights still random."""
-        raise NotImplementedError
+        raise InputError(f"{type(self).__name__} does not say how its model is made", "write build() in the adapter")
 
     def load(self, model: nn.Module) -> None:
         """Put the trained weights in; nothing in the file is ever run."""
@@ -183,8 +183,9 @@ def read_weights(file: Path) -> Any:
         try:
             found = torch.load(file, map_location="cpu", weights_only=True)
         except (RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
+            why = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
-                f"{file} holds more than weights, or is damaged: {str(error).splitlines()[0]}",
+                f"{file} holds more than weights, or is damaged: {why}",
                 "save the weights alone: torch.save(model.state_dict(), ...)",
             ) from error
     for name in NESTED:

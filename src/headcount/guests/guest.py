@@ -162,4 +162,5 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def _output(name: str) -> RunFolder:
     stem = re.sub(r"[^\w.-]+", "-", name.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
-    return RunFolder(Path("runs") / stem)
+    path = Path("runs") / stem
+    return RunFolder(path if path.resolve() != Path(name).resolve() else path.with_name(f"{stem}-results"))

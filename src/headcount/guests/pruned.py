@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headcount.analysis.cost import Cost, cost_between
 from headcount.analysis.subjects import Subject
-from headcount.errors import CheckFailed
+from headcount.errors import CheckFailed, InputError
 from headcount.guests.adapter import Adapted
 from headcount.guests.cutting import cut_heads, prove_cut
 from headcount.guests.foreign_cutting import cut_adapted, prove_adapted
@@ -36,6 +36,8 @@ class PrunedGuest:
 def prune_guest(guest: Guest, heads: Iterable[str | HeadId], out: Path, subject: Subject) -> PrunedGuest:
     """Cut these heads out, proven on the subject's first examples; write a folder, read it, and prove it again."""
     gone = tuple(dict.fromkeys(guest.find_head(head) for head in heads))
+    if len(gone) == len(guest.sites.heads):
+        raise InputError(f"all heads of {guest.name} would go", "lower --loss, or name the heads: --heads")
     inputs = subject.blocks[0].inputs
     difference = _cut_and_saved(guest, gone, out, inputs)
     left = load_guest(out, next(guest.inner.parameters()).device, length=guest.length)

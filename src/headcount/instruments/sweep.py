@@ -45,8 +45,9 @@ def sweep(
             if checked and start == 0:
                 samples.append((changes[part[-1]], said[-1, :CHECKED].clone()))
             yield from zip(part, said, strict=True)
-    if samples:
-        _compare(recording, samples)
+    most = max(2, batch_size // CHECKED)  # a single row would not show whether rows come first
+    for start in range(0, len(samples), most):
+        _compare(recording, samples[start : start + most])
 
 
 def rows_at_once(sites: Sites, n_tokens: int) -> int:
@@ -75,7 +76,7 @@ def check(recording: Recording, changes: Sequence[Change]) -> None:
 
 
 def _compare(recording: Recording, samples: Sequence[tuple[Change, Tensor]]) -> None:
-    """What was said must be what a plain pass says; all samples ride in one."""
+    """What was said must be what a plain pass says; these samples ride in one."""
     n, changes = min(CHECKED, recording.n_rows), [change for change, _ in samples]
     rows = Rows(n, len(samples))
     few = [each[:n] if len(each) == recording.n_rows else each for each in recording.inputs]
