@@ -75,16 +75,12 @@ def run(args: argparse.Namespace) -> int:
 def _of_guest(guest: Guest, args: argparse.Namespace) -> int:
     """What was found in a model of others, or where its heads look on one text."""
     from headcount import api
-    from headcount.instruments.wrapping import described
     from headcount.views.glance import glance_notes, glance_table
 
     if args.stats or args.all_test:
         raise InputError("--stats and --all-test are for headcount's own tasks", 'try --on "a text"')
     if args.on is None:
-        if not args.json:
-            console().print(described(guest.inner, guest.sites))
-            return 0
-        return _list(guest.sites.heads, args.json)
+        return _found(guest, args.json)
     shown = api.glance_heads(guest, args.on, args.head)
     if args.json:
         files = {"data": str(shown.data), "pictures": list(map(str, shown.figures))}
@@ -98,6 +94,23 @@ def _of_guest(guest: Guest, args: argparse.Namespace) -> int:
     for path in shown.figures:
         out.print(f"figure:  {path}")
     out.print(f"numbers: {shown.data}")
+    return 0
+
+
+def _found(guest: Guest, as_json: bool) -> int:
+    """Where the heads of a model of others are."""
+    from headcount.instruments.wrapping import projection_paths
+
+    paths = projection_paths(guest.inner, guest.sites)
+    if as_json:
+        heads = [{"head": str(h), "short": h.short, "projection": paths[h.site]} for h in guest.sites.heads]
+        print_json({"model": type(guest.inner).__name__, "heads": heads})
+        return 0
+    title = f"{guest.label}: {type(guest.inner).__name__}, {len(guest.sites.heads)} heads"
+    table = Table("site", "heads", "output projection", title=title, title_justify="left")
+    for site, found in guest.sites.items():
+        table.add_row(str(site), "  ".join(head.short for head in found.heads), paths[site])
+    console().print(table)
     return 0
 
 

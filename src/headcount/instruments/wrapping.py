@@ -95,13 +95,22 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
 
 def described(model: nn.Module, sites: Sites) -> str:
     """What was found, a line for each site."""
-    paths = {module: path for path, module in model.named_modules()}
+    paths = projection_paths(model, sites)
     lines = [f"{type(model).__name__}: {len(sites.heads)} heads"]
     for name, site in sites.items():
-        turn = f" (call {site.call})" if len(sites.projections[site.projection]) > 1 else ""
         span = f"{len(site.heads)} heads, {site.heads[0].short} to {site.heads[-1].short}"
-        lines.append(f"  {name}: {span}, at {paths.get(site.projection, '?')}{turn}")
+        lines.append(f"  {name}: {span}, at {paths[name]}")
     return "\n".join(lines)
+
+
+def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:
+    """Where in the model each site's output projection is, and which call of it is meant where sites take turns."""
+    paths = {module: path for path, module in model.named_modules()}
+    found = {}
+    for name, site in sites.items():
+        turn = f" (call {site.call})" if len(sites.projections[site.projection]) > 1 else ""
+        found[name] = paths.get(site.projection, "?") + turn
+    return found
 
 
 def said(output: Any) -> Tensor:
