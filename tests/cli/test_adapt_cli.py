@@ -30,7 +30,7 @@ def test_for_people(adder, capsys):
     assert "24, E0H0 to X1H3" in out
     assert "headcount ablate my_adapter.py:Model" in out
     assert main(["heads", "my_adapter.py:Model"]) == 0
-    assert "AdderTransformer: 24 heads" in capsys.readouterr().out
+    assert "AdderTransformer, 24 heads" in capsys.readouterr().out
     assert main(["ablate", "my_adapter.py:Model"]) == 2
     assert capsys.readouterr().err.startswith("error: data() of the adapter is still to be written")
 

@@ -139,7 +139,7 @@ def test_notes_have_the_answers():
     assert "takes 2 heads for at most 2.5 points on the first 1,000 of the validation set" in notes[2]
     assert "94.12 % [93.00, 95.00] is left on the test set" in notes[2]
     assert notes[3].strip() == "L0H1, L0H4"
-    assert notes[4].startswith("none left: ")
+    assert notes[4].startswith("no heads:  ")
 
 
 def test_the_cost_is_told(cost):

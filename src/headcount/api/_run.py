@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headcount.errors import InputError
 from headcount.guests.guest import Guest, load_guest, looks_like_guest
-from headcount.runs.run import Run, load
+from headcount.runs.run import SAMPLE, Run, load
 
 AnyRun = str | Path | Run
 AnyModel = AnyRun | Guest
@@ -31,4 +31,13 @@ def ready(model: AnyModel) -> Run | Guest:
     """The run, or the model of others."""
     if isinstance(model, Run | Guest):
         return model
-    return load_guest(model) if looks_like_guest(model) else load(model)
+    if looks_like_guest(model):
+        return load_guest(model)
+    if str(model).endswith(".py") and Path(model).is_file():
+        raise InputError(f"which class of {model}?", f"say {model}:Class, one that inherits headcount.Adapter")
+    if not str(model).startswith(SAMPLE) and not (Path(model) / "config.json").exists():
+        raise InputError(
+            f"no run and no model in {model}",
+            "give a run folder, sample:addition, a folder of a Hugging Face model, or my_adapter.py:Class",
+        )
+    return load(model)

@@ -73,6 +73,8 @@ def ablate_heads(
         asked = subject_of_exam(run.model, run.sites, exam, some_of(exam, n), metric, at_once=block_size(batch_size))
         subjects: list[tuple[int | None, Subject]] = [(None, asked)]
     else:
+        if isinstance(data, Path | Exam) or (isinstance(data, str) and Path(data).is_file()):
+            raise InputError(f"{run.name} is asked for its own task", "leave --data out")
         subjects = _subjects(run, "test" if data is None else data, metric, n, lengths, batch_size)
     for kind in kinds or ():
         KINDS.get(kind)

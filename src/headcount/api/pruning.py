@@ -78,9 +78,10 @@ def prune_heads(
         file = run.output.write_result("pruning", result)
         figure = run.output.write_figure("pruning.png", png(draw_pruning(result)))
         heads = result.chosen
-    if out is None or not heads:
+    if out is None or not heads or (isinstance(run, Guest) and len(heads) == len(run.sites.heads)):
         if out is not None:
-            announcer(quiet)(f"no head can go for a loss of {loss:g}: nothing was cut")
+            which = "all heads" if heads else "no head"
+            announcer(quiet)(f"{which} can go for a loss of {loss:g}: nothing was cut")
         return HeadsPruned(result, None, None, file, figure)
     if isinstance(run, Guest):
         cut_guest = prune_guest(run, heads, Path(out), subjects[1])

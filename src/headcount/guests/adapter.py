@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -129,13 +131,16 @@ def load_adapter(name: str) -> Adapter:
 def load_adapted(adapter: Adapter) -> tuple[nn.Module, Sites]:
     """The model with its weights, at rest, and where its heads are."""
     model = built(adapter)
-    adapter.load(model)
-    return model.eval(), adapter.sites(model)
+    with theirs(adapter, "load"):
+        adapter.load(model)
+    with theirs(adapter, "sites"):
+        return model.eval(), adapter.sites(model)
 
 
 def built(adapter: Adapter) -> nn.Module:
     """The model without its weights."""
-    model = adapter.build()
+    with theirs(adapter, "build"):
+        model = adapter.build()
     if not isinstance(model, nn.Module):
         raise InputError(f"build() returned {type(model).__name__}", "it should return a torch.nn.Module")
     return model
@@ -157,7 +162,23 @@ class Adapted(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits."""
-        return self.adapter.forward(self.model, *inputs)
+        with theirs(self.adapter, "forward", besides=RuntimeError):  # which sweeps and proofs know how to take
+            return self.adapter.forward(self.model, *inputs)
+
+
+@contextmanager
+def theirs(adapter: Adapter, method: str, besides: type[Exception] = HeadcountError) -> Iterator[None]:
+    """Inside, what goes wrong in the user's own code is told as such, with its line."""
+    try:
+        yield
+    except (HeadcountError, besides):
+        raise
+    except Exception as error:
+        last = extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{method}() of the adapter {type(adapter).__name__} fails: {type(error).__name__}: {error}",
+            f"at line {last.lineno} of {Path(last.filename).name}: {last.line}",
+        ) from error
 
 
 def imported(file: Path) -> Any:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headcount.analysis.subjects import ACCURACY, FREE, LOSS, Score
 from headcount.config import parse
 from headcount.errors import InputError
-from headcount.guests.adapter import Adapted, Adapter
+from headcount.guests.adapter import Adapted, Adapter, theirs
 from headcount.guests.exams.base import Asked, Exam, Rows, require_logits, token_loss
 from headcount.tasks import TASKS
 from headcount.tasks.base import IGNORE, Task
@@ -41,7 +41,8 @@ def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
         return Asked(tuple(each.to(device) for each in inputs), scores, lambda logits: -loss(logits), real)
 
     def decode(rows: Rows) -> NDArray[np.bool_]:
-        said = adapter.generate(model.model, [pairs[row][0] for row in rows])
+        with theirs(adapter, "generate"):
+            said = adapter.generate(model.model, [pairs[row][0] for row in rows])
         return np.array([one == pairs[row][1] for one, row in zip(said, rows, strict=True)])
 
     metrics = (FREE, LOSS) if is_sequence else (ACCURACY, LOSS)
@@ -69,7 +70,8 @@ def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
             )
         if split != "test":
             raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
-        pairs = list(adapter.data())
+        with theirs(adapter, "data"):
+            pairs = list(adapter.data())
         if len(pairs) < 2 or not all(len(pair) == 2 for pair in pairs):
             raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
         return [(str(question), str(answer)) for question, answer in pairs], "the adapter's data"
@@ -89,7 +91,8 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
     """What the model is given, and what it should say."""
     if type(adapter).encode is Adapter.encode:
         raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
-    made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
+    with theirs(adapter, "encode"):
+        made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Tensor)):
         raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")
     inputs = (made[0],) if isinstance(made[0], Tensor) else made[0]

@@ -86,6 +86,10 @@ class Guest:
     @property
     def candidate(self) -> Candidate:
         """The model with its tokenizer."""
+        if isinstance(self.model, Wrapped) and "pixel_values" in self.model.inputs:
+            raise InputError(
+                f"{self.name} takes images", "ask it from Python: headcount.ablate_heads(model, pixels, metric)"
+            )
         if not isinstance(self.model, Wrapped) or self.tokenizer is None:
             raise InputError(f"{self.name} came without a tokenizer", "save the tokenizer into the model's folder")
         return Candidate(self.model, self.tokenizer, min(self.length, longest_of(self.inner)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headcount.analysis.glance import Glance, closeup, glance
 from headcount.errors import InputError
-from headcount.guests.adapter import Adapter
+from headcount.guests.adapter import Adapter, theirs
 from headcount.guests.asking import encoded, task_of
 from headcount.guests.guest import Guest, longest_of
 from headcount.heads import HeadId
@@ -72,7 +72,10 @@ def read(guest: Guest, text: str) -> Reading:
     fed = _answered(guest, source)
     tokens = {"encoder": _words(guest, ids), "decoder": _words(guest, fed[0].tolist())}
     special = {"encoder": _special(guest, ids), "decoder": _special(guest, fed[0].tolist())}
-    return Reading((source, fed, torch.ones_like(source)), tokens, special, note)
+    said = f"the decoder is fed the model's own answer, {fed.shape[1]} tokens"
+    return Reading(
+        (source, fed, torch.ones_like(source)), tokens, special, "; ".join(part for part in (note, said) if part)
+    )
 
 
 def _answered(guest: Guest, source: Tensor) -> Tensor:
@@ -102,10 +105,12 @@ def _special(guest: Guest, ids: Sequence[int]) -> list[bool]:
 
 def _adapted(guest: Guest, adapter: Adapter, question: str) -> Reading:
     generates = type(adapter).generate is not Adapter.generate
-    answer = adapter.generate(guest.inner, [question])[0] if generates else _right_answer(guest, adapter, question)
+    with theirs(adapter, "generate"):
+        answer = adapter.generate(guest.inner, [question])[0] if generates else _right_answer(guest, adapter, question)
     inputs = tuple(each.to(next(guest.model.parameters()).device) for each in encoded(adapter, [(question, answer)])[0])
     stacks = ("encoder", "decoder") if any(site.stack == "encoder" for site in guest.sites) else ("layer",)
-    labels = [list(map(str, part)) for part in adapter.tokens(question, answer)]
+    with theirs(adapter, "tokens"):
+        labels = [list(map(str, part)) for part in adapter.tokens(question, answer)]
     labels += [list(map(str, range(each.shape[1]))) for each in inputs[len(labels) :]]
     return Reading(inputs, dict(zip(stacks, labels, strict=False)), note=f"{question} = {answer}" if generates else "")
 

@@ -79,7 +79,9 @@ def _require_new(out: Path) -> None:
 
 def _class_in(file: Path, kind: str) -> type[nn.Module]:
     if file.suffix != ".py" or not file.is_file():
-        raise InputError(f"no file {file}" if file.suffix == ".py" else f"{file} is no Python file", "FILE.py:Class")
+        raise InputError(
+            f"no file {file}" if file.suffix == ".py" else f"{file} is no Python file", "say FILE.py:Class"
+        )
     module = imported(file)
     found = getattr(module, kind, None)
     if isinstance(found, type) and issubclass(found, nn.Module):

@@ -67,10 +67,12 @@ def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
     if result.unit != "points":
         return
     axes.set_xscale("symlog", linthresh=1, linscale=0.6)
-    axes.set_xticks([0, 1, 2, 5, 10, 20, 50, 100], ["0", "1", "2", "5", "10", "20", "50", "100"])
+    ticks = [tick for tick in (-50, -20, -10, -5, -2, -1) if tick >= lowest] + [0, 1, 2, 5, 10, 20, 50, 100]
+    axes.set_xticks(ticks, list(map(str, ticks)))
     axes.minorticks_off()
     axes.set_xlim(min(-0.3, 1.2 * lowest), 105)
-    for border, name in zip(BORDERS, ("important", "critical"), strict=True):
+    banded = any(effect.band for effect in result.heads)
+    for border, name in zip(BORDERS, ("important", "critical"), strict=True) if banded else ():
         axes.axvline(border, color=GREY, linewidth=0.9, linestyle="--")
         axes.text(border, -0.62, f" {name} →", fontsize=8, color=GREY, va="bottom")
     axes.axvline(0, color="black", linewidth=0.6)
@@ -98,7 +100,9 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
         axes.label_outer()
     about = _about(result, condition)
-    figure.suptitle(f"{result.run or 'model'}: {about}; shade: share of a panel's largest", fontsize=10)
+    figure.suptitle(
+        f"{result.run or 'model'}: {about}; shade: share of a panel's largest; white: no worse", fontsize=10
+    )
     return figure
 
 

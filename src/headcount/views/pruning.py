@@ -44,6 +44,7 @@ def draw_pruning(result: Pruning) -> Figure:
     axes.set(xlim=(-0.5, result.n_heads + 0.5))
     if result.is_share:
         axes.set(ylim=(-3, 106))
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.grid(alpha=0.25)
     figure.legend(frameon=False, loc="outside lower center", ncols=1, fontsize=9)
     title = f"{result.run}: {_score(result, result.clean, 2)} with all heads"
@@ -106,7 +107,7 @@ def pruning_notes(result: Pruning) -> list[str]:
         f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
         f"{_left(result, kept)} is left on {result.measured_on}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
-        f"none left: {_left(result, result.curves[-1].points[-1])} without any head: so far no attention is needed",
+        f"no heads:  {_left(result, result.curves[-1].points[-1])} is what the rest of the model reaches alone",
     ]
 
 

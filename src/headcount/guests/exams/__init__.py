@@ -5,6 +5,7 @@ A file of plain text, or a table with tabs whose header says what it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,9 @@ def read_exam(file: str | Path, candidate: Candidate) -> Exam:
         raise InputError(
             f"{path} has the columns {', '.join(header)}", f"known tables have, with tabs between: {known}"
         )
+    for kind in kinds.values():
+        if kind.columns and set(kind.columns) <= {cell.strip() for cell in re.split("[,;]", header[0])}:
+            raise InputError(f"the cells of {path} are not parted by tabs", "write it with tabs between cells")
     name = _for_text(candidate)
     return kinds[name].make(path.name, text, candidate)
 

@@ -36,7 +36,13 @@ def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> E
         return Asked((ids, fed, mask), {LOSS.name: score}, negative(score), real)
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(sources, targets, strict=True)])
-    return Exam(f"{len(table)} answers of {name}", (LOSS,), lengths, ask, candidate.config.vocab_size)
+    return Exam(
+        f"{len(table)} answers of {name}{candidate.cut_note(row[0] for row in table)}",
+        (LOSS,),
+        lengths,
+        ask,
+        candidate.config.vocab_size,
+    )
 
 
 def _targets(table: Sequence[tuple[str, str]], candidate: Candidate) -> list[list[int]]:

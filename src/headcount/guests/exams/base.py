@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,12 @@ class Candidate:
         """Token ids with the special tokens that the model expects, cut to its length."""
         found = self.tokenizer(list(texts), truncation=True, max_length=self.length)["input_ids"]
         return [list(ids) for ids in found]
+
+    def cut_note(self, texts: Iterable[str]) -> str:
+        """What to say if some texts are longer than the model is shown."""
+        whole = self.tokenizer(list(texts), verbose=False)["input_ids"]
+        n = sum(len(ids) > self.length for ids in whole)
+        return f" ({n} texts cut to {self.length} tokens)" if n else ""
 
     def padded(self, rows: Sequence[Sequence[int]], fill: int | None = None) -> tuple[Tensor, Tensor]:
         """Rows of one length, filled up on the right, and which positions hold tokens."""

@@ -42,9 +42,8 @@ def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> E
 
     lengths = np.array([len(ids) for ids in tokens])
     width = max(candidate.config.hidden_size, candidate.config.num_labels)
-    return Exam(
-        f"{len(table)} texts of {name}", (ACCURACY, LOSS), lengths, ask, width, floor=lambda rows: _most(right[rows])
-    )
+    data = f"{len(table)} texts of {name}{candidate.cut_note(text for text, _ in table)}"
+    return Exam(data, (ACCURACY, LOSS), lengths, ask, width, floor=lambda rows: _most(right[rows]))
 
 
 def _class_of(label: str, candidate: Candidate) -> int:

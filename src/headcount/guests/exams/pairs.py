@@ -52,7 +52,8 @@ def make(name: str, table: Sequence[tuple[str, str, str]], candidate: Candidate)
         return rank_correlations(scores.round(DIGITS), given[rows])
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(first, second, strict=True)])
-    data = f"{len(table)} sentence pairs of {name}"
+    cut = candidate.cut_note(sentence for pair in table for sentence in pair[:2])
+    data = f"{len(table)} sentence pairs of {name}{cut}"
     return Exam(data, (SPEARMAN,), lengths, ask, candidate.config.hidden_size, {SPEARMAN.name: total}, n_rows=2)
 
 
