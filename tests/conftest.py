@@ -51,7 +51,7 @@ TINY_SORTING: dict[str, Any] = {
 
 
 OF_OTHERS = ("hub_families", "head_mask", "wrapping", "unreachable", "torch_attention", "torch_layers")
-OF_OTHERS = tuple(f"test_{name}" for name in (*OF_OTHERS, "guest_cli", "adapt_cli"))
+OF_OTHERS = tuple(f"test_{name}" for name in (*OF_OTHERS, "guest_cli", "adapt_cli", "glance"))
 """Files of tests that are about models of others, outside of the room of guests."""
 
 

@@ -21,7 +21,7 @@ EXAMPLES = {
     "my_adapter": "now headcount ablate",
 }
 """What each example script says."""
-SLOW = ("hf_encoder", "hf_decoder", "hf_encoder_decoder", "foreign_module", "my_adapter")
+SLOW = ("heads", "hf_encoder", "hf_decoder", "hf_encoder_decoder", "foreign_module", "my_adapter")
 """Those that train or load something first."""
 README = Path(__file__).parents[1] / "README.md"
 

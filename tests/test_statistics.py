@@ -133,6 +133,7 @@ FEW = [(0.01, 0.005), (0.005, 0.01), (0.02, 0.01)]
     ("n", "worse", "better"),
     [*[(100, *each) for each in FEW], (100, 0.1, 0.0), (300, 0.005, 0.0), (500, 0.01, 0.005), (500, 0.3, 0.1)],
 )
+@pytest.mark.slow
 def test_the_interval_of_a_drop_covers_the_truth(n: int, worse: float, better: float) -> None:
     rng = np.random.default_rng(7)
     covered = 0
@@ -221,6 +222,7 @@ def test_equal_scores_have_no_difference() -> None:
         assert (same.mean, same.low, same.high, same.p) == (0, 0, 0, 1)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_figure_covers_the_truth() -> None:
     """The truth being what very many examples give."""
     truth, before, after = correlated(200_000, 0.8, 1)
