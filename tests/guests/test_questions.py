@@ -163,3 +163,12 @@ def test_examples_to_choose_on_are_others_than_those_to_measure_on(sorted_texts:
     with pytest.raises(InputError, match="1 examples are too few"):
         subject_of_exam(sorted_texts[0].model, sorted_texts[0].sites, exam, np.array([3]))
     assert len(some_of(exam, -4)) == len(some_of(exam, 0)) == 0, "not all but four"
+
+
+def test_no_block_has_as_many_rows_as_a_sequence_is_long(sorted_texts: tuple[Guest, Exam]) -> None:
+    guest, exam = sorted_texts
+    for at_once in range(4, 14):
+        subject = subject_of_exam(guest.model, guest.sites, exam, at_once=at_once)
+        assert sorted(np.concatenate([block.rows for block in subject.blocks]).tolist()) == list(range(len(exam)))
+        for block in subject.blocks:
+            assert block.n_inputs < 4 or block.n_inputs not in block.inputs[0].shape[1:]

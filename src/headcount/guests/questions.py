@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headcount.analysis.subjects import Block, Metric, Subject, mean_total, named
 from headcount.errors import InputError
-from headcount.guests.exams.base import Exam
+from headcount.guests.exams.base import Asked, Exam
 from headcount.instruments.sites import Sites
 from headcount.instruments.sweep import rows_at_once
 from headcount.seeds import stream
@@ -42,8 +42,8 @@ def subject_of_exam(
     most_rows = max(2, min(ROOM // (longest * exam.width), rows_at_once(sites, longest)))
     size = max(1, min(at_once or most_rows, most_rows // exam.n_rows))
     blocks, place = [], {int(row): i for i, row in enumerate(rows)}
-    for part in np.array_split(by_length, max(1, min(-(-len(rows) // size), len(rows) // 2))):
-        asked = exam.ask(part)
+    parts = np.array_split(by_length, max(1, min(-(-len(rows) // size), len(rows) // 2)))
+    for part, asked in (each for some in parts for each in _asked(exam, some)):
         here = np.array([place[int(row)] for row in part])
         score = _bound(metric, part) if callable(metric) else asked.scores[chosen.name]
         blocks.append(Block(here, asked.inputs, score, asked.loss, asked.real))
@@ -59,6 +59,17 @@ def subject_of_exam(
         most_rows=most_rows,
         decode=None if decode is None else (lambda some: decode(rows[some])),
     )
+
+
+def _asked(exam: Exam, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Asked]]:
+    """If it can be helped, no block has as many rows as a sequence is long: rows are told by that."""
+    asked = exam.ask(rows)
+    lengths = {size for each in asked.inputs for size in each.shape[1:]}
+    if len(asked.inputs[0]) in lengths and len(rows) >= 4:
+        for part in np.array_split(rows, 2):
+            yield from _asked(exam, part)
+    else:
+        yield rows, asked
 
 
 def halves(exam: Exam, n: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
