@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
 from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.weights import KeptWeights
 
 START, PAD = 11, 12
 SOURCE = torch.tensor([[3, 7, 4, 10, 8], [9, 10, 1, PAD, PAD], [0, 10, 5, 5, PAD], [6, 6, 10, 6, 6]])
@@ -68,3 +70,10 @@ def trace(model: nn.Module) -> Trace:
     state = [(name, tensor.numpy().tobytes()) for name, tensor in model.state_dict().items()]
     grads = [parameter.grad is None for parameter in model.parameters()]
     return hooks, modes, keys, state, grads
+
+
+def shown_weights(model: Model, *inputs: Tensor) -> KeptWeights:
+    """Every site's attention weights [row, head, query, key], as our models show them themselves."""
+    weights = KeptWeights()
+    model(*inputs, weights=weights)
+    return weights

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 from foreign_models import N_HEADS, N_TOKENS, Attention, D, Model, built
-from own_models import FED, NUMBERS, SOURCE, adder, classifier, trace
+from own_models import FED, NUMBERS, SOURCE, adder, classifier, shown_weights, trace
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.instruments.attention import attention_of, read_attention
-from headcount.instruments.capture import attention_weights
 from headcount.instruments.sites import Site, Sites
 
 ROWS, LENGTH, D_HEAD = 3, 5, D // N_HEADS
@@ -199,7 +198,7 @@ def test_the_weights_are_those_that_were_used(attend: Callable[..., Tensor], row
 @torch.no_grad()
 def test_our_own_models_say_the_same_of_themselves() -> None:
     for model, inputs in ((adder(norm="pre", encoding="t5"), (SOURCE, FED)), (classifier(norm="post"), (NUMBERS,))):
-        expected = attention_weights(model, *inputs)
+        expected = shown_weights(model, *inputs)
         for site, weights in attention_of(model, Sites.of(model), *inputs).items():
             torch.testing.assert_close(weights, expected[site], **close)
 

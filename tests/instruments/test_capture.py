@@ -8,12 +8,12 @@ import foreign_models as foreign
 import pytest
 import torch
 from foreign_models import N_HEADS, N_TOKENS, built
-from own_models import NUMBERS, classifier
+from own_models import NUMBERS, classifier, shown_weights
 from torch import Tensor
 
-from headcount.errors import InputError, InstrumentError
+from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
-from headcount.instruments.capture import Capture, attention_weights
+from headcount.instruments.capture import Capture
 from headcount.instruments.gates import Gates, silenced
 from headcount.instruments.recording import Recording
 from headcount.instruments.sites import Sites
@@ -49,7 +49,7 @@ def test_contributions_and_the_bias_add_up_to_the_output(model: Model, inputs: t
 @torch.no_grad()
 def test_z_is_weights_times_values(model: Model, inputs: tuple[Tensor, ...]) -> None:
     """From the attention weights that the model shows and the values of its own projection."""
-    sites, weights, values = Sites.of(model), attention_weights(model, *inputs), {}
+    sites, weights, values = Sites.of(model), shown_weights(model, *inputs), {}
     hooks = [
         block.attention.value.register_forward_hook(lambda m, args, said, site=site: values.update({site: said}))
         for site, block in model.blocks.items()
@@ -98,7 +98,7 @@ def test_a_recording_has_the_same_z_and_gated_z_is_what_is_left() -> None:
 
 @torch.no_grad()
 def test_weights_are_shares_of_attention(model: Model, inputs: tuple[Tensor, ...]) -> None:
-    weights = attention_weights(model, *inputs)
+    weights = shown_weights(model, *inputs)
     assert set(weights) == set(model.sites)
     for site, shares in weights.items():
         assert shares.shape[:2] == (len(inputs[0]), len(model.heads_at(site)))
@@ -106,24 +106,6 @@ def test_weights_are_shares_of_attention(model: Model, inputs: tuple[Tensor, ...
         asking = inputs[-1] if site.stack == "decoder" else inputs[0]
         sums = shares.sum(dim=-1).transpose(0, 1)[:, asking != model.pad_id]  # padding may have nothing in sight
         torch.testing.assert_close(sums, torch.ones_like(sums), **close)
-
-
-def test_a_model_that_shows_no_weights_is_an_error() -> None:
-    model = built(foreign.Model, n_layers=1)
-    with pytest.raises(InputError, match="Model does not show its attention weights"):
-        attention_weights(model, TOKENS)
-
-
-class TakesAndForgets(foreign.Model):
-    """Accepts a reader and never shows it anything, as `head_mask` is accepted and ignored elsewhere."""
-
-    def forward(self, tokens: Tensor, *, weights: object = None) -> Tensor:
-        return super().forward(tokens)
-
-
-def test_a_reader_that_is_shown_nothing_is_an_error() -> None:
-    with pytest.raises((InputError, InstrumentError)):
-        attention_weights(built(TakesAndForgets, n_layers=1), TOKENS)
 
 
 @torch.no_grad()

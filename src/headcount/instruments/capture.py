@@ -1,8 +1,7 @@
-"""Read what heads say: z, each head's contribution to the residual stream, and attention weights."""
+"""Read what heads say: z, and each head's contribution to the residual stream."""
 
 from __future__ import annotations
 
-import inspect
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -11,11 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.errors import InputError, InstrumentError
+from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.instruments.gates import split_input
 from headcount.instruments.sites import Site, Sites, Turns
-from headcount.models.weights import KeptWeights
 
 
 class Capture:
@@ -87,16 +85,3 @@ def bias(site: Site, z: Float[Tensor, "row query head d_head"]) -> Float[Tensor,
     nothing = z.new_zeros(1, z.shape[-2] * z.shape[-1])
     silent: Tensor = site.projection.forward(nothing)[0]  # not by a call, which would set off hooks again
     return silent
-
-
-def attention_weights(model: nn.Module, *inputs: Tensor) -> KeptWeights:
-    """Every site's attention weights [row, head, query, key], from a model that shows them to a `weights` reader."""
-    if "weights" not in inspect.signature(model.forward).parameters:
-        raise InputError(
-            f"{type(model).__name__} does not show its attention weights", "its forward takes no reader `weights`"
-        )
-    weights = KeptWeights()
-    model(*inputs, weights=weights)
-    if not weights:
-        raise InstrumentError(f"{type(model).__name__} took a reader of its attention weights and showed it none")
-    return weights

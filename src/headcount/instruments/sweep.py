@@ -69,12 +69,6 @@ def plain_pass(
         return model(*inputs)
 
 
-def check(recording: Recording, changes: Sequence[Change]) -> None:
-    """Only compare: one change of each group with a plain pass."""
-    for _ in sweep(recording, changes, checked=True):
-        pass
-
-
 def _compare(recording: Recording, samples: Sequence[tuple[Change, Tensor]]) -> None:
     """What was said must be what a plain pass says; these samples ride in one."""
     n, changes = min(CHECKED, recording.n_rows), [change for change, _ in samples]
