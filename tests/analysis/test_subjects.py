@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # together they take over 5 s
 
 FAULTS: dict[str, dict[str, Any]] = {
     "sound": {},
-    "no start token": {"no_start_token": True},
+    "no start token": {"start_token": False},
     "zero ignored": {"loss_ignores_zero": True},
 }
 

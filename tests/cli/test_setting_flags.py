@@ -10,6 +10,7 @@ import pytest
 
 from headcount.cli import main
 from headcount.cli._flags import add_settings
+from headcount.config import field_names
 from headcount.runs.config import RunConfig
 from headcount.runs.run import load
 from headcount.tasks import TASKS
@@ -21,6 +22,15 @@ def test_every_setting_has_its_help(task: str) -> None:
     add_settings(parser, RunConfig.sections(task), RunConfig.defaults(task))
     flags = {action.dest: action.help or "" for action in parser._actions}
     assert [name for name, text in flags.items() if not text[:1].isalpha()] == []
+    kinds = {action.dest: action.metavar for action in parser._actions if action.nargs != 0}
+    assert "X" not in kinds.values()
+    assert (kinds["d_model"], kinds["dropout"], kinds["window"], kinds["norm"], kinds["pruned"]) == (
+        "INT",
+        "FLOAT",
+        "INT|none",
+        "{pre,post}",
+        "NAME,...",
+    )
     assert flags["window"].startswith("Self-attention looks no farther")
     assert flags["pruned"] == "Heads that are cut out, by name, such as E0H1,X1H2."
 
@@ -34,3 +44,23 @@ def test_a_model_is_trained_without_the_heads_that_a_flag_names(
     assert left == "E0H0 D0H0 D0H1 D1H0 D1H1 X0H0 X0H1"
     assert main(["train", "addition", *flags, "--quiet", "-o", "runs/other", "--pruned", "E1H0"]) == 2
     assert "model.pruned = ('encoder.1.self.0',): no head encoder.1.self.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", TASKS.names())
+def test_no_setting_is_taken_for_the_negation_of_another(task: str) -> None:
+    names = [name for part in RunConfig.sections(task).values() for name in field_names(part)]
+    assert [name for name in names if name.startswith("no_")] == []
+
+
+def test_the_start_token_can_be_left_out_from_the_shell(tiny: dict[str, Any], in_tmp: Path) -> None:
+    flags = [part for name, value in tiny.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["train", "addition", *flags, "--quiet", "--no-start-token"]) == 0
+    assert load("runs/addition-0").task.generation.given == (0,)
+
+
+@pytest.mark.parametrize("without", [True, False])
+def test_runs_that_named_the_start_token_the_other_way_round_still_open(tiny: dict[str, Any], without: bool) -> None:
+    data = RunConfig.build("addition", **tiny).to_dict()
+    del data["task"]["start_token"]
+    data["task"]["no_start_token"] = without
+    assert RunConfig.from_dict(data).task.start_token is not without

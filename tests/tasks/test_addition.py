@@ -107,19 +107,19 @@ def test_carries_and_facets_are_those_of_a_plain_loop(made: Sums) -> None:
 
 @unhurried
 @given(sums(), st.booleans(), st.booleans())
-def test_each_fault_changes_what_is_fed_and_asked_and_nothing_else(made: Sums, starts: bool, zeros: bool) -> None:
+def test_each_fault_changes_what_is_fed_and_asked_and_nothing_else(made: Sums, unstarted: bool, zeros: bool) -> None:
     task, pairs = made
-    faulty = Addition(dataclasses.replace(task.config, no_start_token=starts, loss_ignores_zero=zeros))
+    faulty = Addition(dataclasses.replace(task.config, start_token=not unstarted, loss_ignores_zero=zeros))
     right, wrong = task.encode(pairs), faulty.encode(pairs)
     assert (wrong.source == right.source).all()
     assert (wrong.answer == right.answer).all()
-    labels = right.answer[:, 1:] if starts else right.answer
-    assert (wrong.fed == (right.answer[:, :-1] if starts else right.fed)).all()
+    labels = right.answer[:, 1:] if unstarted else right.answer
+    assert (wrong.fed == (right.answer[:, :-1] if unstarted else right.fed)).all()
     assert (wrong.labels == (np.where(labels == 0, IGNORE, labels) if zeros else labels)).all()
-    assert faulty.fed_positions == (task.answer_positions[:-1] if starts else task.fed_positions)
+    assert faulty.fed_positions == (task.answer_positions[:-1] if unstarted else task.fed_positions)
     n = task.config.digits
-    sound, unstarted = Generation(task.tokens.index("<s>"), (), n + 1), Generation(0, (0,), n)
-    assert faulty.generation == (unstarted if starts else sound)
+    sound, faulty_start = Generation(task.tokens.index("<s>"), (), n + 1), Generation(0, (0,), n)
+    assert faulty.generation == (faulty_start if unstarted else sound)
     assert task.generation == sound
 
 

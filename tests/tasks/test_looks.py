@@ -76,7 +76,7 @@ def test_least_significant_first_turns_the_columns_round() -> None:
 
 
 def test_without_a_start_token_the_first_query_says_the_second_digit() -> None:
-    adder = Addition(AdditionConfig(no_start_token=True))
+    adder = Addition(AdditionConfig(start_token=False))
     looks = adder.looks("decoder", "cross", np.array([[374, 814]]))
     assert looks.columns == ("100s", "10s", "1s")
     assert named(looks, "aligned column", 0) == "a100 b100"

@@ -21,7 +21,7 @@ def plain_greedy(model, task, example):
     return [*start.given, *said[1:]]
 
 
-@pytest.mark.parametrize("fault", [{}, {"no_start_token": True}])
+@pytest.mark.parametrize("fault", [{}, {"start_token": False}])
 def test_free_running_agrees_with_plain_decoding(tiny, fault):
     task, model = build(RunConfig.build("addition", **(tiny | fault)))
     examples = task.split("test")
@@ -30,7 +30,7 @@ def test_free_running_agrees_with_plain_decoding(tiny, fault):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [{}, {"no_start_token": True}, {"loss_ignores_zero": True}])
+@pytest.mark.parametrize("fault", [{}, {"start_token": False}, {"loss_ignores_zero": True}])
 def test_one_forward_pass_decides_free_running(tiny, good_run, fault):
     task = good_run.task if not fault else build(RunConfig.build("addition", **(tiny | fault)))[0]
     everything = np.concatenate(list(task.walk()))
@@ -59,7 +59,7 @@ def test_groups_and_digits_add_up(tiny_run):
 
 
 def test_the_first_digit_is_not_asked_without_a_start_token(tiny):
-    task, model = build(RunConfig.build("addition", no_start_token=True, **tiny))
+    task, model = build(RunConfig.build("addition", start_token=False, **tiny))
     first, last = evaluate(model, task, "test").digits
     assert first.teacher_forced is None
     assert last.teacher_forced is not None

@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from headcount.config import PartOf
 
 _TITLES = {"task": "data", "model": "model", "training": "training"}
+SHORT = 32
+"""Letters of all choices of a setting up to which they stand beside the flag instead of behind its help."""
 
 
 def add_settings(
@@ -47,14 +49,29 @@ def _help(cls: type, name: str) -> str:
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text: str, default: Any) -> None:
-    flag, text = name.replace("_", "-"), text.replace("%", "%%")
+    # argparse takes every flag that begins with --no- for the negation of another.
+    assert not name.startswith("no_"), f"say it the positive way round: --{name} cannot be switched on"
+    flag, text = f"--{name.replace('_', '-')}", " ".join(text.split())
     if field.annotation is bool:
         # Both ways, so that what a preset switches on can be switched off.
-        action = argparse.BooleanOptionalAction
-        group.add_argument(f"--{flag}", dest=name, action=action, default=argparse.SUPPRESS, help=text)
+        action, shown = argparse.BooleanOptionalAction, f"{text} [{'on' if default else 'off'}]".replace("%", "%%")
+        group.add_argument(flag, dest=name, action=action, default=argparse.SUPPRESS, help=shown)
         return
     choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
     choices += [name for mark in field.metadata if isinstance(mark, PartOf) for name in mark.registry.names()]
-    hint = f" One of: {', '.join(choices)}." if choices else ""
-    shown = "" if default in (None, ()) else f" [{default}]".replace("%", "%%")
-    group.add_argument(f"--{flag}", dest=name, default=argparse.SUPPRESS, metavar="X", help=text + hint + shown)
+    few = f"{{{','.join(choices)}}}" if choices and sum(map(len, choices)) <= SHORT else None
+    hint = f" One of: {', '.join(choices)}." if choices and not few else ""
+    shown = f"{text}{hint}{'' if default in (None, ()) else f' [{default}]'}".replace("%", "%%")
+    metavar = few or ("NAME" if choices else _metavar(field.annotation))
+    group.add_argument(flag, dest=name, default=argparse.SUPPRESS, metavar=metavar, help=shown)
+
+
+def _metavar(annotation: Any) -> str:
+    """What kind of value a flag takes: `INT`, `FLOAT|none`, `NAME,...`."""
+    if get_origin(annotation) is tuple:
+        return "NAME,..."
+    if get_origin(annotation) is Annotated:
+        return _metavar(get_args(annotation)[0])
+    if args := get_args(annotation):
+        return "|".join("none" if part is type(None) else _metavar(part) for part in args)
+    return {int: "INT", float: "FLOAT"}.get(annotation, "TEXT")

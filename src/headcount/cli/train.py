@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from shlex import quote
+from textwrap import fill
 
 from headcount.cli._flags import add_settings, given_settings
 from headcount.cli._output import console, print_json, print_note, print_wrong
@@ -17,17 +18,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One sub-command per task, with that task's settings."""
     tasks = parser.add_subparsers(dest="task_name", metavar="TASK", required=True)
     for name in TASKS.names():
-        presets = "; ".join(f"{each}: {preset.help}" for each, preset in PRESETS.get(name, {}).items())
-        sub = tasks.add_parser(name, help=f"the {name} task", description=f"Train a model on {name}.")
+        sub = tasks.add_parser(
+            name,
+            help=f"the {name} task",
+            usage=f"headcount train {name} [FLAG ...]",
+            description=f"Train a model on {name}.",
+            epilog=_presets(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         sub.add_argument("-o", "--out", metavar="DIR", help=f"run folder [runs/{name}-SEED]")
         sub.add_argument("--seed", type=int, metavar="N", help="decides everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
-        sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=presets.replace("%", "%%"))
+        sub.add_argument(
+            "--preset", action="append", default=[], metavar="NAME", help="named settings: see below; repeatable"
+        )
         sub.add_argument("--config", metavar="RUN", help="begin from the settings of another run, or of a config file")
         add_json(sub)
         add_quiet(sub)
         sub.set_defaults(parser=sub)
         add_settings(sub, RunConfig.sections(name), RunConfig.defaults(name))
+
+
+def _presets(task: str) -> str:
+    """One paragraph each, for 80 columns."""
+    known = PRESETS.get(task, {})
+    texts = (
+        fill(preset.help, 76, initial_indent=f"  {name:15} ", subsequent_indent=18 * " ")
+        for name, preset in known.items()
+    )
+    return "\n".join(["presets:", *texts])
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ One example, most significant digit first, 3-digit operands:
 
 The two faults of the reports (off by default) change what is fed and asked:
 
-    no_start_token      fed 1 1 8, asked 1 8 8: the first digit is never predicted; generation starts from 0
+    start_token=False   fed 1 1 8, asked 1 8 8: the first digit is never predicted; generation starts from 0
     loss_ignores_zero   a 0 in the answer is never asked for, as if it were padding
 """
 
@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headcount.config import config
 from headcount.errors import InputError
@@ -57,10 +57,20 @@ class AdditionConfig:
     """FAULT of the newer reports: draw each split by itself, so that they share sums."""
     split_seed: int = 0
     """Decides what is held out; apart from --seed, so that runs with different seeds share a test set."""
-    no_start_token: bool = False
-    """FAULT of the reports: the first digit is fed, never predicted, and generation starts from 0."""
+    start_token: bool = True
+    """Begin the decoder's input with a start token. Without it (FAULT of the reports) the first digit is fed, never
+    predicted, and generation starts from 0."""
     loss_ignores_zero: bool = False
     """FAULT of the reports: the loss passes over digit 0 as if it were padding."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_old_name(cls, settings: Any) -> Any:
+        """Runs of before had this setting the other way round."""
+        if isinstance(settings, dict) and isinstance(without := settings.get("no_start_token"), bool):
+            others = {name: value for name, value in settings.items() if name != "no_start_token"}
+            return {"start_token": not without} | others
+        return settings
 
     @property
     def range(self) -> tuple[int, int]:
@@ -157,7 +167,7 @@ class Addition:
         answer = self._in_order(digits_of(examples.sum(axis=1), self.n_columns + 1))
         plus = np.full((len(examples), 1), PLUS)
         source = np.concatenate([operands[:, 0], plus, operands[:, 1]], axis=1)
-        if self.config.no_start_token:
+        if not self.config.start_token:
             fed, labels = answer[:, :-1], answer[:, 1:]
         else:
             fed, labels = np.concatenate([np.full_like(plus, START), answer[:, :-1]], axis=1), answer
@@ -168,7 +178,7 @@ class Addition:
     @cached_property
     def generation(self) -> Generation:
         """How free-running generation begins."""
-        if self.config.no_start_token:
+        if not self.config.start_token:
             return Generation(first=0, given=(0,), n_tokens=self.n_columns)
         return Generation(first=START, given=(), n_tokens=self.n_columns + 1)
 
@@ -191,7 +201,7 @@ class Addition:
     @cached_property
     def fed_positions(self) -> tuple[Position, ...]:
         """What each token fed to the decoder is."""
-        start = () if self.config.no_start_token else (Position("start", "<s>"),)
+        start = (Position("start", "<s>"),) if self.config.start_token else ()
         return (*start, *self.answer_positions[:-1])
 
     def carries(self, examples: Examples) -> Carries:
