@@ -30,6 +30,11 @@ class HeadcountError(Exception):
         self.advice = advice
 
 
+def shortened(text: str, most: int = 120) -> str:
+    """A text that fits a message, whatever somebody gave."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 @dataclass(frozen=True)
 class Fault:
     """One wrong setting: where it stands, what was given, why it cannot be."""
@@ -39,7 +44,7 @@ class Fault:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.where} = {self.given!r}: {self.why}"
+        return f"{self.where} = {shortened(repr(self.given))}: {self.why}"
 
 
 class ConfigError(HeadcountError):

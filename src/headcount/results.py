@@ -33,7 +33,7 @@ class Result:
         """Read back what `to_json` wrote."""
         try:
             data = dict(json.loads(text))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InputError(f"this is not a {cls.__name__} but {text[:40]!r}", "make it again") from error
         kind, schema = data.pop("kind", None), data.pop("schema", None)
         if (kind, schema) != (cls.__name__, cls.SCHEMA):

@@ -49,8 +49,9 @@ def test_a_strange_file_is_refused():
         RunConfig.from_dict({**good, "model": {"depth": 3}})
     with pytest.raises(InputError, match="version 99"):
         RunConfig.from_dict({**good, "schema": 99})
-    with pytest.raises(InputError, match="multiplication"):
-        RunConfig.from_dict({**good, "task_name": "multiplication"})
+    for odd in ("multiplication", ["addition"], None, 3):
+        with pytest.raises(ConfigError, match=r"task_name = .*should be one of: addition"):
+            RunConfig.from_dict({**good, "task_name": odd})
 
 
 @pytest.mark.parametrize(("task", "name"), [(task, name) for task in PRESETS for name in PRESETS[task]])

@@ -22,6 +22,7 @@ from headcount.heads import HeadId
 from headcount.models.pruning import silenced, without
 from headcount.runs import prune
 from headcount.runs.config import RunConfig
+from headcount.runs.draft import drafted
 from headcount.runs.folder import RunFolder
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run, load
@@ -83,7 +84,7 @@ def test_its_folder_says_where_it_comes_from(tiny_run: Run, tmp_path: Path) -> N
     }
     names = {"config.json", "environment.json", "log.jsonl", "model.safetensors"}
     assert set(manifest["files"]) == names
-    assert {file.name for file in folder.path.iterdir()} == {*names, "manifest.json", ".lock"}
+    assert {file.name for file in folder.path.iterdir()} == {*names, "manifest.json"}
     assert folder.log_file.read_bytes() == tiny_run.folder.log_file.read_bytes()
     assert [file.name for file in tmp_path.iterdir()] == ["cut"]
 
@@ -236,21 +237,26 @@ def test_a_crash_leaves_nothing(tiny_run: Run, tmp_path: Path, error: type[BaseE
 
 
 def test_what_a_killed_process_left_is_no_run_and_in_nobodys_way(tiny_run: Run, tmp_path: Path) -> None:
+    """A draft that was left once became a part of the next run of that name: two models mixed in one folder."""
     whole = prune_run(tiny_run, GONE, tmp_path / "whole", fine_tune=4).run
     left = Path(shutil.copytree(whole.folder.path, tmp_path / ".cut.draft"))
     (left / "manifest.json").unlink()
+    (left / "tokenizer.json").write_text("of another model")
+    before = {file.name: file.read_bytes() for file in left.iterdir()}
     assert not RunFolder(tmp_path / "cut").holds_a_run
     again = prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=4).run
-    assert {file.name for file in tmp_path.iterdir()} == {"whole", "cut"}
+    assert {file.name for file in tmp_path.iterdir()} == {"whole", "cut", ".cut.draft"}
+    assert {file.name: file.read_bytes() for file in left.iterdir()} == before
+    assert {file.name for file in again.folder.path.iterdir()} == {file.name for file in whole.folder.path.iterdir()}
     for file in ("config.json", "log.jsonl", "model.safetensors", "manifest.json"):
         assert (again.folder.path / file).read_bytes() == (whole.folder.path / file).read_bytes()
 
 
-def test_two_cannot_cut_into_one_folder(tiny_run: Run, tmp_path: Path) -> None:
-    draft = RunFolder(tmp_path / ".cut.draft")
-    with draft.locked(), pytest.raises(RunError, match="another process"):
-        prune_run(tiny_run, GONE, tmp_path / "cut")
-    assert draft.path.exists(), "it is the other's"
+def test_of_two_who_cut_into_one_folder_one_wins(tiny_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="put there meanwhile"), drafted(tmp_path / "cut"):
+        first = prune_run(tiny_run, GONE, tmp_path / "cut").run
+    assert load(tmp_path / "cut").digest == first.digest
+    assert [file.name for file in tmp_path.iterdir()] == ["cut"]
 
 
 def test_a_folder_that_is_taken_stays_as_it_is(tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,8 @@ class RunConfig:
             if name not in known
         ]
         faults += [Fault(name, None, "is missing") for name in known if name not in data]
+        if (task := data.get("task_name")) not in TASKS.names():
+            raise ConfigError([*faults, Fault("task_name", task, f"should be one of: {', '.join(TASKS.names())}")])
         return cls._checked(data.get("task_name", ""), data.get("seed", 0), data, faults)
 
     @classmethod

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from headcount.errors import RunError
 from headcount.runs.folder import RunFolder
-from headcount.runs.storage import explained
+from headcount.runs.storage import staged_folder
 
 
 @contextmanager
 def drafted(path: Path) -> Iterator[RunFolder]:
-    """A hidden folder beside `path`, which becomes `path` in one move; if anything fails, nothing is left of it."""
+    """A hidden folder of this call's own that becomes `path` in one move; if anything fails, nothing is left of it."""
     require_vacant(path)
-    home = path.resolve()
-    draft = RunFolder(home.with_name(f".{home.name}.draft"))
-    with draft.locked(), _removed_on_failure(draft.path):
-        yield draft
-    with _removed_on_failure(draft.path), explained(f"write {path}"):
-        if home.exists():
-            home.rmdir()
-        draft.path.rename(home)
+    with staged_folder(path) as draft:
+        yield RunFolder(draft)
 
 
 def require_vacant(path: Path) -> None:
@@ -37,12 +30,3 @@ def require_vacant(path: Path) -> None:
     folder.require_free()
     if path.exists() and (any(path.iterdir()) or path.samefile(Path.cwd())):
         raise RunError(f"{path} is in use", "choose a folder that does not exist yet with -o")
-
-
-@contextmanager
-def _removed_on_failure(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise

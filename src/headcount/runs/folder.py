@@ -17,18 +17,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from headcount.errors import CheckpointError, ConfigError, RunError
 from headcount.results import Result
 from headcount.runs.config import RunConfig
-from headcount.runs.storage import explained, write_atomically
+from headcount.runs.storage import (
+    explained,
+    open_in_place,
+    parse_json,
+    read_bytes,
+    read_json,
+    require_writable,
+    write_atomically,
+)
 
 KEPT_CHECKPOINTS = 2
+MOST_RESULT = 2**30
+"""Bytes of a result: one that lists 810,000 wrong sums has a tenth of that."""
+_CHECKPOINT = re.compile(r"checkpoint-\d{9,}-[0-9a-f]{16}\.safetensors")
+_RESTORE = "restore it, or start again in another folder"
 R = TypeVar("R", bound=Result)
 
 
@@ -77,7 +91,8 @@ class RunFolder:
         """Hold the folder for one training; the system lets go of it when the process dies."""
         with explained(f"make the folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock: IO[str] = (self.path / ".lock").open("w")
+        with explained(f"lock {self.path / '.lock'}"):
+            lock = os.fdopen(open_in_place(self.path / ".lock", os.O_RDWR | os.O_CREAT), "r+b")
         with lock:
             try:
                 import fcntl
@@ -117,8 +132,11 @@ class RunFolder:
 
     def read_result(self, name: str, kind: type[R]) -> R:
         """What an analysis found."""
-        with explained(f"read {self.result_file(name)}"):
-            return kind.from_json(self.result_file(name).read_text())
+        file = self.result_file(name)
+        try:
+            return kind.from_json(read_bytes(file, MOST_RESULT).decode())
+        except UnicodeDecodeError as error:
+            raise RunError(f"{file} is damaged: {error}", "make it again") from error
 
     def figure_file(self, name: str) -> Path:
         """Where a figure is kept."""
@@ -132,13 +150,12 @@ class RunFolder:
 
     def require_writable(self) -> None:
         """Find out before long work, not after it, that its result has no place."""
-        write_atomically(self.path / "results" / ".probe", b"")
-        (self.path / "results" / ".probe").unlink()
+        require_writable(self.path / "results")
 
     def write_manifest(self, summary: dict[str, Any]) -> None:
         """Declare the run whole."""
         files = (self.config_file, self.environment_file, self.log_file, self.weights_file)
-        digests = {file.name: digest(file.read_bytes()) for file in files}
+        digests = {file.name: digest(read_bytes(file)) for file in files}
         self.write_json(self.manifest_file, {"schema": 1, **summary, "files": digests})
 
     def read_manifest(self) -> dict[str, Any]:
@@ -148,14 +165,17 @@ class RunFolder:
                 f"the run in {self.path} is not finished",
                 f"go on with it: headcount train {self.read_config().task_name} -o {quote(str(self.path))} --resume",
             )
-        return _read_json(self.manifest_file)
+        manifest = _read_json(self.manifest_file)
+        files, steps = manifest.get("files"), manifest.get("steps")
+        if not isinstance(files, dict) or not isinstance(steps, int) or isinstance(steps, bool):
+            raise RunError(f"{self.manifest_file} is damaged: it does not say 'files' and 'steps'", _RESTORE)
+        return manifest
 
     def read_weights(self) -> tuple[bytes, str]:
         """The trained weights and their digest; they and the config must be what the manifest says."""
-        digests = self.read_manifest().get("files", {})
+        digests = self.read_manifest()["files"]
         for file in (self.config_file, self.weights_file):
-            with explained(f"read {file}"):
-                data = file.read_bytes()
+            data = read_bytes(file)
             if digest(data) != digests.get(file.name):
                 raise RunError(
                     f"{file} is not what this run wrote",
@@ -167,12 +187,10 @@ class RunFolder:
 
     def read_log(self) -> list[dict[str, Any]]:
         """Every line of the log."""
-        with explained(f"read {self.log_file}"):
-            lines = self.log_file.read_bytes().splitlines()
-        try:
-            return [dict(json.loads(line)) for line in lines]
-        except (ValueError, TypeError) as error:
-            raise RunError(f"{self.log_file} is damaged: {error}", "restore it, or train again elsewhere") from error
+        lines = [parse_json(line, self.log_file) for line in read_bytes(self.log_file).splitlines()]
+        if odd := next((line for line in lines if not _is_log_line(line)), None):
+            raise RunError(f"{self.log_file} is damaged: {str(odd)[:60]!r} is no step", _RESTORE)
+        return lines
 
     def cut_log(self, n_bytes: int) -> None:
         """Forget what was logged after a checkpoint that is now gone on from."""
@@ -184,14 +202,14 @@ class RunFolder:
                     "the folder was changed by something else: start again in another folder with -o",
                 )
             if size > n_bytes:
-                with self.log_file.open("r+b") as file:
+                with os.fdopen(open_in_place(self.log_file, os.O_RDWR), "r+b") as file:
                     file.truncate(n_bytes)
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Path]:
         """Oldest first."""
-        return sorted(self.path.glob("checkpoint-*.safetensors"))
+        return sorted(file for file in self.path.glob("checkpoint-*") if _CHECKPOINT.fullmatch(file.name))
 
     def write_checkpoint(self, step: int, data: bytes) -> None:
         """Keep this state, and the one before it."""
@@ -205,8 +223,7 @@ class RunFolder:
         if not found:
             return None
         newest = found[-1]
-        with explained(f"read {newest}"):
-            data = newest.read_bytes()
+        data = read_bytes(newest)
         if digest(data)[:16] != newest.stem.rpartition("-")[2]:
             older = f"--resume then goes on from {found[-2].name}" if found[:-1] else "--resume then starts anew"
             raise CheckpointError(f"{newest} is damaged or cut short", f"delete that file; {older}")
@@ -232,9 +249,11 @@ def read_config(file: Path) -> RunConfig:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    with explained(f"read {file}"):
-        data = file.read_bytes()
-    try:
-        return dict(json.loads(data))
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{file} is damaged: {error}", "restore it, or start again in another folder") from error
+    data = read_json(file)
+    if not isinstance(data, dict):
+        raise RunError(f"{file} is damaged: it is no JSON object", _RESTORE)
+    return data
+
+
+def _is_log_line(line: object) -> bool:
+    return isinstance(line, dict) and isinstance(line.get("step"), int)

@@ -30,7 +30,7 @@ from headcount.models.pruning import silenced, without
 from headcount.runs.draft import drafted, require_vacant
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, load
-from headcount.runs.storage import explained, write_atomically
+from headcount.runs.storage import explained, read_bytes, write_atomically
 from headcount.runs.train import Log, environment, stop_on_interrupt, weights_of
 from headcount.seeds import integer
 from headcount.statistics import Share
@@ -142,9 +142,7 @@ class _GoingOn:
 def _begin(folder: RunFolder, run: Run, model: Model) -> None:
     write_atomically(folder.config_file, replace(run.config, model=model.config).to_json().encode())
     folder.write_json(folder.environment_file, environment(next(model.parameters()).device))
-    with explained(f"read {run.folder.log_file}"):
-        past = run.folder.log_file.read_bytes()
-    write_atomically(folder.log_file, past)
+    write_atomically(folder.log_file, read_bytes(run.folder.log_file))
 
 
 def _finish(folder: RunFolder, run: Run, model: Model, recipe: TrainingConfig | None) -> None:

@@ -22,7 +22,7 @@ from headcount.models.build import Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
-from headcount.runs.storage import explained, write_atomically
+from headcount.runs.storage import explained, open_in_place, write_atomically
 from headcount.runs.tensorboard import tensorboard_listeners
 from headcount.statistics import Share
 from headcount.training.averaging import averaged
@@ -128,7 +128,8 @@ class Log:
 
     def __enter__(self) -> Log:
         with explained(f"open {self._folder.log_file}"):
-            self._file = self._folder.log_file.open("ab")
+            handle = open_in_place(self._folder.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            self._file = os.fdopen(handle, "ab")
         return self
 
     def __exit__(self, *exception: object) -> None:
