@@ -64,7 +64,7 @@ def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
     with explained(f"read {file}"), os.fdopen(_open_regular(file, os.O_RDONLY), "rb") as opened:
         if (size := os.fstat(opened.fileno()).st_size) > most:
             raise RunError(f"{file} is too large: {size:,} bytes", f"at most {most:,} are read")
-        return opened.read(most)
+        return opened.read(size)  # read(most) would ask for that much memory first
 
 
 def read_json(file: Path, most: int = MOST_JSON) -> Any:
