@@ -7,6 +7,7 @@ written by an older headcount is refused with a reason instead of being misread.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
@@ -26,7 +27,7 @@ class Result:
 
     def to_json(self) -> str:
         """One JSON object."""
-        return json.dumps(self.to_dict(), indent=1) + "\n"
+        return json.dumps(plain_json(self.to_dict()), indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -46,3 +47,12 @@ class Result:
         except ValidationError as error:
             raise InputError(f"this {cls.__name__} is damaged: {error}", "make it again") from error
         return result
+
+
+def plain_json(data: Any) -> Any:
+    """The same data in numbers that JSON knows: one that is not finite becomes null."""
+    if isinstance(data, dict):
+        return {key: plain_json(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [plain_json(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

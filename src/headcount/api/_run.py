@@ -6,7 +6,8 @@ from pathlib import Path
 
 from headcount.errors import InputError
 from headcount.guests.guest import Guest, load_guest, looks_like_guest
-from headcount.runs.run import SAMPLE, Run, load
+from headcount.runs.folder import SAMPLE
+from headcount.runs.run import Run, load
 
 AnyRun = str | Path | Run
 AnyModel = AnyRun | Guest

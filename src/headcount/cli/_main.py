@@ -1,46 +1,101 @@
-"""`headcount VERB ...`: 0 when it did its job, 1 when a check failed, 2 for wrong usage."""
+"""`headcount VERB ...`: 0 when it did its job, 1 when a check failed, 2 for wrong usage, 128 + N for signal N."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from headcount import __version__
+from headcount.cli._output import flush, print_error
 from headcount.cli._verb import Parser, Verb
 from headcount.config import suggestion
-from headcount.errors import HeadcountError, InputError, Interrupted
+from headcount.errors import HeadcountError, InputError, Interrupted, shortened
 from headcount.registry import Registry
 
 VERBS = Registry("headcount.cli")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: what Ctrl-C ends in good order, these do too."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     # Threads that wait by spinning are a hundred times slower as soon as something else wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    args, unknown = _parser().parse_known_args(arguments)
+    _print_anything()
     try:
+        with _ending_in_good_order():
+            return _run(sys.argv[1:] if arguments is None else list(arguments))
+    finally:
+        flush()
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        parser = _parser()
+        if not arguments:
+            parser.print_help()
+            return 0
+        args, unknown = parser.parse_known_args(arguments)
         if unknown:
             raise _unknown(unknown[0], args.parser)
         return int(args.run(args))
     except Interrupted as stopped:
-        print(stopped, file=sys.stderr)
+        print_error(str(stopped))
         return stopped.exit_code
     except HeadcountError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(f"error: {error}")
         return error.exit_code
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away, as `| head` does; silence the flush at exit too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print_error("error: interrupted")
+        return getattr(stopped, "exit_code", 130)
+    except (OSError, MemoryError) as error:
+        print_error(f"error: {str(error) or 'out of memory'}")
         return 2
+    except RuntimeError as error:  # PyTorch's own way of saying that memory is out
+        if "allocate" not in str(error):
+            raise
+        what = f"error: out of memory: {shortened(str(error))}"
+        print_error(f"{what}\n  ask for less: a smaller model, --n or --batch-size")
+        return 2
+
+
+def _print_anything() -> None:
+    """A character that the terminal or a pipe cannot show is replaced by one that it can; a closed stream gets all."""
+    sys.stdout, sys.stderr = (stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w") for stream in (sys.stdout, sys.stderr))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def _ending_in_good_order() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP unwind as Ctrl-C does: the cursor comes back, drafts go, exit code 143 or 129."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated(number)
+
+    # One that is ignored, as under nohup, stays so.
+    before = {number: signal.signal(number, stop) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parser() -> Parser:
@@ -61,7 +116,9 @@ def _parser() -> Parser:
 
 def _unknown(argument: str, parser: argparse.ArgumentParser) -> InputError:
     if not argument.startswith("-"):
-        return InputError(f"{parser.prog} takes no further {argument!r}", f"see: {parser.prog} --help")
+        return InputError(f"{parser.prog} takes no further {shortened(argument)!r}", f"see: {parser.prog} --help")
     known = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     flag = argument.partition("=")[0]
-    return InputError(f"{parser.prog} has no {flag!r}", suggestion(flag, known), f"see: {parser.prog} --help")
+    return InputError(
+        f"{parser.prog} has no {shortened(flag)!r}", suggestion(flag, known), f"see: {parser.prog} --help"
+    )

@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
+
+from headcount.results import plain_json
+from headcount.views.progress import Terminal, mute
 
 SHOWN = 20
 """Wrong answers printed; the rest is in the result file."""
 
 
-class _Console(Console):
-    """Leaves a closed pipe to the command line's own handling."""
-
-    def on_broken_pipe(self) -> None:
-        """Rich would exit with code 1."""
-        raise BrokenPipeError
-
-
 def print_json(data: Any) -> None:
     """One object on one line."""
-    print(json.dumps(data))
+    _write(sys.stdout, json.dumps(plain_json(data), allow_nan=False))
+
+
+def print_error(text: str) -> None:
+    """On standard error, if anybody reads it."""
+    _write(sys.stderr, text)
+
+
+def flush() -> None:
+    """What is left to print, before the process ends."""
+    for stream in (sys.stdout, sys.stderr):
+        _write(stream, "", end="")
+
+
+def _write(stream: TextIO, text: str, end: str = "\n") -> None:
+    try:
+        print(text, end=end, file=stream, flush=True)
+    except BrokenPipeError:
+        mute(stream)
 
 
 def console() -> Console:
     """Standard output for people; a pipe gets lines that do not wrap."""
-    out = _Console(highlight=False)
-    return out if out.is_terminal else _Console(highlight=False, width=120, soft_wrap=True)
+    out = Terminal()
+    return out if out.is_terminal else Terminal(width=120, soft_wrap=True)
 
 
 def wrong_table(wrong: Iterable[Any]) -> Table:

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 
 from headcount.cli._output import console, print_json
@@ -37,11 +36,11 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     out.print(_table(made))
     for note in made.notes:
-        out.print(f"to do:   {escape(note)}")
+        out.print(f"to do:   {note}")
     if made.heads:
         out.print(f"heads:   {len(made.heads)}, {made.heads[0].short} to {made.heads[-1].short}")
-    out.print(f"written: {escape(str(made.file))}; fill in what is marked TODO there, then")
-    out.print(f"         headcount ablate {escape(str(made.file))}:Model")
+    out.print(f"written: {made.file}; fill in what is marked TODO there, then")
+    out.print(f"         headcount ablate {made.file}:Model")
     return 0
 
 
@@ -49,7 +48,7 @@ def _table(made: Skeleton) -> Table:
     title = f"what looks like output projections in {made.name}: check it"
     table = Table("role", "path", "layers", "heads each", title_justify="left", title=title)
     for guess in made.guesses:
-        table.add_row(guess.role, escape(guess.pattern), str(guess.n_layers), str(guess.n_heads or "?"))
+        table.add_row(guess.role, guess.pattern, str(guess.n_layers), str(guess.n_heads or "?"))
     return table
 
 

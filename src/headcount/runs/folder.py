@@ -38,6 +38,8 @@ from headcount.runs.storage import (
     write_atomically,
 )
 
+SAMPLE = "sample:"
+"""How the names of packaged runs begin."""
 KEPT_CHECKPOINTS = 2
 MOST_RESULT = 2**30
 """Bytes of a result: one that lists 810,000 wrong sums has a tenth of that."""
@@ -70,7 +72,9 @@ class RunFolder:
         return self.manifest_file.exists()
 
     def require_free(self) -> None:
-        """Refuse a folder that holds something."""
+        """Refuse a folder that holds something, or whose name means something else."""
+        if str(self.path).startswith(SAMPLE):
+            raise RunError(f"{str(self.path)!r} means a run that comes with the package", "choose another name with -o")
         if self.is_finished:
             raise RunError(f"{self.path} already holds a finished run", "choose another folder with -o, or delete it")
         if self.holds_a_run:

@@ -24,15 +24,13 @@ from headcount.heads import HeadId
 from headcount.models.build import Model, build_model
 from headcount.runs.asking import Reply, ask
 from headcount.runs.config import RunConfig
-from headcount.runs.folder import RunFolder
+from headcount.runs.folder import SAMPLE, RunFolder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
 from headcount.tasks.base import Task
 from headcount.training.classification import Classification
 from headcount.training.evaluation import Evaluation
 from headcount.training.learners import learner_of
-
-SAMPLE = "sample:"
 
 
 @dataclass(frozen=True)

@@ -38,29 +38,36 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
         # Before the lock, which would make the folder.
         folder.require_free()
         choose_device(config.training.device)
-    with folder.locked(), torch.random.fork_rng(), n_threads(config.training.threads):
+    with (
+        stop_on_interrupt() as asked_to_stop,
+        folder.locked(),
+        torch.random.fork_rng(),
+        n_threads(config.training.threads),
+    ):
         if resume and folder.holds_a_run:
             _require_same(folder, config)
         else:
             folder.require_free()
         if not folder.is_finished:
-            _train(folder, config, _settle(folder, config), listeners)
+            _train(folder, config, _settle(folder, config), listeners, asked_to_stop)
         folder.remove_checkpoints()
     return load(path)
 
 
-def _train(folder: RunFolder, config: RunConfig, device: torch.device, listeners: Sequence[Listener]) -> None:
+def _train(
+    folder: RunFolder,
+    config: RunConfig,
+    device: torch.device,
+    listeners: Sequence[Listener],
+    asked_to_stop: Callable[[], bool],
+) -> None:
     task, model = build(config)
     state = new_state(model.to(device), config.training)
     log_bytes = 0
     if (checkpoint := folder.read_checkpoint()) is not None:
         log_bytes = unpack(checkpoint, state)["log_bytes"]
     folder.cut_log(log_bytes)
-    with (
-        Log(folder) as log,
-        tensorboard_listeners(folder.path, state.step) as boards,
-        stop_on_interrupt() as asked_to_stop,
-    ):
+    with Log(folder) as log, tensorboard_listeners(folder.path, state.step) as boards:
         everyone = [log, *listeners, *boards]
 
         def save(state: TrainingState) -> None:
@@ -161,19 +168,20 @@ class Log:
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Inside, the first Ctrl-C (or SIGTERM) asks training to stop after its step; a second one stops at once."""
+    """Inside, the first Ctrl-C, SIGTERM or SIGHUP asks training to stop after its step; a second one stops at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     asked: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM)
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
     def note(number: int, frame: object) -> None:
         asked.append(number)
         if len(asked) > 1:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, note) for number in signals}
+    # One that is ignored, as under nohup, stays so.
+    before = {number: signal.signal(number, note) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield lambda: bool(asked)
     finally:

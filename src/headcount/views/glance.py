@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from headcount.errors import InputError
 from headcount.heads import HeadId
@@ -107,14 +107,14 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
 def glance_table(result: Glance) -> Table:
     """One row per head; of the tokens that it looks at, the one it looks at most is bold."""
     title = f"{result.run}: attention in % ({_count(result.n_tokens, 'token')}: {result.title})"
-    table = Table(title=escape(_spelt(title)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=_spelt(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("head")
     for name in (*WEIGHTS.values(), "entropy share", "distance (tokens)"):
         table.add_column(name, justify="right", max_width=10)
     for head in (head for site in result.sites for head in site.heads):
         shares = [getattr(head, name) for name in WEIGHTS]
         most = max((share for share in shares if share), default=None)
-        cells = [f"[bold]{_percent(share)}[/bold]" if share and share == most else _percent(share) for share in shares]
+        cells = [Text(_percent(share), style="bold" if share and share == most else "") for share in shares]
         distance = "–" if head.distance is None else f"{head.distance:.1f}"
         table.add_row(head.short, *cells, _percent(head.entropy_share), distance)
     return table

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,9 +19,25 @@ LINE_EVERY = 10.0
 """Seconds between plain lines."""
 
 
+class Terminal(Console):
+    """Prints text as it is, brackets and colons too, and goes on when nobody reads it any more."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def on_broken_pipe(self) -> None:
+        """The reader went away, as `| head` does: what was asked for is done, and its verdict given, all the same."""
+        mute(self.file)
+
+
+def mute(stream: IO[str]) -> None:
+    """Send what is still written to a closed pipe nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _bar(console: Console, *columns: TextColumn) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=6),
         MofNCompleteColumn(),
         *columns,
@@ -35,10 +52,10 @@ class TrainingProgress:
     """Listens to a training loop."""
 
     def __init__(self, steps: int, batch_size: int, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=quiet)
+        self._console = Terminal(stderr=True, quiet=quiet)
         self._steps, self._batch_size = steps, batch_size
         self._is_bar = self._console.is_terminal and not quiet
-        self._progress = _bar(self._console, TextColumn("{task.fields[state]}"))
+        self._progress = _bar(self._console, TextColumn("{task.fields[state]}", markup=False))
         self._loss, self._scores = float("nan"), ""
         self._started: tuple[float, int] | None = None
         self._last_line = 0.0
@@ -79,7 +96,7 @@ class TrainingProgress:
         self._last_line = time.monotonic()
         speed = self._speed(step)
         eta = f"  eta {(self._steps - step) * self._batch_size / speed:.0f} s" if speed else ""
-        self._console.print(f"step {step:,}/{self._steps:,}  {self._state(step)}{eta}", highlight=False, soft_wrap=True)
+        self._console.print(f"step {step:,}/{self._steps:,}  {self._state(step)}{eta}", soft_wrap=True)
 
     def _speed(self, step: int) -> float:
         if self._started is None:
@@ -90,14 +107,14 @@ class TrainingProgress:
 
 def announcer(quiet: bool) -> Callable[[str], None]:
     """Says what is going on, unless quiet."""
-    console = Console(stderr=True, quiet=quiet, highlight=False)
+    console = Terminal(stderr=True, quiet=quiet)
     return lambda text: console.print(text, style="bold", soft_wrap=True)
 
 
 @contextmanager
 def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Yields `progress(done, total)` for work that counts."""
-    console = Console(stderr=True, quiet=quiet)
+    console = Terminal(stderr=True, quiet=quiet)
     if not console.is_terminal or quiet:
         yield _plain_counter(console, what)
         return
@@ -114,6 +131,6 @@ def _plain_counter(console: Console, what: str) -> Callable[[int, int], None]:
         if time.monotonic() - last >= LINE_EVERY or done == total:
             last = time.monotonic()
             left = (last - started) / done * (total - done)
-            console.print(f"{what}: {done:,}/{total:,}  eta {left:.0f} s", highlight=False, soft_wrap=True)
+            console.print(f"{what}: {done:,}/{total:,}  eta {left:.0f} s", soft_wrap=True)
 
     return count
