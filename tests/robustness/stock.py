@@ -34,7 +34,7 @@ class Net(nn.Module):
         mixed = ((q @ k.transpose(-2, -1)).softmax(-1) @ v).transpose(1, 2).flatten(2)
         return self.answer((x + 3 * self.out(mixed)).mean(1))
 '''
-ADAPTER = '''
+ADAPTER = """
 import itertools
 import sys
 from pathlib import Path
@@ -61,7 +61,7 @@ class Model(Adapter):
         asked = ["".join(each) for each in itertools.product("0259", repeat=3)]
         said = Net()(torch.tensor([[int(c) for c in text] for text in asked])).argmax(-1)
         return [(text, str(int(answer))) for text, answer in zip(asked, said)]
-'''
+"""
 
 
 class Stop(Exception):

@@ -124,13 +124,11 @@ def test_one_of_two_trainings_into_one_folder_wins(
         count["pairs of trainings"] += 1
 
 
-def test_one_of_two_prunes_into_one_folder_wins(
-    tiny_run: Any, tmp_path: Path, long: bool, count: Counter[str]
-) -> None:
+def test_one_of_two_prunes_into_one_folder_wins(tiny_run: Any, tmp_path: Path, long: bool, count: Counter[str]) -> None:
     """Whole, and of one model: not the weights of one with the settings of the other."""
     cuts = (["E0H0"], ["X1H1", "D0H0"])
     alone = [prune_run(tiny_run, cut, tmp_path / f"alone-{len(cut)}").run for cut in cuts]
-    for number in range(50 if long else 5):
+    for number in range(50 if long else 3):
         path = tmp_path / f"both-{number}"
         told = at_once([lambda cut=cut, path=path: prune_run(tiny_run, cut, path) for cut in cuts])  # type: ignore[misc]
         assert told.count("done") == 1, told

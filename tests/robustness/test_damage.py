@@ -34,7 +34,22 @@ READERS: dict[str, tuple[str, ...]] = {
     "adapted": (f"heads {{}} {ALLOWED}", f"ablate {{}} {ALLOWED} --n 4 --kinds zero --quiet"),
 }
 """What reads each kind of folder."""
-VALUES: tuple[Any, ...] = (None, True, 0, -1, 2**70, 1e308, "", "x", [], [1, "a"], {}, {"a": {}}, [[["E0H0"]]], "../run")
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    2**70,
+    1e308,
+    "",
+    "x",
+    [],
+    [1, "a"],
+    {},
+    {"a": {}},
+    [[["E0H0"]]],
+    "../run",
+)
 Damage = Callable[[Path, Random], None]
 
 
@@ -233,7 +248,12 @@ def test_weights_that_are_no_numbers_are_named(
 def test_a_settings_value_of_a_billion_is_refused_before_memory_is_asked_for(
     stock: Path, worker: Worker, tmp_path: Path
 ) -> None:
-    for kind, setting in [("run", "d_model"), ("run", "n_encoder_layers"), ("sorter", "n_values"), ("bert", "num_labels")]:
+    for kind, setting in [
+        ("run", "d_model"),
+        ("run", "n_encoder_layers"),
+        ("sorter", "n_values"),
+        ("bert", "num_labels"),
+    ]:
         home = _copy(stock, kind, tmp_path)
         data = json.loads((home / "config.json").read_bytes())
         for part in (data, data.get("task", {}), data.get("model", {})):

@@ -13,7 +13,7 @@ import pytest
 from lines import Lines
 from worker import Reply, Worker
 
-SHORT, LONG = 200, 5000
+SHORT, LONG = 150, 5000
 FRESH_AFTER = 20
 """Lines that work in one folder before it is made anew."""
 MOST_TOLD = 30
@@ -54,7 +54,9 @@ def _scratch(stock: Path, tmp_path: Path) -> Path:
 
 def _state(tmp_path: Path, stock: Path) -> dict[str, tuple[int, int, int]]:
     """Everything around the working folder: names, modes, sizes and times."""
-    around = [path for path in (*tmp_path.iterdir(), *(tmp_path / "sentinel").rglob("*"), *stock.rglob("*"), stock.parent)]
+    around = [
+        path for path in (*tmp_path.iterdir(), *(tmp_path / "sentinel").rglob("*"), *stock.rglob("*"), stock.parent)
+    ]
     stats = {str(path): path.lstat() for path in around if path.name != "scratch" and path.parent.name != "__pycache__"}
     return {path: (stat.st_mode, stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 

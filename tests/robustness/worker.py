@@ -79,7 +79,9 @@ class Worker:
             told = json.loads(line)
             return Reply(**told | {"written": tuple(told["written"])})
         self._end()
-        return Reply(None, raised=f"the process died ({process.returncode})" if ready else "it hangs in code that is not Python")
+        return Reply(
+            None, raised=f"the process died ({process.returncode})" if ready else "it hangs in code that is not Python"
+        )
 
     def _start(self) -> subprocess.Popen[str]:
         settings = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONUTF8": "1"}
@@ -137,7 +139,9 @@ def _call(argv: list[str], seconds: float) -> tuple[int | None, str]:
         sys.path[:] = path
         # Adapters of one name in many folders: each is imported anew.
         for name in set(sys.modules) - modules:
-            if not str(getattr(sys.modules[name], "__file__", None) or sys.prefix).startswith((sys.prefix, sys.base_prefix)):
+            if not str(getattr(sys.modules[name], "__file__", None) or sys.prefix).startswith(
+                (sys.prefix, sys.base_prefix)
+            ):
                 if "headcount" not in name:
                     del sys.modules[name]
 
@@ -167,9 +171,9 @@ def _text(stream: TextIO) -> str:
 
 
 def _note(written: list[str], event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        path = arguments[0]
-    elif event == "os.mkdir":
+    if (
+        event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    ) or event == "os.mkdir":
         path = arguments[0]
     elif event == "os.rename":
         path = arguments[1]

@@ -1,0 +1,346 @@
+"""Every flag of every verb changes what it names; a flag without a case here fails."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import headcount.api
+import headcount.guests.skeleton
+import headcount.lab
+from headcount.cli import main
+from headcount.cli._flags import given_settings
+from headcount.cli._main import _parser
+from headcount.config import PartOf
+from headcount.errors import ConfigError, HeadcountError
+from headcount.runs.config import RunConfig
+from headcount.runs.run import Run
+from headcount.tasks import TASKS
+
+# --- settings of train ------------------------------------------------------------------------------------------------
+
+OTHERS: dict[str, tuple[str, ...]] = {
+    "negatives": ("shuffle",),
+    "device": ("cpu",),
+    "pruned": ("E0H1", "L0H1"),
+}
+"""Settings that are text, whose other values nothing tells."""
+NUMBERS = ("0.5", "0.25", "1", "2", "3", "5", "7", "16", "50", "64", "500", "4000")
+PARSER = _parser()
+
+
+def fields(task: str) -> Iterator[tuple[str, str, Any]]:
+    """Every setting of a task: its section, name and pydantic's knowledge of it."""
+    for section, cls in RunConfig.sections(task).items():
+        for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
+            yield section, name, info
+
+
+EVERY = [(task, section, name) for task in TASKS.names() for section, name, _ in fields(task)]
+BOOLEANS = [(task, name) for task in TASKS.names() for _, name, info in fields(task) if info.annotation is bool]
+
+
+def values(info: Any, name: str) -> list[str]:
+    """What could be written behind a flag."""
+    choices = [choice for choice in get_args(info.annotation) if isinstance(choice, str)]
+    choices += [part for mark in info.metadata if isinstance(mark, PartOf) for part in mark.registry.names()]
+    return [*OTHERS.get(name, ()), *choices, *NUMBERS]
+
+
+def built(task: str, *flags: str, base: RunConfig | None = None) -> RunConfig:
+    """The configuration that a command line asks for."""
+    args, unknown = PARSER.parse_known_args(["train", task, *flags])
+    assert not unknown
+    return RunConfig.build(task, base=base, seed=args.seed, **given_settings(args, RunConfig.sections(task)))
+
+
+@pytest.mark.parametrize(("task", "section", "name"), EVERY)
+def test_a_setting_changes_itself_and_nothing_else(task: str, section: str, name: str) -> None:
+    info = RunConfig.sections(task)[section].__pydantic_fields__[name]  # type: ignore[attr-defined]
+    flag, default = f"--{name.replace('_', '-')}", built(task)
+    if info.annotation is bool:
+        on = getattr(getattr(default, section), name)
+        tried = [[f"--{'no-' * on}{name.replace('_', '-')}"]]
+    else:
+        tried = [[flag, value] for value in values(info, name)]
+    for flags in tried:
+        try:
+            changed = default.differences(built(task, *flags))
+        except ConfigError:
+            continue
+        if changed:
+            assert [each.partition(":")[0] for each in changed] == [f"{section}.{name}"]
+            return
+    pytest.fail(f"no value of {flag} changes anything")
+
+
+@pytest.mark.parametrize(("task", "name"), BOOLEANS)
+def test_switches_go_both_ways(task: str, name: str) -> None:
+    """Over what a preset, another run or the default says."""
+    (section,) = [section for section, each, _ in fields(task) if each == name]
+    flag = name.replace("_", "-")
+    for before in (True, False):
+        base = RunConfig.build(task, **{name: before})
+        for asked, said in ((True, f"--{flag}"), (False, f"--no-{flag}")):
+            assert getattr(getattr(built(task, said, base=base), section), name) is asked
+
+
+def test_a_preset_that_switches_something_on_can_be_overruled(in_tmp: Path) -> None:
+    config = RunConfig.build("sortedness", preset=("older",), distinct=False)
+    assert RunConfig.build("sortedness", preset=("older",)).task.distinct
+    assert not config.task.distinct
+
+
+def test_the_start_token_can_be_left_out_from_the_shell() -> None:
+    """The central fault of three reports: `--no-start-token` once wrote that there is one."""
+    assert built("addition").differences(built("addition", "--no-start-token"))
+
+
+def test_every_setting_has_a_flag_of_the_positive_form() -> None:
+    """argparse takes any flag that begins with --no- for a negation."""
+    assert not [name for _, _, name in EVERY if name.startswith("no_")]
+
+
+# --- the other flags --------------------------------------------------------------------------------------------------
+
+
+class Called(HeadcountError):
+    """Ends a verb where its work would begin."""
+
+
+Call = dict[str, Any]
+HOMES = {
+    headcount.api: (
+        "ablate_heads",
+        "evaluate",
+        "glance_heads",
+        "head_stats",
+        "match_heads",
+        "prune_heads",
+        "show_heads",
+        "show_positions",
+        "stretch",
+        "train",
+        "verify",
+    ),
+    headcount.lab: ("run_lab",),
+    headcount.guests.skeleton: ("write_skeleton",),
+}
+
+
+@pytest.fixture
+def called(in_tmp: Path, tiny_run: Run, tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Call]:
+    """What a command line asks of the function that does the work, by the function's own names."""
+    for name, run in (("run", tiny_run), ("sorter", tiny_sorter)):
+        shutil.copytree(run.folder.path, in_tmp / name)
+    calls: list[Call] = []
+
+    def record(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        def stub(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            arguments = dict(bound.arguments)
+            for more in [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]:
+                arguments |= arguments.pop(more)
+            calls.append({"function": name, **arguments})
+            raise Called("recorded")
+
+        return stub
+
+    for module, names in HOMES.items():
+        for name in names:
+            monkeypatch.setattr(module, name, record(name, getattr(module, name)))
+
+    def run(line: str) -> Call:
+        calls.clear()
+        assert main(line.split()) == 2
+        assert calls, f"{line}: nothing was called"
+        return calls[0]
+
+    return run
+
+
+PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
+    ("ablate", "--data"): ("ablate run", "--data x.txt", "data", "x.txt"),
+    ("ablate", "--kinds"): ("ablate run", "--kinds zero,mean", "kinds", ["zero", "mean"]),
+    ("ablate", "--metric"): ("ablate run", "--metric loss", "metric", "loss"),
+    ("ablate", "--split"): ("ablate run", "--split validation", "data", "validation"),
+    ("ablate", "--n"): ("ablate run", "--n 7", "n", 7),
+    ("ablate", "--lengths"): ("ablate sorter", "--lengths 4,8", "lengths", [4, 8]),
+    ("ablate", "--examples"): ("ablate run", "--examples", "examples", True),
+    ("ablate", "--batch-size"): ("ablate run", "--batch-size 9", "batch_size", 9),
+    ("ablate", "--quiet"): ("ablate run", "--quiet", "quiet", True),
+    ("prune", "--data"): ("prune run", "--data x.txt", "data", "x.txt"),
+    ("prune", "--metric"): ("prune run", "--metric loss", "metric", "loss"),
+    ("prune", "--out"): ("prune run", "--out small", "out", "small"),
+    ("prune", "-o"): ("prune run", "-o small", "out", "small"),
+    ("prune", "--loss"): ("prune run", "--loss 0.5", "loss", 0.5),
+    ("prune", "--heads"): ("prune run", "--heads E0H1,X1H0", "heads", ["E0H1", "X1H0"]),
+    ("prune", "--fine-tune"): ("prune run", "--fine-tune 3", "fine_tune", 3),
+    ("prune", "--length"): ("prune sorter", "--length 4", "length", 4),
+    ("prune", "--n"): ("prune run", "--n 7", "n", 7),
+    ("prune", "--orders"): ("prune run", "--orders 3", "n_orders", 3),
+    ("prune", "--batch-size"): ("prune run", "--batch-size 9", "batch_size", 9),
+    ("prune", "--quiet"): ("prune run", "--quiet", "quiet", True),
+    ("stretch", "--lengths"): ("stretch sorter", "--lengths 4,8", "lengths", [4, 8]),
+    ("stretch", "--negatives"): ("stretch sorter", "--negatives shuffle", "negatives", ["shuffle"]),
+    ("stretch", "--n"): ("stretch sorter", "--n 7", "n", 7),
+    ("stretch", "--batch-size"): ("stretch sorter", "--batch-size 9", "batch_size", 9),
+    ("stretch", "--out"): ("stretch sorter", "--out there", "out", "there"),
+    ("stretch", "-o"): ("stretch sorter", "-o there", "out", "there"),
+    ("stretch", "--quiet"): ("stretch sorter", "--quiet", "quiet", True),
+    ("positions", "--n"): ("positions sorter", "--n 7", "n", 7),
+    ("evaluate", "--split"): ("evaluate run", "--split validation", "split", "validation"),
+    ("verify", "--quiet"): ("verify run", "--quiet", "quiet", True),
+    ("lab", "--out"): ("lab", "--out there", "out", Path("there")),
+    ("lab", "-o"): ("lab", "-o there", "out", Path("there")),
+    ("lab", "--seed"): ("lab", "--seed 4", "seed", 4),
+    ("lab", "--only"): ("lab", "--only addition", "experiments", ("addition",)),
+    ("lab", "--quiet"): ("lab", "--quiet", "quiet", True),
+    ("adapt", "--checkpoint"): ("adapt x.py:Net", "--checkpoint w.pth", "checkpoint", Path("w.pth")),
+    ("adapt", "--out"): ("adapt x.py:Net", "--out y.py", "file", Path("y.py")),
+    ("adapt", "-o"): ("adapt x.py:Net", "-o y.py", "file", Path("y.py")),
+    ("heads", "--length"): ("heads sorter --stats", "--length 5", "length", 5),
+    ("heads", "--match"): ("heads run --stats", "--match run sorter", "others", ("run", "sorter")),
+    ("train", "--out"): ("train addition", "--out there", "out", "there"),
+    ("train", "-o"): ("train addition", "-o there", "out", "there"),
+    ("train", "--seed"): ("train addition", "--seed 4", "seed", 4),
+    ("train", "--resume"): ("train addition", "--resume", "resume", True),
+    ("train", "--preset"): ("train addition", "--preset older", "preset", ["older"]),
+    ("train", "--config"): ("train addition", "--config run", "config", "run"),
+    ("train", "--quiet"): ("train addition", "--quiet", "quiet", True),
+}
+"""Verb and flag: a line, what is added to it, and which argument of the work then has which value."""
+
+
+@pytest.mark.parametrize("case", PASSED, ids=" ".join)
+def test_a_flag_reaches_the_work(called: Callable[[str], Call], case: tuple[str, str]) -> None:
+    line, added, name, value = PASSED[case]
+    before, after = called(line), called(f"{line} {added}")
+    changed = {key for key in before.keys() | after.keys() if not _equal(before.get(key), after.get(key))}
+    assert after[name] == value
+    assert changed == {name}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Models are opened anew for each line."""
+    return one == other or (isinstance(one, Run) and isinstance(other, Run) and one.name == other.name)
+
+
+DRAWN = {
+    "--on": ("show_heads", "heads run --on 3+4"),
+    "--all-test": ("show_heads", "heads run --all-test"),
+    "--stats": ("match_heads", "heads run --stats"),
+}
+
+
+@pytest.mark.parametrize("flag", DRAWN)
+def test_what_is_asked_of_heads(called: Callable[[str], Call], flag: str) -> None:
+    function, line = DRAWN[flag]
+    call = called(line)
+    assert call["function"] == function
+    assert flag != "--on" or "3+4" in str(call["on"])
+    assert flag != "--all-test" or not call["on"]
+
+
+@pytest.fixture
+def quick_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headcount.lab, "run_lab", lambda *_, **__: headcount.lab.Lab(Path("report.md"), None, None))
+
+
+TRAIN = "train addition --digits 1 --d-model 8 --n-heads 2 --d-ff 8 --n-validation 10 --n-test 10 --batch-size 4"
+JSON = {
+    "ablate": "ablate run --n 4 --kinds zero --quiet",
+    "adapt": "adapt own.py:Net -o {}.py",
+    "evaluate": "evaluate run",
+    "heads": "heads run",
+    "lab": "lab --quiet",
+    "positions": "positions sorter --n 4",
+    "predict": "predict run 3+4",
+    "prune": "prune run --heads E0H1 -o {} --quiet",
+    "stretch": "stretch sorter --lengths 4 --n 4 --negatives shuffle --quiet",
+    "train": f"{TRAIN} --n-encoder-layers 1 --n-decoder-layers 1 --steps 2 --device cpu --quiet -o {{}}",
+    "verify": "verify run --quiet",
+}
+NET = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n_heads, self.out = 2, nn.Linear(4, 4)
+"""
+
+
+@pytest.mark.parametrize("verb", JSON)
+@pytest.mark.slow
+def test_json_is_one_object_and_the_default_is_none(
+    verb: str, in_tmp: Path, tiny_run: Run, tiny_sorter: Run, quick_lab: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, run in (("run", tiny_run), ("sorter", tiny_sorter)):
+        shutil.copytree(run.folder.path, in_tmp / name)
+    (in_tmp / "own.py").write_text(NET)
+    codes = {main([*JSON[verb].format("one").split(), "--json"])}
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+    codes.add(main(JSON[verb].format("other").split()))
+    with pytest.raises(ValueError, match="Expecting|Extra"):
+        json.loads(capsys.readouterr().out)
+    assert codes <= {0} if verb != "verify" else codes <= {1}
+
+
+def test_quiet_heads_show_no_progress(in_tmp: Path, tiny_sorter: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(tiny_sorter.folder.path, in_tmp / "sorter")
+    assert main(["heads", "sorter", "--stats", "--length", "4"]) == 0
+    assert "eta" in capsys.readouterr().err
+    assert main(["heads", "sorter", "--stats", "--length", "4", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+ELSEWHERE = {
+    ("heads", "--head"): "tests/cli/test_guest_cli.py::test_where_heads_look",
+    ("heads", "--quiet"): "test_quiet_heads_show_no_progress",
+    ("", "--version"): "tests/cli/test_cli.py",
+    ("ablate", "--run-adapter"): "tests/cli/test_guest_cli.py",
+    ("prune", "--run-adapter"): "tests/cli/test_guest_cli.py",
+    ("heads", "--run-adapter"): "tests/cli/test_guest_cli.py",
+    ("ablate", "--format"): "tests/cli/test_ablate_cli.py",
+    ("predict", "--without"): "tests/cli/test_cli.py",
+}
+"""Flags that have a test of their own, which names them."""
+
+
+def flags() -> Iterator[tuple[str, str]]:
+    """Every flag of every verb but for the settings of train."""
+    settings = {name for _, _, name in EVERY}
+    todo: list[tuple[str, argparse.ArgumentParser]] = [("", PARSER)]
+    while todo:
+        verb, parser = todo.pop()
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                todo += [(verb or name, below) for name, below in action.choices.items()]
+            elif not isinstance(action, argparse._HelpAction) and action.dest not in settings:
+                yield from ((verb, flag) for flag in action.option_strings)
+
+
+def test_every_flag_has_a_case() -> None:
+    cases = {*PASSED, *ELSEWHERE, *((verb, "--json") for verb in JSON), *(("heads", flag) for flag in DRAWN)}
+    assert set(flags()) - cases == set()
+
+
+@pytest.mark.parametrize("case", ELSEWHERE, ids=" ".join)
+def test_flags_that_are_tested_elsewhere_are(case: tuple[str, str]) -> None:
+    if case not in set(flags()):
+        pytest.skip("no such flag")
+    root = Path(__file__).parents[2]
+    file, _, name = ELSEWHERE[case].rpartition("::") if "::" in ELSEWHERE[case] else (ELSEWHERE[case], "", "")
+    text = (root / file).read_text() if file.endswith(".py") else Path(__file__).read_text()
+    assert (name or case[1]) in text
+    assert case[1] in text
