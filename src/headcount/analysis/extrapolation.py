@@ -22,6 +22,7 @@ import numpy as np
 
 from headcount.analysis.dispersion import Look, look
 from headcount.errors import InputError
+from headcount.limits import require_room
 from headcount.models.classifier import Classifier
 from headcount.results import Result
 from headcount.runs.folder import digest
@@ -178,6 +179,7 @@ def _checked(
         raise InputError(f"{what} is not a list of lengths", f"each is 2 to {LONGEST:,}")
     if n is not None and n < 2:
         raise InputError(f"{n} examples are too few", "at least 2: one of each class")
+    require_room(8 * 4 * (n or 0) * max(lengths), f"{n or 0:,} examples of each kind", "lower --n or --lengths")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch of {batch_size} is none", "at least 1 example per forward pass")
     unknown = [kind for kind in kinds or () if kind not in task.kinds]
