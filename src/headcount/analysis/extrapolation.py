@@ -101,11 +101,8 @@ def stretch(
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
     """Measure a run at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %."""
-    model, task = run.model, run.task
-    if not isinstance(model, Classifier):
-        raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
-    task = cast(ClassTask, task)
-    kinds = _checked(task, lengths, kinds, n, batch_size)
+    kinds = require_possible(run, lengths, kinds, n, batch_size)
+    model, task = cast(Classifier, run.model), cast(ClassTask, run.task)
     asked = sorted(set(lengths))
     lengths = _possible(model, task, asked)
     n_at = {length: n or (N if model.config.window or length <= LONG else N_LONG) for length in lengths}
@@ -171,9 +168,13 @@ def label_of(run: Run) -> str:
     return ", ".join(filter(None, [c.encoding, random, causal, window, softmax, c.pooling, cut]))
 
 
-def _checked(
-    task: ClassTask, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None
+def require_possible(
+    run: Run, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None
 ) -> tuple[str, ...]:
+    """The kinds of negatives to try, if all that is asked for can be done."""
+    task = cast(ClassTask, run.task)
+    if not isinstance(run.model, Classifier):
+        raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
     if not lengths or min(lengths) < 2 or max(lengths) > LONGEST:
         what = ", ".join(map(str, lengths)) or "nothing"
         raise InputError(f"{what} is not a list of lengths", f"each is 2 to {LONGEST:,}")
