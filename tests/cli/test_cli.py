@@ -1,6 +1,7 @@
 """Each verb: a table for people, one JSON object for programs, and the exit code."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,25 @@ def test_version(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out == f"headcount {__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["a [bold]b[/bold]", "[/x]", ":smile: $x_$", "x.py:Model"])
+def test_names_are_printed_as_they_are_and_open_again(name, tiny, in_tmp, capsys):
+    assert main(["train", "addition", *flags(tiny), "-o", name]) == 0
+    printed = capsys.readouterr().out
+    assert f"run:     {name}" in printed
+    following = next(line for line in printed.splitlines() if line.startswith("next:"))
+    assert shlex.split(following)[1:] == ["headcount", "verify", name]
+    assert main(["predict", name, "3+4"]) == 0
+
+
+def test_a_name_that_means_a_packaged_run_is_refused_before_the_training(tiny, in_tmp, capsys):
+    for arguments in (["train", "addition", *flags(tiny)], ["lab"], ["prune", "sample:addition", "--heads", "E0H1"]):
+        assert main([*arguments, "-o", "sample:mine", "--quiet"]) == 2
+        assert "means a run that comes with the package" in capsys.readouterr().err
+    assert not any(in_tmp.iterdir())
+
+
+def test_without_a_verb_the_help_is_shown(capsys):
+    assert main([]) == 0
+    assert "headcount predict sample:addition 374+814" in capsys.readouterr().out

@@ -22,6 +22,7 @@ import numpy as np
 
 from headcount.analysis.dispersion import Look, look
 from headcount.errors import InputError
+from headcount.limits import require_room
 from headcount.models.classifier import Classifier
 from headcount.results import Result
 from headcount.runs.folder import digest
@@ -100,11 +101,8 @@ def stretch(
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
     """Measure a run at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %."""
-    model, task = run.model, run.task
-    if not isinstance(model, Classifier):
-        raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
-    task = cast(ClassTask, task)
-    kinds = _checked(task, lengths, kinds, n, batch_size)
+    kinds = require_possible(run, lengths, kinds, n, batch_size)
+    model, task = cast(Classifier, run.model), cast(ClassTask, run.task)
     asked = sorted(set(lengths))
     lengths = _possible(model, task, asked)
     n_at = {length: n or (N if model.config.window or length <= LONG else N_LONG) for length in lengths}
@@ -170,14 +168,19 @@ def label_of(run: Run) -> str:
     return ", ".join(filter(None, [c.encoding, random, causal, window, softmax, c.pooling, cut]))
 
 
-def _checked(
-    task: ClassTask, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None
+def require_possible(
+    run: Run, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None
 ) -> tuple[str, ...]:
+    """The kinds of negatives to try, if all that is asked for can be done."""
+    task = cast(ClassTask, run.task)
+    if not isinstance(run.model, Classifier):
+        raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
     if not lengths or min(lengths) < 2 or max(lengths) > LONGEST:
         what = ", ".join(map(str, lengths)) or "nothing"
         raise InputError(f"{what} is not a list of lengths", f"each is 2 to {LONGEST:,}")
     if n is not None and n < 2:
         raise InputError(f"{n} examples are too few", "at least 2: one of each class")
+    require_room(8 * 4 * (n or 0) * max(lengths), f"{n or 0:,} examples of each kind", "lower --n or --lengths")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch of {batch_size} is none", "at least 1 example per forward pass")
     unknown = [kind for kind in kinds or () if kind not in task.kinds]

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from headcount.config import suggestion
 from headcount.errors import InputError
 from headcount.instruments.sites import Sites
+from headcount.limits import require_room
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, Examples, SequenceTask, Task, Tokens
@@ -29,6 +30,8 @@ Total = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
 LONGEST = 8192
 N_LENGTH = 400
 """Sequences of each asked length, unless it is said how many."""
+COPIES = 8
+"""How often an example's numbers are there at the same time: drawn, shuffled, as tokens, as tensors, ..."""
 AT_ONCE = 128
 """Examples of one block: their activations, and those of a few ablations beside them, stay in a processor's cache."""
 
@@ -162,7 +165,7 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
     """`n` examples of a split and what they are; beyond its size, fresh ones from where training examples come."""
     examples = task.split(split)
     if n is not None:
-        _require_two(n)
+        _require_possible(n, examples.shape[1])
     if n is None or n <= len(examples):
         if n is None or n == len(examples):
             return examples, f"the {split} set"
@@ -178,9 +181,9 @@ def of_length(task: Task, length: int, n: int | None = None, name: str = "test")
     if task.asks_for != "class":
         raise InputError(f"{task.name} has one length only", "leave the lengths out")
     n = N_LENGTH if n is None else n
-    _require_two(n)
     if not 2 <= length <= LONGEST:
         raise InputError(f"sequences of {length:,} cannot be tried", f"choose a length from 2 to {LONGEST:,}")
+    _require_possible(n, length)
     asked, rng = cast(ClassTask, task), stream(0, f"heads {name}", length)
     share = np.diff(np.linspace(0, n // 2, len(asked.kinds) + 1).round().astype(int))
     parts = [asked.stretched(rng, length, None, n - n // 2)]
@@ -201,9 +204,10 @@ def given(task: Task, examples: Any) -> Examples:
     return rows
 
 
-def _require_two(n: int) -> None:
+def _require_possible(n: int, length: int) -> None:
     if n < 2:
         raise InputError(f"{n} examples are too few", "at least 2")
+    require_room(8 * COPIES * n * length, f"{n:,} examples", "lower --n")
 
 
 def _constant(labels: Tokens) -> float:

@@ -23,6 +23,8 @@ from headcount.instruments.proof import first_tensor, prove
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.running import at_rest
 from headcount.instruments.sweep import BATCH, sweep
+from headcount.limits import require_room
+from headcount.models.finite import require_numbers
 from headcount.seeds import stream
 
 Means = Mapping[HeadSite, Tensor]
@@ -75,6 +77,7 @@ def run_trials(
     if not all(trial.heads for trial in trials):
         raise InputError("a trial without heads", "name at least one head to silence")
     kinds = {trial.kind: KINDS.get(trial.kind) for trial in trials}
+    require_room(8 * len(trials) * subject.n, f"scores of {subject.n:,} examples, {len(trials):,} times", "lower --n")
     clean, scores = np.empty(subject.n), np.empty((len(trials), subject.n))
     batch_size = min(batch_size, subject.most_rows or batch_size)
     if not proven:
@@ -95,6 +98,7 @@ def run_trials(
 
 
 def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:
+    require_numbers(output, f"example {int(block.rows[0])} and those beside it")
     score = block.score(output)
     if not isinstance(score, Tensor) or score.shape != (len(block.rows),):
         what = f"a tensor of shape {tuple(score.shape)}" if isinstance(score, Tensor) else type(score).__name__

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headcount.analysis.extrapolation import LENGTHS, Stretch
+from headcount.analysis.extrapolation import LENGTHS, Stretch, require_possible
 from headcount.analysis.extrapolation import stretch as stretch_run
 from headcount.analysis.glance import Glance
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
@@ -97,6 +97,8 @@ def stretch(
     asked = LENGTHS if lengths is None else lengths
     results, figures = [], []
     for run in ready:
+        require_possible(run, asked, negatives, n, batch_size)
+    for run in ready:
         run.output.require_writable()
         with counting(f"stretching {run.name}, %", quiet=quiet) as progress:
             found = stretch_run(run, asked, negatives, n, batch_size=batch_size, progress=progress)
@@ -124,8 +126,8 @@ class PositionsDrawn:
 def show_positions(run: AnyRun, n_positions: int | None = None) -> PositionsDrawn:
     """What a model's encoding does at trained positions and past them, and every encoding side by side."""
     run = loaded(run)
-    run.output.require_writable()
     shown = positions_of(run, n_positions)
+    run.output.require_writable()
     shape = run.config.model
     beside = all_encodings(run, d_model=shape.d_model, n_heads=shape.n_heads, n_positions=shown.n_positions)
     data = [run.output.write_result(name, result) for name, result in (("positions", shown), ("encodings", beside))]

@@ -32,6 +32,7 @@ from headcount.views.style import png
 
 N_CHOOSING = 1000
 """Examples that heads to remove are chosen on."""
+MOST_ORDERS = 10_000
 N_CHANCE = 500
 """Examples that each random order is measured on."""
 
@@ -154,8 +155,8 @@ def _search(
     choosing, measuring, chancing = subjects
     if not (0 <= loss < 1 or (loss >= 0 and not choosing.metric.in_points)):
         raise InputError(f"a loss of {loss} is no share", "give a share of 1, such as 0.01 for one point")
-    if n_orders < 1:
-        raise InputError(f"{n_orders} random orders are too few", "at least 1")
+    if not 1 <= n_orders <= MOST_ORDERS:
+        raise InputError(f"{n_orders:,} random orders cannot be tried", f"from 1 to {MOST_ORDERS:,}")
     _require_something_to_lose(run, choosing)
     run.output.require_writable()
     with counting(f"removing heads of {run.name}, %", quiet=quiet) as progress:

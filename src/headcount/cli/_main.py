@@ -73,9 +73,9 @@ def _run(arguments: list[str]) -> int:
 
 def _print_anything() -> None:
     """A character that the terminal or a pipe cannot show is replaced by one that it can; a closed stream gets all."""
-    sys.stdout, sys.stderr = (
-        stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w") for stream in (sys.stdout, sys.stderr)
-    )
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

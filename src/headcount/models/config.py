@@ -13,6 +13,9 @@ from headcount.heads import HeadId, HeadSite
 from headcount.poolings import POOLINGS
 
 Count = Annotated[int, Field(ge=1)]
+MOST = 1024
+"""Layers of a stack, and heads of a layer."""
+Layers = Annotated[int, Field(ge=1, le=MOST)]
 
 
 def _listed(names: Any) -> Any:
@@ -41,7 +44,7 @@ class StackConfig(EncodingSettings):
 
     d_model: Count = 128
     """Width of the residual stream."""
-    n_heads: Count = 4
+    n_heads: Annotated[int, Field(ge=1, le=MOST)] = 4
     """Heads in each attention block."""
     d_ff: Count = 512
     """Width of the feed-forward layers."""
@@ -61,7 +64,7 @@ class StackConfig(EncodingSettings):
     def _divides(cls, n_heads: int, info: ValidationInfo) -> int:
         d_model = info.data.get("d_model", n_heads)
         if d_model % n_heads:
-            allowed = [n for n in range(1, d_model + 1) if d_model % n == 0]
+            allowed = [n for n in range(1, min(d_model, MOST) + 1) if d_model % n == 0]
             raise ValueError(f"must divide d_model ({d_model}): {', '.join(map(str, allowed))}")
         return n_heads
 
@@ -79,6 +82,17 @@ class StackConfig(EncodingSettings):
         """Every attention site, also one whose heads are all cut out."""
         return ()
 
+    def weight_bytes(self, n_tokens: int) -> int:
+        """About what a model of this shape takes in single precision, with a vocabulary of so many tokens."""
+        attention, feed_forward = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
+        n_positions = self.n_positions if self.encoding == "learned" else self.clip_distance
+        return 4 * (len(self.sites) * (attention + feed_forward) + (n_tokens + n_positions) * self.d_model)
+
+    def row_bytes(self, n_tokens: int) -> int:
+        """About what a forward pass over one sequence of so many tokens keeps for the backward pass."""
+        n_keys = min(n_tokens, 2 * self.window + 1) if self.window else n_tokens
+        return 4 * len(self.sites) * n_tokens * (8 * self.d_model + 2 * self.d_ff + 3 * self.n_heads * n_keys)
+
     def kept(self, site: HeadSite) -> tuple[int, ...]:
         """Which of a site's heads are there."""
         return tuple(i for i in range(self.n_heads) if str(site.head(i)) not in self.pruned)
@@ -88,9 +102,9 @@ class StackConfig(EncodingSettings):
 class EncoderDecoderConfig(StackConfig):
     """Shape of the model."""
 
-    n_encoder_layers: Count = 2
+    n_encoder_layers: Layers = 2
     """Encoder layers."""
-    n_decoder_layers: Count = 2
+    n_decoder_layers: Layers = 2
     """Decoder layers."""
 
     @property
@@ -109,7 +123,7 @@ class ClassifierConfig(StackConfig):
     """Width of the residual stream."""
     d_ff: Count = 256
     """Width of the feed-forward layers."""
-    n_layers: Count = 2
+    n_layers: Layers = 2
     """Layers."""
     causal: bool = False
     """No token looks ahead."""

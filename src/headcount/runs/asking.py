@@ -13,6 +13,7 @@ from headcount.heads import HeadSite
 from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.finite import require_numbers
 from headcount.models.weights import KeptWeights
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 from headcount.training.evaluation import answer, evaluating, on_device
@@ -58,6 +59,7 @@ def _ask_for_sequence(
     with evaluating(model) as device:
         source_tokens, fed_tokens, own_tokens = on_device(device, batch.source, fed, own)
         logits = model(source_tokens, fed_tokens, weights=weights)
+        require_numbers(logits, task.show(example[0]))
         log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum()
     return Reply(
         example=task.show(example[0]),
@@ -77,7 +79,9 @@ def _ask_for_class(model: Classifier, task: ClassTask, example: Examples, weight
     batch = task.encode(example)
     with evaluating(model) as device:
         (source,) = on_device(device, batch.source)
-        probability = model(source, weights=weights)[0].softmax(dim=-1)
+        logits = model(source, weights=weights)
+        require_numbers(logits, task.show(example[0]))
+        probability = logits[0].softmax(dim=-1)
     said = int(probability.argmax())
     return Reply(
         example=task.show(example[0]),

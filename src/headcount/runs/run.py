@@ -16,12 +16,15 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from torch import Tensor
 
 from headcount.config import suggestion
-from headcount.errors import InputError
+from headcount.errors import InputError, RunError, shortened
 from headcount.heads import HeadId
+from headcount.limits import require_room
 from headcount.models.build import Model, build_model
+from headcount.models.finite import require_finite
 from headcount.runs.asking import Reply, ask
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import SAMPLE, RunFolder
@@ -88,9 +91,21 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
     config = folder.read_config()
     weights, digest = folder.read_weights()
     task, model = build(config)
-    model.load_state_dict(safetensors.torch.load(weights))
+    _fill(model, weights, folder)
     output = RunFolder(Path("runs") / name.replace(":", "-")) if name.startswith(SAMPLE) else folder
     return Run(name, folder, output, config, task, model.to(device).eval(), digest)
+
+
+def _fill(model: Model, weights: bytes, folder: RunFolder) -> None:
+    try:
+        tensors = safetensors.torch.load(weights)
+        model.load_state_dict(tensors)
+    except (SafetensorError, RuntimeError) as error:
+        raise RunError(
+            f"{folder.weights_file} does not fit the settings beside it: {shortened(str(error))}",
+            "restore the folder, or train again in another one",
+        ) from error
+    require_finite(tensors, str(folder.path))
 
 
 def locate(run: str | Path) -> RunFolder:
@@ -101,6 +116,7 @@ def locate(run: str | Path) -> RunFolder:
 def build(config: RunConfig) -> tuple[Task, Model]:
     """The task and a fresh model, its weights drawn from the seed."""
     task = TASKS.get(config.task_name)(config.task)
+    require_room(config.model.weight_bytes(len(task.tokens)), "a model of this size", "lower d_model, d_ff or n_layers")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer(config.seed, "weights"))
         model = build_model(config.model, task)

@@ -18,6 +18,7 @@ import torch
 
 from headcount import __version__
 from headcount.errors import Interrupted, RunError
+from headcount.limits import require_room
 from headcount.models.build import Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
@@ -25,6 +26,7 @@ from headcount.runs.run import Run, build, load
 from headcount.runs.storage import explained, open_in_place, write_atomically
 from headcount.runs.tensorboard import tensorboard_listeners
 from headcount.statistics import Share
+from headcount.tasks import TASKS
 from headcount.training.averaging import averaged
 from headcount.training.checkpoint import TrainingState, pack, unpack
 from headcount.training.device import choose_device, n_threads
@@ -34,6 +36,7 @@ from headcount.training.loop import Listener, diverged, fit, new_state
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
     """Train a new run in `path`, or go on with the one that is there."""
     folder = RunFolder(path)
+    _require_room(config)
     if not (resume and folder.holds_a_run):
         # Before the lock, which would make the folder.
         folder.require_free()
@@ -52,6 +55,17 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
             _train(folder, config, _settle(folder, config), listeners, asked_to_stop)
         folder.remove_checkpoints()
     return load(path)
+
+
+def _require_room(config: RunConfig) -> None:
+    """Before anything is made: weights with their gradients, moments and average, a batch, and the examples."""
+    task = TASKS.get(config.task_name)(config.task)
+    weights, n_tokens = config.model.weight_bytes(len(task.tokens)), 2 * task.longest
+    rows = config.training.batch_size * config.model.row_bytes(n_tokens)
+    sets = sum(getattr(config.task, name) for name in ("n_train", "n_validation", "n_test"))
+    require_room(5 * weights, "training a model of this size", "lower --d-model, --d-ff or the number of layers")
+    require_room(5 * weights + rows, f"a batch of {config.training.batch_size:,}", "lower --batch-size")
+    require_room(8 * 4 * n_tokens * sets, f"{sets:,} examples", "lower --n-train, --n-validation or --n-test")
 
 
 def _train(

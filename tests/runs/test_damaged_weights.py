@@ -1,0 +1,66 @@
+"""Weights that are no numbers, or do not fit: told on loading, by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from headcount.cli import main
+from headcount.errors import CheckFailed, HeadcountError
+from headcount.runs.asking import ask
+from headcount.runs.folder import digest
+from headcount.runs.run import Run, load
+
+
+@pytest.fixture
+def rewritten(tiny_run: Run, tmp_path: Path) -> Callable[[dict[str, Tensor]], Path]:
+    """The tiny run with some other tensors, and a manifest that says it is right."""
+
+    def rewrite(changed: dict[str, Tensor]) -> Path:
+        folder = Path(shutil.copytree(tiny_run.folder.path, tmp_path / "run"))
+        data = save(load_file(folder / "model.safetensors") | changed)
+        (folder / "model.safetensors").write_bytes(data)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["files"]["model.safetensors"] = digest(data)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return folder
+
+    return rewrite
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_one_weight_that_is_no_number_is_told_by_its_name(
+    tiny_run: Run, rewritten: Callable[[dict[str, Tensor]], Path], number: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(name for name in tiny_run.model.state_dict() if name.endswith("bias"))
+    broken = tiny_run.model.state_dict()[name].clone()
+    broken.view(-1)[-1] = number
+    folder = rewritten({name: broken})
+    for verb in (["predict", str(folder), "3+4"], ["evaluate", str(folder)], ["ablate", str(folder)]):
+        assert main([*verb, "--json"]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert f"{name} holds numbers that are not finite (1 of {broken.numel()}" in printed.err
+
+
+def test_weights_of_another_shape_are_refused(tiny_run: Run, rewritten: Callable[[dict[str, Tensor]], Path]) -> None:
+    name = next(iter(tiny_run.model.state_dict()))
+    with pytest.raises(HeadcountError, match="does not fit the settings beside it"):
+        load(rewritten({name: torch.zeros(3)}))
+
+
+def test_an_output_that_is_no_number_is_no_answer(
+    tiny_run: Run, rewritten: Callable[[dict[str, Tensor]], Path]
+) -> None:
+    """Finite weights, but so large that the output overflows."""
+    huge = {name: torch.full_like(each, 3e38) for name, each in tiny_run.model.state_dict().items()}
+    run = load(rewritten(huge))
+    with pytest.raises(CheckFailed, match=r"output on 3\+4 holds NaN"):
+        ask(run.model, run.task, run.task.parse("3+4"))
