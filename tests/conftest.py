@@ -57,9 +57,7 @@ OF_OTHERS = tuple(f"test_{name}" for name in (*OF_OTHERS, "guest_cli", "adapt_cl
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=4, help="how often the kill test kills")
-    parser.addoption(
-        "--long", action="store_true", help="tests/robustness in the long form: an hour instead of a minute"
-    )
+    parser.addoption("--long", action="store_true", help="tests/robustness in the long form: minutes, not seconds")
     parser.addoption("--attack-seed", type=int, default=0, help="what tests/robustness draws its attacks from")
 
 

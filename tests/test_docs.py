@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headcount.cli._flags import given_settings
+from headcount.cli._main import VERBS, _parser
 from headcount.encodings import ENCODINGS
+from headcount.errors import InputError
 from headcount.poolings import POOLINGS
+from headcount.runs.config import RunConfig
+from headcount.runs.run import load
 
-SORTEDNESS = (Path(__file__).parents[1] / "docs" / "sortedness.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), *(ROOT / "docs").rglob("*.md")]
+SOURCES = sorted((ROOT / "src" / "headcount").rglob("*.py"))
+SORTEDNESS = (ROOT / "docs" / "sortedness.md").read_text()
+PARSER = _parser()
 
 
 def rows(section: str) -> dict[str, str]:
@@ -35,3 +49,124 @@ def test_the_poolings_that_know_no_order_are_listed_as_such():
         names, symmetric, _ = line.strip("| ").split(" | ")
         for name in re.findall(r"`([a-z0-9-]+)`", names):
             assert POOLINGS.get(name).symmetric == (symmetric == "yes")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+STAND_INS = {"S": "0", "N": "1", "E": "rotary", "P": "far", "...": "x", "mine": "rotary"}
+"""What a page leaves open."""
+WORD = r"""(?:"[^"]*"|'[^']*'|[^\s"'`)]+)"""
+SPOKEN = re.compile(rf"headcount +({'|'.join(VERBS.names())})\b((?: {{1,2}}{WORD})*)")
+"""A command within a sentence ends with it."""
+
+
+def page_commands(text: str) -> Iterator[str]:
+    """What a page shows as code and begins like a command: in blocks, and in the middle of a line."""
+    for line in text.splitlines():
+        if line.startswith("    ") and line.split()[:1] in (["headcount"], ["make"], ["python"]):
+            yield line.strip()
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    for span in re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", prose, flags=re.DOTALL)):
+        if re.match(r"(headcount|make|python -m) ", span):
+            yield " ".join(span.split())
+
+
+def source_texts(file: Path) -> Iterator[str]:
+    """Every text in a source file, with something plausible where a value is put in."""
+    tree = ast.parse(file.read_text())
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(_filled(part) for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            yield node.value
+
+
+def _filled(part: ast.expr) -> str:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    hole = ast.unparse(part)
+    stands = {"task_name": "addition", "verb": "verify", "file": "x.py"}
+    return next((value for name, value in stands.items() if name in hole), "run")
+
+
+def source_commands(file: Path) -> Iterator[str]:
+    """Commands in a source file's hints, errors and docstrings."""
+    for text in source_texts(file):
+        for verb, rest in SPOKEN.findall(text):
+            yield f"headcount {verb}{rest.rstrip(':;,.')}"
+
+
+SHOWN = [(page.name, command) for page in PAGES for command in page_commands(page.read_text())]
+HINTS = [(str(file.relative_to(ROOT)), command) for file in SOURCES for command in source_commands(file)]
+
+
+def words(command: str) -> list[str]:
+    """The arguments, with something in place of what is left open."""
+    return [STAND_INS.get(word, word) for word in shlex.split(command, comments=True)]
+
+
+def parsed(argv: list[str]) -> object:
+    """What the command line makes of it, or what it says against it; a command that is only named gets its model."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        for more in ([], ["run"], ["addition"], ["sortedness"], ["run", "1+2"]):
+            try:
+                args, unknown = PARSER.parse_known_args([*argv[:1], *more, *argv[1:]])
+            except SystemExit as stopped:
+                if not stopped.code:
+                    return None
+                continue
+            if not unknown:
+                return args
+            said.write(f"no {unknown[0]}")
+    raise AssertionError(f"{shlex.join(argv)}: {said.getvalue()}")
+
+
+@pytest.mark.parametrize(("where", "command"), [each for each in SHOWN + HINTS if "headcount" in each[1]])
+def test_every_command_that_is_shown_can_be_given(where, command):
+    argv = words(command)
+    args = parsed(argv[argv.index("headcount") + 1 :])
+    if getattr(args, "task_name", None):
+        settings = given_settings(args, RunConfig.sections(args.task_name))
+        RunConfig.build(args.task_name, seed=args.seed, preset=args.preset, **settings)
+
+
+@pytest.mark.parametrize(
+    ("where", "command"), [each for each in SHOWN + HINTS if re.search(r" (predict|--on) ", each[1])]
+)
+def test_every_example_that_is_shown_fits_a_model(where, command):
+    """The lab's own hint once asked a model of three digits for 999+1."""
+    args = parsed(words(command)[1:])
+    examples = [args.example] if args.verb == "predict" else args.on if isinstance(args.on, list) else [args.on]
+    if args.model not in ("run", "sample:addition", "sample:sortedness"):
+        pytest.skip("a model of others reads any text")
+    tasks = [load(name).task for name in ("sample:addition", "sample:sortedness") if args.model in ("run", name)]
+    for example in filter(None, examples):
+        assert any(_fits(task, example) for task in tasks), example
+
+
+def _fits(task, example):
+    try:
+        return task.parse(example) is not None
+    except InputError:
+        return False
+
+
+@pytest.mark.parametrize(("where", "command"), [each for each in SHOWN if not each[1].startswith("headcount")])
+def test_every_other_command_that_is_shown_is_there(where, command):
+    first, *rest = shlex.split(command, comments=True)
+    targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    if first == "make":
+        assert rest[0] in targets
+    elif rest[:2] == ["-m", "benchmarks"] and rest[2:]:
+        assert (ROOT / "benchmarks" / f"{rest[2]}.py").exists()
+    else:
+        assert rest[:2] in (["-m", "benchmarks"], ["-m", "headcount"])
+
+
+def test_commands_were_found():
+    assert len(SHOWN) > 80
+    assert len(HINTS) > 25
+    assert ("reports.md", "headcount train addition --no-start-token") in SHOWN
+    assert any("--resume" in command for _, command in HINTS)

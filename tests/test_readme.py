@@ -2,13 +2,10 @@
 
 import re
 import runpy
-import shlex
 import shutil
 from pathlib import Path
 
 import pytest
-
-from headcount.cli._main import _parser
 
 EXAMPLES = {
     "addition": "374+814 = 1188",
@@ -46,14 +43,6 @@ def test_the_example_scripts_run(name, in_tmp, capsys):
 
 def test_every_example_script_is_run():
     assert set(EXAMPLES) == {path.stem for path in (README.parent / "examples").glob("*.py")}
-
-
-def test_the_shell_examples_are_possible():
-    commands = [line.strip() for line in README.read_text().splitlines() if line.startswith("    headcount ")]
-    assert len(commands) >= 5
-    for command in commands:
-        _, unknown = _parser().parse_known_args(shlex.split(command, comments=True)[1:])
-        assert not unknown, command
 
 
 def test_its_pictures_and_links_are_there():

@@ -198,7 +198,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("stretch", "--out"): ("stretch sorter", "--out there", "out", "there"),
     ("stretch", "-o"): ("stretch sorter", "-o there", "out", "there"),
     ("stretch", "--quiet"): ("stretch sorter", "--quiet", "quiet", True),
-    ("positions", "--n"): ("positions sorter", "--n 7", "n", 7),
+    ("positions", "--n"): ("positions sorter", "--n 7", "n_positions", 7),
     ("evaluate", "--split"): ("evaluate run", "--split validation", "split", "validation"),
     ("verify", "--quiet"): ("verify run", "--quiet", "quiet", True),
     ("lab", "--out"): ("lab", "--out there", "out", Path("there")),
@@ -207,8 +207,8 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("lab", "--only"): ("lab", "--only addition", "experiments", ("addition",)),
     ("lab", "--quiet"): ("lab", "--quiet", "quiet", True),
     ("adapt", "--checkpoint"): ("adapt x.py:Net", "--checkpoint w.pth", "checkpoint", Path("w.pth")),
-    ("adapt", "--out"): ("adapt x.py:Net", "--out y.py", "file", Path("y.py")),
-    ("adapt", "-o"): ("adapt x.py:Net", "-o y.py", "file", Path("y.py")),
+    ("adapt", "--out"): ("adapt x.py:Net", "--out y.py", "out", Path("y.py")),
+    ("adapt", "-o"): ("adapt x.py:Net", "-o y.py", "out", Path("y.py")),
     ("heads", "--length"): ("heads sorter --stats", "--length 5", "length", 5),
     ("heads", "--match"): ("heads run --stats", "--match run sorter", "others", ("run", "sorter")),
     ("train", "--out"): ("train addition", "--out there", "out", "there"),
@@ -253,7 +253,10 @@ def test_what_is_asked_of_heads(called: Callable[[str], Call], flag: str) -> Non
 
 
 @pytest.fixture
-def quick_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figure is drawn, and no lab takes its minutes."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+    monkeypatch.setattr("headcount.statistics.DRAWS", 199)
     monkeypatch.setattr(headcount.lab, "run_lab", lambda *_, **__: headcount.lab.Lab(Path("report.md"), None, None))
 
 
@@ -283,7 +286,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("verb", JSON)
 @pytest.mark.slow
 def test_json_is_one_object_and_the_default_is_none(
-    verb: str, in_tmp: Path, tiny_run: Run, tiny_sorter: Run, quick_lab: None, capsys: pytest.CaptureFixture[str]
+    verb: str, in_tmp: Path, tiny_run: Run, tiny_sorter: Run, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, run in (("run", tiny_run), ("sorter", tiny_sorter)):
         shutil.copytree(run.folder.path, in_tmp / name)
@@ -291,12 +294,14 @@ def test_json_is_one_object_and_the_default_is_none(
     codes = {main([*JSON[verb].format("one").split(), "--json"])}
     assert isinstance(json.loads(capsys.readouterr().out), dict)
     codes.add(main(JSON[verb].format("other").split()))
-    with pytest.raises(ValueError, match="Expecting|Extra"):
+    with pytest.raises(ValueError, match=r"Expecting|Extra"):
         json.loads(capsys.readouterr().out)
     assert codes <= {0} if verb != "verify" else codes <= {1}
 
 
-def test_quiet_heads_show_no_progress(in_tmp: Path, tiny_sorter: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_heads_show_no_progress(
+    in_tmp: Path, tiny_sorter: Run, quick: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(tiny_sorter.folder.path, in_tmp / "sorter")
     assert main(["heads", "sorter", "--stats", "--length", "4"]) == 0
     assert "eta" in capsys.readouterr().err

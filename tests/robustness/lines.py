@@ -10,63 +10,14 @@ from random import Random
 from headcount.cli._main import _parser
 
 NUMBERS = ("0", "-1", "1000000000", str(2**64 + 1), "0.5", "-0.0", "1e400", "nan", "inf", "-inf", "1_000", "٣", "0x10")
-TEXTS = (
-    "",
-    " ",
-    "none",
-    "ä—→\u2028",
-    "[bold]",
-    "[/x]",
-    "[red]a[/red]",
-    "$",
-    "$(pwd)",
-    "a\nb",
-    "\ud800",
-    "\x1b[31m",
-    "x" * 5000,
-    "%s%n",
-    "{0}",
-    "-",
-    "--",
-)
-NAMES = (
-    "sample:x",
-    "sample:",
-    "x.py:Model",
-    "own_model.py",
-    "own_model.py:Nobody",
-    "E0H9",
-    "L9H9",
-    "E0H0,E0H0",
-    ",",
-    "1,2,,3",
-)
-PATHS = (
-    "nowhere",
-    "nowhere/at/all",
-    "text.txt",
-    "data.tsv",
-    ".",
-    "..",
-    "../sentinel",
-    "../sentinel/precious.txt",
-    "run/config.json",
-    "text.txt/below",
-    "folder",
-)
+TEXTS = ("", " ", "none", "ä—→\u2028", "[bold]", "[/x]", "[red]a[/red]", "$", "$(pwd)", "a\nb", "\ud800", "\x1b[31m")
+TEXTS += ("x" * 5000, "%s%n", "{0}", "-", "--")
+NAMES = ("sample:x", "sample:", "x.py:Model", "own_model.py", "own_model.py:Nobody", "E0H9", "L9H9", "E0H0,E0H0", ",")
+PATHS = ("nowhere", "nowhere/at/all", "text.txt", "data.tsv", ".", "..", "../sentinel", "../sentinel/precious.txt")
+PATHS += ("run/config.json", "text.txt/below", "folder")
 NASTY = NUMBERS + TEXTS + NAMES + PATHS
-OUTSIDE = (
-    "../sentinel",
-    "../sentinel/precious.txt",
-    "text.txt",
-    "folder",
-    "run",
-    "sample:x",
-    "[bold]",
-    "a b",
-    "$x",
-    "x.py:Model",
-)
+TAKEN = ("../sentinel", "../sentinel/precious.txt", "text.txt", "folder", "run", "sample:x")
+OUTSIDE = (*TAKEN, "[bold]", "a b", "$x", "x.py:Model")
 """Where `train`, `prune` and `adapt` are sent: much of it is taken and has to stay as it is."""
 ENDLESS = ("steps", "orders", "fine_tune", "target_evaluations")
 """Settings whose large values only take long."""

@@ -54,9 +54,7 @@ def _scratch(stock: Path, tmp_path: Path) -> Path:
 
 def _state(tmp_path: Path, stock: Path) -> dict[str, tuple[int, int, int]]:
     """Everything around the working folder: names, modes, sizes and times."""
-    around = [
-        path for path in (*tmp_path.iterdir(), *(tmp_path / "sentinel").rglob("*"), *stock.rglob("*"), stock.parent)
-    ]
+    around = [*tmp_path.iterdir(), *(tmp_path / "sentinel").rglob("*"), *stock.rglob("*"), stock.parent]
     stats = {str(path): path.lstat() for path in around if path.name != "scratch" and path.parent.name != "__pycache__"}
     return {path: (stat.st_mode, stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 

@@ -139,11 +139,8 @@ def _call(argv: list[str], seconds: float) -> tuple[int | None, str]:
         sys.path[:] = path
         # Adapters of one name in many folders: each is imported anew.
         for name in set(sys.modules) - modules:
-            if not str(getattr(sys.modules[name], "__file__", None) or sys.prefix).startswith(
-                (sys.prefix, sys.base_prefix)
-            ):
-                if "headcount" not in name:
-                    del sys.modules[name]
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(Path.cwd())):
+                del sys.modules[name]
 
 
 def _hang(number: int, frame: object) -> None:
