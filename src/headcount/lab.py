@@ -95,7 +95,8 @@ def run_lab(
     if "sortedness" in experiments:
         sortedness, part = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
         parts.append(part)
-    report = out / "report.md"
+    whole = set(experiments) == set(EXPERIMENTS)
+    report = out / ("report.md" if whole else f"report-{'-'.join(experiments)}.md")
     write_atomically(report, write_report(parts).encode())
     return Lab(report, addition, sortedness)
 
@@ -147,13 +148,12 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
     say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
     stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, out=out / "stretch", quiet=quiet)
     stretches = dict(zip(runs, stretched.results, strict=True))
+    attention = dict(zip(runs, stretched.figures[1::2], strict=False))
     learned = show_positions(runs["learned"])
     pictures = {
         "How far each reaches": [stretched.figures[-1]],
-        "Sinusoidal positions: attention and certainty": [runs["sinusoidal"].output.figure_file("dispersion.png")],
-        "The far-reaching generic model: attention and certainty": [
-            runs["far-generic"].output.figure_file("dispersion.png")
-        ],
+        "Sinusoidal positions: attention and certainty": [attention["sinusoidal"]],
+        "The far-reaching generic model: attention and certainty": [attention["far-generic"]],
         "Learned positions, and where they were never trained": learned.pages,
     }
     return SortednessLab(runs, stretches), sortedness_part(stretches, pictures, out)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof_of
 from headcount.analysis.subjects import Subject, given, held_out, of_length, subject_of, subject_on
+from headcount.api._names import result_name
 from headcount.api._run import AnyModel, label_of, ready
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
@@ -87,13 +88,34 @@ def ablate_heads(
                 ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
             )
     result = _result(label_of(run), run.digest, subjects[0][1], done)
-    figures = {"ablation-lengths.png": draw_lengths(result)} if len(subjects) > 1 else {}
+    name = result_name(
+        "ablation",
+        data=asked_data(data),
+        metric=metric,
+        kinds=None if kinds is None or set(kinds) == set(KINDS.names()) else kinds,
+        n=n,
+        lengths=tuple(lengths) or None,
+        examples=examples,
+        batch=None if batch_size == BATCH else batch_size,
+    )
+    figures = {f"{name}-by-length.png": draw_lengths(result)} if len(subjects) > 1 else {}
     for condition in result.conditions:
-        at = "" if condition.length is None else f"-{condition.length}"
-        figures |= {f"ablation{at}.png": draw_ranking(result, condition)}
-        figures |= {f"ablation-map{at}.png": draw_map(result, condition)}
+        at = f"-at-{condition.length}" if len(subjects) > 1 else ""
+        figures |= {f"{name}{at}.png": draw_ranking(result, condition)}
+        figures |= {f"{name}{at}-map.png": draw_map(result, condition)}
     written = tuple(run.output.write_figure(name, png(figure)) for name, figure in figures.items())
-    return HeadsAblated(result, run.output.write_result("ablation", result), written)
+    return HeadsAblated(result, run.output.write_result(name, result), written)
+
+
+def asked_data(data: Any) -> Any:
+    """What a result's name says of the examples; nothing if they are those that are taken unasked."""
+    if data is None or (isinstance(data, str) and data == "test"):
+        return None
+    if isinstance(data, Exam):
+        return data.data
+    if isinstance(data, str | Path):
+        return Path(data) if Path(data).is_file() else str(data)
+    return np.asarray(data)
 
 
 def _file(guest: Guest, data: Any) -> str | Path | Exam | None:

@@ -14,8 +14,9 @@ from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
 from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
 from headcount.analysis.trials import run_trials
+from headcount.api._names import result_name
 from headcount.api._run import AnyModel, label_of, ready
-from headcount.api.ablating import block_size
+from headcount.api.ablating import asked_data, block_size
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
 from headcount.guests.guest import Guest
@@ -30,6 +31,8 @@ from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.pruning import draw_pruning
 from headcount.views.style import png
 
+LOSS = 0.01
+"""What may be lost, unless told otherwise."""
 N_CHOOSING = 1000
 """Examples that heads to remove are chosen on."""
 MOST_ORDERS = 10_000
@@ -56,7 +59,7 @@ def prune_heads(
     *,
     data: str | Path | Exam | None = None,
     metric: str | None = None,
-    loss: float = 0.01,
+    loss: float = LOSS,
     heads: Sequence[str | HeadId] | None = None,
     fine_tune: int = 0,
     length: int | None = None,
@@ -76,8 +79,18 @@ def prune_heads(
     subjects = _subjects_of(run, data, metric, length, n, batch_size) if heads is None or isinstance(run, Guest) else ()
     if heads is None:
         result = _search(run, subjects, loss, n_orders, batch_size, quiet)
-        file = run.output.write_result("pruning", result)
-        figure = run.output.write_figure("pruning.png", png(draw_pruning(result)))
+        name = result_name(
+            "pruning",
+            data=asked_data(data),
+            metric=metric,
+            loss=None if loss == LOSS else loss,
+            length=length,
+            n=n,
+            orders=None if n_orders == ORDERS else n_orders,
+            batch=None if batch_size == BATCH else batch_size,
+        )
+        file = run.output.write_result(name, result)
+        figure = run.output.write_figure(f"{name}.png", png(draw_pruning(result)))
         heads = result.chosen
     if out is None or not heads or (isinstance(run, Guest) and len(heads) == len(run.sites.heads)):
         if out is not None:

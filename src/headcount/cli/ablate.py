@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_json
+from headcount.cli._output import console, print_files, print_json
 from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed, numbers
 from headcount.errors import InputError
 from headcount.instruments.kinds import all_kinds
@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
         for kind in shown.result.kinds:
             for table in breakage_tables(shown.result, condition, kind):
                 out.print(table)
-    for path in shown.figures:
-        out.print(f"figure:  {path}")
+    print_files(out, shown.figures, shown.data)
     return 0
 
 
