@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Write it, and say what it finds."""
     from headcount.guests.skeleton import write_skeleton
 
+    print(f"running {args.model.rpartition(':')[0]} to look at its class", file=sys.stderr)
     made = write_skeleton(args.model, Path(args.out), None if args.checkpoint is None else Path(args.checkpoint))
     if args.json:
         guesses = [vars(guess) for guess in made.guesses]

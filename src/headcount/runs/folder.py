@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from shlex import quote
 from typing import IO, Any, TypeVar
 
 from headcount.errors import CheckpointError, ConfigError, RunError
 from headcount.results import Result
 from headcount.runs.config import RunConfig
-from headcount.runs.storage import explained, write_atomically
+from headcount.runs.storage import explained, read_json, write_atomically
 
 KEPT_CHECKPOINTS = 2
 R = TypeVar("R", bound=Result)
@@ -216,6 +218,52 @@ class RunFolder:
         """A finished run needs none."""
         for file in self.checkpoints():
             file.unlink()
+
+
+MARKER = "model.json"
+"""Says which model the results in a folder belong to."""
+
+
+def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs")) -> Path:
+    """Where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model."""
+    mark = {"schema": 1, "name": origin, "weights": weights}
+    long = f"{stem}-{digest(f'{origin}{weights}'.encode())[:8]}"
+    for path in (root / stem, root / long):
+        if _claim(path, mark):
+            return path
+    raise RunError(f"{root / stem} and {root / long} belong to other models", f"move one of them away: {root / long}")
+
+
+def _claim(path: Path, mark: dict[str, Any]) -> bool:
+    """Whether a folder is this model's, or nobody's and from now on this model's."""
+    if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
+        return False  # a run or a model of its own
+    marker = path / MARKER
+    if not os.path.lexists(marker):
+        with explained(f"write {marker}"):
+            path.mkdir(parents=True, exist_ok=True)
+            _create(marker, (json.dumps(mark, indent=1) + "\n").encode())
+    try:
+        return bool(read_json(marker) == mark)
+    except RunError:
+        return False  # damaged: somebody's, and not known whose
+
+
+def _create(file: Path, data: bytes) -> None:
+    """A new file, never half-written; if another process was first, its file stays."""
+    draft = file.with_name(f".{file.name}.{token_hex(8)}.draft")
+    try:
+        draft.write_bytes(data)
+        os.link(draft, file)
+    except FileExistsError:
+        pass
+    except OSError:
+        if not draft.exists():
+            raise
+        with suppress(FileExistsError), file.open("xb") as opened:  # a file system without links
+            opened.write(data)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def digest(data: bytes) -> str:

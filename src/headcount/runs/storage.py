@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from headcount.errors import RunError
 
@@ -47,6 +50,37 @@ def write_atomically(path: Path, data: bytes) -> None:
             draft.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+MOST_JSON = 2**24
+"""Bytes of a JSON file."""
+MOST_BYTES = 2**34
+
+
+def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
+    """All of a regular file of at most so many bytes; pipes, sockets and devices are not even opened."""
+    require_regular(file)
+    with explained(f"read {file}"):
+        if (size := file.stat().st_size) > most:
+            raise RunError(f"{file} is too large: {size:,} bytes", f"at most {most:,} are read")
+        return file.read_bytes()
+
+
+def require_regular(file: Path) -> None:
+    """Refuse what is there but is no plain file (a pipe, a device, a folder), before anything opens it."""
+    with explained(f"read {file}"):
+        mode = file.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise RunError(f"{file} is no regular file", "copy it again")
+
+
+def read_json(file: Path, most: int = MOST_JSON) -> Any:
+    """What a JSON file holds; damage is told."""
+    data = read_bytes(file, most)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{file} is damaged: {error}", "copy it again, or make it again") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,34 @@
+"""Weights must be numbers: one NaN makes every score NaN, or a plausible zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headcount.errors import InputError
+
+
+def require_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights with NaN or infinite numbers; the first such tensor is named."""
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise _fault(name, tensor, where)
+
+
+def require_finite_model(model: nn.Module, where: str) -> None:
+    """All parameters of a model; in buffers infinity is fair, for masks are made of it, and NaN is not."""
+    require_finite(dict(model.named_parameters()), where)
+    for name, buffer in model.named_buffers():
+        if bool(torch.isnan(buffer).any()):
+            raise _fault(name, buffer, where)
+
+
+def _fault(name: str, tensor: Tensor, where: str) -> InputError:
+    counts = {"NaN": int(torch.isnan(tensor).sum()), "infinite": int(torch.isinf(tensor).sum())}
+    told = ", ".join(f"{n:,} of {tensor.numel():,} {what}" for what, n in counts.items() if n)
+    return InputError(
+        f"in the weights of {where}, {name} holds numbers that are not finite ({told})",
+        "its training diverged, or the file is damaged: copy or save the model again",
+    )
