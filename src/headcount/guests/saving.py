@@ -40,9 +40,9 @@ from headcount.runs.storage import explained, read_json, require_regular, write_
 CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
 CUT_WEIGHTS = "headcount.safetensors"
 """Of a model without some heads: named so that from_pretrained finds no weights and stops."""
-LAYERS = frozenset(
-    "num_hidden_layers n_layer n_layers num_layers num_decoder_layers encoder_layers decoder_layers num_hidden_groups "
-    "inner_group_num attention_types".split()
+LAYERS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers"),
+    *("decoder_layers", "num_hidden_groups", "inner_group_num", "attention_types"),
 )
 """What configurations call numbers of modules, or repeat that many times."""
 MOST_CLASSES = 10**6

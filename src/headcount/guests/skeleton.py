@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,13 @@ class _Made:
     notes: tuple[str, ...] = ()
 
 
-def write_skeleton(name: str, out: Path, checkpoint: Path | None = None) -> Skeleton:
-    """Look at `my_model.py:MyModel` and write an adapter for it, to a new file."""
+def write_skeleton(
+    name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
+) -> Skeleton:
+    """Look at `my_model.py:MyModel` and write an adapter for it, to a new file; `say` is told that code is run."""
     _require_new(out)
     path, _, kind = name.rpartition(":")
-    found = _class_in(Path(path), kind)
+    found = _class_in(Path(path), kind, say)
     weights = None if checkpoint is None else _weights(checkpoint)
     alias = f"Their{kind}" if kind in TAKEN else kind
     with at_home(Path(path).parent):
@@ -79,11 +81,12 @@ def _require_new(out: Path) -> None:
         raise InputError(f"{out} exists", "it is not overwritten: choose another name with -o")
 
 
-def _class_in(file: Path, kind: str) -> type[nn.Module]:
+def _class_in(file: Path, kind: str, say: Callable[[str], object]) -> type[nn.Module]:
     if file.suffix != ".py" or not file.is_file():
         raise InputError(
             f"no file {file}" if file.suffix == ".py" else f"{file} is no Python file", "say FILE.py:Class"
         )
+    say(f"running {file.resolve()} to look at its class")
     module = imported(file)
     found = getattr(module, kind, None)
     if isinstance(found, type) and issubclass(found, nn.Module):
