@@ -118,7 +118,7 @@ def _their_library(what: str, *advice: str) -> Iterator[None]:
         # Any error at all may come of a damaged file; a panic of compiled code is none of Python's own errors.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        told = (str(error).strip() or "no reason given").splitlines()[0]
+        told = " ".join(str(error).split())[:200] or "no reason given"
         raise InputError(f"{what}: {type(error).__name__}: {told}", *advice) from error
 
 

@@ -280,9 +280,8 @@ def read_config(file: Path) -> RunConfig:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    with explained(f"read {file}"):
-        data = file.read_bytes()
+    data = read_json(file)
     try:
-        return dict(json.loads(data))
+        return dict(data)
     except (ValueError, TypeError) as error:
         raise RunError(f"{file} is damaged: {error}", "restore it, or start again in another folder") from error
