@@ -61,7 +61,8 @@ class Condition:
     n: int
     clean: float
     floor: float
-    """What the best constant answer scores; within 10 points of it no head gets a band."""
+    """What the best constant answer scores, within 10 points of which no head gets a band; for a loss, what even odds
+    over all tokens or classes score, which is minus the logarithm of their number."""
     decoded: int
     """Answers that were also decoded for real, with the same verdict on each."""
     importances: tuple[Importance, ...]
@@ -73,6 +74,7 @@ class Condition:
 class Ablation(Result):
     """Every head of a model, silenced alone."""
 
+    SCHEMA = 2  # 1 had a floor of 0 for losses
     run: str
     model: str
     """The digest of the weights."""
@@ -119,7 +121,7 @@ def ablate(
             data=subject.data,
             n=subject.n,
             clean=float(subject.figure(found.clean)),
-            floor=subject.floor,
+            floor=found.floor,
             decoded=redecoder.decoded,
             importances=gradients,
             agreements=agreements(gradients, effects, kinds),

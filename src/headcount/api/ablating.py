@@ -57,17 +57,19 @@ def ablate_heads(
     examples: bool = False,
     batch_size: int = BATCH,
     quiet: bool = False,
+    run_adapter: bool = False,
 ) -> HeadsAblated:
     """Silence every head alone, in every way, and compare answers on the same examples.
 
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
     model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
     module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
-    its heads are unless it can say so itself. All kinds of silencing are tried unless `kinds` says which.
+    its heads are unless it can say so itself. All kinds of silencing are tried unless `kinds` says which. A folder that
+    was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
     """
     if isinstance(model, nn.Module):
         return HeadsAblated(_ablate_module(model, data, metric, kinds, sites, batch_size, quiet))
-    run = ready(model)
+    run = ready(model, run_adapter=run_adapter)
     if isinstance(run, Guest):
         _require_plain(run, lengths, examples)
         exam = run.exam(_file(run, data))

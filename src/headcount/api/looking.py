@@ -48,9 +48,11 @@ class HeadsGlanced:
     figures: list[Path]
 
 
-def glance_heads(model: AnyModel, on: str, head: str | HeadId | None = None) -> HeadsGlanced:
+def glance_heads(
+    model: AnyModel, on: str, head: str | HeadId | None = None, *, run_adapter: bool = False
+) -> HeadsGlanced:
     """Every head of a model of others on one text, and if asked for one of them closer."""
-    guest = ready(model)
+    guest = ready(model, run_adapter=run_adapter)
     if not isinstance(guest, Guest):
         raise InputError(f"{guest.name} is a run of headcount's own", "look at it with show_heads")
     found, reading = look(guest, on)

@@ -67,13 +67,14 @@ def prune_heads(
     n_orders: int = ORDERS,
     batch_size: int = BATCH,
     quiet: bool = False,
+    run_adapter: bool = False,
 ) -> HeadsPruned:
     """Find the heads that can go together for at most `loss`, and cut them out into a new run `out`.
 
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. For models of others `data` and
     `metric` say what is asked: half of the examples serve to choose heads, the other half to measure.
     """
-    run = ready(run)
+    run = ready(run, run_adapter=run_adapter)
     _require_sense(run, out, heads, fine_tune)
     result = file = figure = None
     subjects = _subjects_of(run, data, metric, length, n, batch_size) if heads is None or isinstance(run, Guest) else ()
@@ -191,7 +192,13 @@ def _smaller(n: int | None, most: int | None) -> int | None:
 
 
 def _require_something_to_lose(run: Run | Guest, subject: Subject) -> None:
-    clean = float(subject.figure(run_trials(subject, []).clean))
+    found = run_trials(subject, [])
+    clean = float(subject.figure(found.clean))
+    if subject.metric.is_loss and clean <= found.floor:
+        raise InputError(
+            f"{run.name} has a loss of {-clean:.3f} nats on {subject.data}, guessing {-found.floor:.3f}",
+            "it has nothing to lose there, so any head could go: choose a model or data that work",
+        )
     if subject.metric.in_points and clean - subject.floor < CRITICAL:
         raise InputError(
             f"{run.name} scores {clean:.3f} on {subject.data}, one answer to everything {subject.floor:.3f}",

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         examples=args.examples,
         batch_size=args.batch_size,
         quiet=args.quiet,
+        run_adapter=args.run_adapter,
     )
     if args.json:
         print_json(

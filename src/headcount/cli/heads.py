@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--length and --match are for measuring", "add --stats")
     if args.head is not None and args.on is None:
         raise InputError("--head is for looking closer at a text", 'add --on "a text"')
-    model = ready(args.model)
+    model = ready(args.model, run_adapter=args.run_adapter)
     if isinstance(model, Guest):
         return _of_guest(model, args)
     if args.head is not None:

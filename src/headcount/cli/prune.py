@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         n_orders=args.orders,
         batch_size=args.batch_size,
         quiet=args.quiet,
+        run_adapter=args.run_adapter,
     )
     if args.json:
         parts = {"pruning": shown.result, "cut": shown.cost}

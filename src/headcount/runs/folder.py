@@ -29,6 +29,7 @@ from headcount.errors import CheckpointError, ConfigError, RunError
 from headcount.results import Result
 from headcount.runs.config import RunConfig
 from headcount.runs.storage import (
+    create_once,
     explained,
     open_in_place,
     parse_json,
@@ -237,6 +238,33 @@ class RunFolder:
         """A finished run needs none."""
         for file in self.checkpoints():
             file.unlink()
+
+
+MARKER = "model.json"
+"""Says which model the results in a folder belong to."""
+
+
+def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs")) -> Path:
+    """Where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model."""
+    mark = {"schema": 1, "name": origin, "weights": weights}
+    long = f"{stem}-{digest(f'{origin}{weights}'.encode())[:8]}"
+    for path in (root / stem, root / long):
+        if _claim(path, mark):
+            return path
+    raise RunError(f"{root / stem} and {root / long} belong to other models", f"move one of them away: {root / long}")
+
+
+def _claim(path: Path, mark: dict[str, Any]) -> bool:
+    """Whether a folder is this model's, or nobody's and from now on this model's."""
+    if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
+        return False  # a run or a model of its own
+    marker = path / MARKER
+    if not os.path.lexists(marker):
+        create_once(marker, (json.dumps(mark, indent=1) + "\n").encode())
+    try:
+        return bool(read_json(marker) == mark)
+    except RunError:
+        return False  # damaged: somebody's, and not known whose
 
 
 def digest(data: bytes) -> str:

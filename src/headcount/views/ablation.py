@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -193,6 +194,12 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
         notes.append(
             f"NO BANDS: with all heads {_score(result, condition.clean)} is reached, and one answer to everything gets "
             f"{_score(result, condition.floor)}. A head that costs nothing here proves nothing."
+        )
+    if result.unit == "nats" and condition.clean <= condition.floor:
+        notes.append(
+            f"NO BETTER THAN GUESSING: with all heads the loss is {_score(result, condition.clean)} nats, and even "
+            f"odds over {math.exp(-condition.floor):,.0f} tokens or classes have {_score(result, condition.floor)}. "
+            "A head that costs nothing here proves nothing."
         )
     for kind in result.kinds if banded else ():
         mine = _of(result, condition.length, kind)
