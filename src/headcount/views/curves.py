@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headcount.statistics import Share
-from headcount.views.style import BLUE, GREY, ORANGE
+from headcount.views.style import BLUE, GREY, ORANGE, Page
 
 _LABELS = {
     "free_running": "free-running exact match",
@@ -21,7 +21,7 @@ _LABELS = {
 
 def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """From the lines of `log.jsonl`."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Page(10, 3.7)
     left, right = figure.subplots(1, 2)
     steps = [line for line in log if "loss" in line]
     x, loss = np.array([s["step"] for s in steps]), np.array([s["loss"] for s in steps])
@@ -50,10 +50,11 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
         ylim=(-2, 102),
         title=f"Validation (n = {n:,}, band: 95 % interval)",
     )
-    right.legend(frameon=False, loc="lower right")
+    if evaluations:
+        right.legend(frameon=False, loc="lower right")
     for axes in (left, right):
         axes.grid(alpha=0.25)
-    figure.suptitle(title)
+    figure.head(title, size=12)
     return figure
 
 

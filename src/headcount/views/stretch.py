@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from headcount.views.style import GREY, PALETTE
+from headcount.views.style import GREY, PALETTE, Page
 
 if TYPE_CHECKING:
     from headcount.analysis.dispersion import Look
@@ -28,7 +28,7 @@ def mark(result: Stretch) -> str:
 def draw_stretch(results: Sequence[Stretch]) -> Figure:
     """One panel per kind of negative, one line per configuration, a band over its seeds."""
     kinds = list(dict.fromkeys(cell.negative for result in results for cell in result.cells))
-    figure = Figure(figsize=(3.4 * len(kinds) + 0.6, 4.6 + 0.22 * _n_groups(results)), layout="constrained")
+    figure = Page(3.4 * len(kinds) + 0.6, 4.2)
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for kind, axes in zip(kinds, panels, strict=True):
         for i, (name, group) in enumerate(_groups(results)):
@@ -39,11 +39,12 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
         axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     panels[0].set_ylabel("right (%), half of the examples sorted")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=1 if _n_groups(results) < 5 else 2)
+    figure.key(*panels[0].get_legend_handles_labels(), columns=1 if _n_groups(results) < 5 else 2, size=10)
     sizes = sorted({cell.n for result in results for cell in result.cells})
     n = " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
-    figure.suptitle(f"How far it reaches (n = {n} per point; shaded: trained lengths; × : one answer to everything)")
+    figure.head(
+        f"How far it reaches (n = {n} per point; shaded: trained lengths; ×: one answer to everything)", size=12
+    )
     return figure
 
 
@@ -84,7 +85,7 @@ def _draw_line(
 
 def draw_dispersion(result: Stretch) -> Figure:
     """Where attention still goes, and the lead of the right class, against length."""
-    figure = Figure(figsize=(15, 4.8), layout="constrained")
+    figure = Page(15, 4.2)
     neighbours, alike, leads = figure.subplots(1, 3)
     for i, head in enumerate(dict.fromkeys(look.head for look in result.looks)):
         looks = [look for look in result.looks if look.head == head]
@@ -100,12 +101,12 @@ def draw_dispersion(result: Stretch) -> Figure:
     leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
     for axes in (neighbours, alike, leads):
         _frame(axes, result.trained)
-        if axes.get_lines():  # a model without heads looks nowhere
-            axes.legend(frameon=False, fontsize=8, ncols=2 if len(axes.get_lines()) > 8 else 1)
+    leads.legend(frameon=False, fontsize=8)
+    figure.key(*neighbours.get_legend_handles_labels(), columns=12)
     for axes in (neighbours, alike):
         axes.set_ylim(-3, 103)
-    figure.suptitle(
-        f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of sorted sequences"
+    figure.head(
+        f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of sorted sequences", size=12
     )
     return figure
 
