@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from headcount.heads import HeadId
-from headcount.views.style import GREY, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
+from headcount.views.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, Condition, Effect
@@ -151,12 +151,18 @@ def draw_lengths(result: Ablation) -> Figure:
 
 
 def _name_lengths(axes: Axes, lengths: Sequence[int], void: Collection[int]) -> None:
-    """Upright where they would run into each other."""
-    labels = [f"{n}\n(nothing to lose)" if n in void else str(n) for n in lengths]
-    widest = max(width_of(line, 8) for label in labels for line in label.splitlines())
-    closest = min((b / a for a, b in pairwise(sorted(lengths))), default=math.inf)
-    apart = 3.6 * math.log(closest) / math.log(1.25**2 * max(lengths) / min(lengths))
-    axes.set_xticks(lengths, labels, fontsize=8, rotation=90 if apart < widest else 0)
+    """Upright where they would run into each other; where even so they would, not all are named."""
+    labels = {n: f"{n}\n(nothing to lose)" if n in void else str(n) for n in sorted(lengths)}
+    inches = 3.6 / math.log(1.25**2 * max(lengths) / min(lengths))
+    widest = max(width_of(line, 8) for label in labels.values() for line in label.splitlines())
+    turned = any(inches * math.log(b / a) < widest for a, b in pairwise(labels))
+    last = 0.0
+    for n in labels:
+        if turned and last and inches * math.log(n / last) < (2 if n in void else 1) * LINE * 8:
+            labels[n] = ""
+        else:
+            last = n
+    axes.set_xticks(list(labels), list(labels.values()), fontsize=8, rotation=90 if turned else 0)
     axes.minorticks_off()
 
 

@@ -28,7 +28,7 @@ def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure
                 beside = 0.26 * (i - (len(looks) - 1) / 2)
                 _dot(axes, share, y + beside, colour, marker, columns[key] if y == 0 else None)
     axes.set_yticks(range(len(rows)), [f"{plain(_name(s), 48)}  (n = {_n(evaluation, s):,})" for s in rows])
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set(xlabel="right (%), with 95 % Wilson interval")
     axes.grid(axis="x", alpha=0.25)
     figure.head(title, size=12)

@@ -25,7 +25,7 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
     left, right = figure.subplots(1, 2)
     steps = [line for line in log if "loss" in line]
     x, loss = np.array([s["step"] for s in steps]), np.array([s["loss"] for s in steps])
-    left.plot(x, loss, color=GREY, alpha=0.35, linewidth=0.7, label="each step")
+    left.plot(x, loss, color=GREY, alpha=0.35, linewidth=0.7, marker="." if len(loss) == 1 else "", label="each step")
     window = max(1, len(loss) // 60)
     if window > 1:
         smooth = np.convolve(loss, np.ones(window) / window, mode="valid")

@@ -31,8 +31,8 @@ DPI = 150
 """Of `style.png`. All lengths here are in its pixels, so that all cells are of one size."""
 WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
 """A mosaic's sides and a cell's, at most; what is between heads."""
-CLOSE, MOST_CLOSE, CLOSE_CELL = 1050, 512, 45
-"""A closeup's sides, its rows and columns, and a cell, at most."""
+CLOSE, MOST_CLOSE, CLOSE_CELL, LEAST = 1050, 512, 45, 170
+"""A closeup's sides, its rows and columns, and a cell, at most; its sides at least, as names of axes need them."""
 LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
 """What goes around a picture; less of it would cut the lines above and the colour bar beside it short."""
 SHADES = 64
@@ -86,7 +86,8 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
         raise InputError(f"weights of {weights.shape} for {len(tokens[0])} queries and {len(tokens[1])} keys")
     rows, columns = (_edges(len(each)) for each in tokens)
     pooled = _pooled(weights, rows, columns)
-    picture = np.kron(pooled, np.ones([min(CLOSE_CELL, CLOSE // n) for n in pooled.shape]))
+    cells = [max(min(CLOSE_CELL, CLOSE // n), -(-LEAST // n)) for n in pooled.shape]
+    picture = np.kron(pooled, np.ones(cells))
     lines = (f"{_tail(result.run)}: {found} ({found.short})", _scope(rows, columns, site.kind), result.title)
     places, labels = zip(*map(_named, tokens), strict=True)
     figure, axes = _page(picture, lines, *(70 + int(DPI * max(width_of(name, 7) for name in each)) for each in labels))

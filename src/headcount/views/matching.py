@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 def draw_matching(result: Matching) -> Figure:
     """One matrix of overlaps per kind of site; frames mark the pairs, broken ones those that are no match."""
-    widths = [max(0.52 * len(kind.others), 2.4) for kind in result.kinds]
+    widths = [max(0.52 * len(kind.others), 2.9) for kind in result.kinds]
     height = max(0.52 * max(len(kind.heads) for kind in result.kinds), 2.0)
     figure = Page(max(sum(widths) + 0.7 * len(widths) + 1.6, 6.5), height + 1.5)
     panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
     for axes, kind, width in zip(panels, result.kinds, widths, strict=True):
         _draw_overlaps(axes, kind, width)
-        axes.set_xlabel(wrapped(f"heads of {result.other}", width, 10))
-    panels[0].set_ylabel(wrapped(f"heads of {result.run}", height, 10))
+        axes.set_xlabel("head of the other run")
+    panels[0].set_ylabel("head")
     figure.colorbar(panels[0].images[0], ax=panels, label="overlap (attention shared)", shrink=0.7)
     title = "Which heads look alike? Frames: the best pairing, broken where a pair shares no more than any two heads do"
-    figure.head(title, f"(n = {result.n:,}: {result.data})")
+    figure.head(title, f"down: {result.run}; across: {result.other} (n = {result.n:,}: {result.data})")
     return figure
 
 

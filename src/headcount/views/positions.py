@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from rich.table import Table
 
-from headcount.views._position_panels import draw_biases, draw_curves, draw_kernel, draw_rows, draw_table
+from headcount.views._position_panels import MOST_NAMED, draw_biases, draw_curves, draw_kernel, draw_rows, draw_table
 from headcount.views.style import Page, wrapped
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def draw_positions(shown: PositionsShown) -> Figure:
         if image := draw(axes):
             figure.colorbar(image, ax=axes, label=label)
         axes.set_title("\n".join(wrapped(line, 4.2, 11) for line in title.splitlines()), fontsize=11)
+    if len(shown.encoding.curves) > MOST_NAMED:
+        figure.key(*axes.get_legend_handles_labels(), columns=12)
     figure.head(f"Positions of {shown.run}: {_heading(shown.encoding)}", _trained_on(shown), size=12)
     return figure
 

@@ -38,7 +38,7 @@ def draw_pruning(result: Pruning) -> Figure:
         _draw_curve(axes, result, curve)
     _point_out(axes, result)
     axes.set_xlabel(f"heads removed (of {result.n_heads})")
-    axes.set_ylabel(wrapped(f"{_named(result)}, with 95 % interval of that", 4.0, 10))
+    axes.set_ylabel(wrapped(f"{_named(result)}, with its 95 % interval", 4.0, 10))
     axes.set(xlim=(-0.5, result.n_heads + 0.5))
     if result.is_share:
         axes.set(ylim=(-3, 106))

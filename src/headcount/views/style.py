@@ -122,7 +122,7 @@ def wrapped(text: str, inches: float, size: float) -> str:
 
 def width_of(text: str, size: float) -> float:
     """Inches that a line of text of this size takes, with a little to spare."""
-    return 1.03 * sum(map(_advance, text)) * size / 72
+    return 1.05 * sum(map(_advance, text)) * size / 72
 
 
 @cache
