@@ -153,13 +153,10 @@ def test_what_was_lost_beyond_the_question_is_told():
 def test_a_loss_rises_and_its_interval_is_in_order():
     whole = Point(0, None, -0.25, -0.3, -0.2, Paired(0.0, 0.0, 0.0, 1.0))
     kept = Point(1, "layer.0.self.0", -0.5, -0.6, -0.45, Paired(0.25, 0.2, 0.3, 0.01))
-    result = made(
-        metric="loss", unit="nats", is_share=False, clean=-0.25, kept=kept, curves=(Curve("alone", (whole,)),)
-    )
-    assert (
-        "0.5000 [0.4500, 0.6000] is left on the test set, a rise of 0.25 nats [0.2000, 0.3000]"
-        in pruning_notes(replace(result, curves=made().curves))[2]
-    )
+    curves = (Curve("alone", (whole,)),)
+    result = made(metric="loss", unit="nats", is_share=False, clean=-0.25, kept=kept, curves=curves)
+    left = "0.5000 [0.4500, 0.6000] is left on the test set, a rise of 0.25 nats [0.2000, 0.3000]"
+    assert left in pruning_notes(result)[2]
     assert "0.2500 [0.2000, 0.3000] with all heads" in draw_pruning(result).get_suptitle()
 
 
@@ -180,10 +177,9 @@ def test_the_cost_is_told(cost):
     assert "drop 0.88 points [0.10, 1.66], the test set" in text
     rho = printed(cost_table(replace(cost, metric="spearman", is_share=False)))
     assert "0.9412 [0.9300, 0.9506]" in rho
-    loss = replace(cost, metric="loss", unit="nats", is_share=False, score=(-0.25, -0.5))
-    assert "0.5000 [0.4500, 0.6000]" in printed(
-        cost_table(replace(loss, score_intervals=((-0.3, -0.2), (-0.6, -0.45))))
-    )
+    scores = {"score": (-0.25, -0.5), "score_intervals": ((-0.3, -0.2), (-0.6, -0.45))}
+    loss = replace(cost, metric="loss", unit="nats", is_share=False, **scores)
+    assert "0.5000 [0.4500, 0.6000]" in printed(cost_table(loss))
     assert "fine-tuned" not in text
     tuned = printed(cost_table(replace(cost, fine_tuned=1500, lost_blocks=())))
     assert "then fine-tuned for 1,500 steps" in tuned

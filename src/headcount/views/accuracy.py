@@ -63,7 +63,7 @@ def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ..
 def answers_note(evaluation: Evaluation | Classification) -> str:
     """How often a classifier gives each answer; empty for a model that writes its answers."""
     says = getattr(evaluation, "says", ())
-    shares = ", ".join(f"“{each.group}” to {100 * each.right.rate:.1f} %" for each in says)
+    shares = ", ".join(f"“{each.group}” to {percent(each.right)}" for each in says)
     if constant := getattr(evaluation, "constant", None):
         return f"CONSTANT: it says “{constant}” to (nearly) everything ({shares})"
     return f"it says {shares}" if says else ""

@@ -138,13 +138,14 @@ def stretch_tables(result: Stretch) -> list[Table]:
     accuracy = Table("length", "n", *kinds, title=f"{title}\nright, by kind of negative", title_justify="left")
     title = "right (%), each class apart"
     recalls = Table("length", "sorted", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
-    answers = Table("length", *kinds, title="answers “sorted”, right or wrong", title_justify="left")
+    title = "answers “sorted” (%), right or wrong"
+    answers = Table("length", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
     for length in dict.fromkeys(cell.length for cell in result.cells):
         row = [cell for cell in result.cells if cell.length == length]
         accuracy.add_row(str(length), f"{row[0].n:,}", *map(accuracy_text, row))
         classes = row[0].recall[1], *(cell.recall[0] for cell in row)
         recalls.add_row(str(length), *(_share(share).replace(" %", "") for share in classes))
-        answers.add_row(str(length), *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
+        answers.add_row(str(length), *(_share(cell.answers[1]).replace(" %", "") for cell in row))
     return [accuracy, recalls, answers, *([_gap_table(result, kinds)] if result.same_gaps else [])]
 
 
