@@ -62,7 +62,7 @@ class Page(Figure):
         self._grow(text.count("\n") + 1.5, size)
 
     def key(
-        self, handles: Sequence[Artist], labels: Sequence[str], columns: int = 8, size: float = 9, title: str = ""
+        self, handles: Sequence[Artist], labels: Sequence[str], *, columns: int = 8, size: float = 9, title: str = ""
     ) -> None:
         """The legend of all panels, below them, in as many columns as there is room for."""
         if not labels:
