@@ -194,7 +194,8 @@ def test_lengths_are_drawn_head_by_head(kinds, lengths):
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(length) for length in lengths]
         assert [box.get_label() for box in axes.containers] == ["L0H0", "L0H1", "L0H2", "L0H3"]
         assert all(len(box.lines[0].get_ydata()) == len(lengths) for box in axes.containers)
-    assert ", ".join(f"{length}: 90.00 %" for length in lengths) in figure.get_suptitle()
+    title = " ".join(figure.get_suptitle().split())
+    assert "; ".join(f"{length}: 90.00 % (n = 2,000)" for length in lengths) in title
     require_drawn(figure)
     assert all(len(view.ranking(result, each.length)) == 4 for each in result.conditions)
 
@@ -250,6 +251,18 @@ def test_notes_count_bands_and_say_what_would_decide():
     flat_notes = view.ablation_notes(replace(result, conditions=(flat,)), flat)
     assert "gradient importance against zero: all drops are equal" in flat_notes
     assert "decoded" not in flat_notes[-1]
+
+
+def test_the_clean_score_has_its_own_interval():
+    result = made(("zero",))
+    at = replace(result.conditions[0], clean_interval=(0.88, 0.92))
+    bare = replace(result, heads=tuple(replace(e, band=None, needed=None) for e in result.heads))
+    assert "90.00 % [88.00, 92.00] with all heads" in view.draw_ranking(result, at).get_suptitle()
+    assert "90.00 % [88.00, 92.00] with all heads" in " ".join(printed(view.ablation_table(result, at)).split())
+    assert "with all heads 90.00 % [88.00, 92.00] is reached" in view.ablation_notes(bare, at)[1]
+    loss = as_loss(result)
+    at = replace(loss.conditions[0], clean_interval=(-0.3, -0.2))
+    assert "0.25 [0.2, 0.3] with all heads" in view.draw_ranking(loss, at).get_suptitle()
 
 
 def test_where_nothing_can_be_lost_there_are_no_bands():

@@ -20,7 +20,7 @@ from headcount.instruments.proof import SiteProof, prove
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
-from headcount.statistics import Paired, holm, paired_differences, paired_figures, paired_hits
+from headcount.statistics import Paired, Share, figure_interval, holm, paired_differences, paired_figures, paired_hits
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Condition:
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
     breakages: tuple[Breakage, ...] = ()
+    clean_interval: tuple[float, float] | None = None
+    """95 % interval of the clean score; None in results of older versions."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def ablate(
             importances=gradients,
             agreements=agreements(gradients, effects, kinds),
             breakages=redecoder.breakages(),
+            clean_interval=interval_of(subject, found.clean, "clean"),
         ),
     )
 
@@ -143,6 +146,14 @@ def compare(subject: Subject, clean: NDArray[np.float64], silenced: NDArray[np.f
     if subject.metric.is_share:
         return paired_hits(clean > 0.5, silenced > 0.5, rng)
     return paired_differences(clean - silenced, rng)
+
+
+def interval_of(subject: Subject, scores: NDArray[np.float64], name: str) -> tuple[float, float]:
+    """95 % interval of what these scores come to by themselves: Wilson's for hits, else a bootstrap over examples."""
+    if subject.metric.is_share and subject.total is mean_total:
+        share = Share.count(scores > 0.5)
+        return share.low, share.high
+    return figure_interval(scores, subject.total, stream(0, f"interval {name}"))
 
 
 def _effects(subject: Subject, trials: Sequence[Trial], kind: str, found: Outcome, length: int | None) -> list[Effect]:

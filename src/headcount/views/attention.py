@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from headcount.heads import HeadId
-from headcount.views.style import SEQUENTIAL
+from headcount.views.style import LINE, SEQUENTIAL, Page, plain, width_of
 
 if TYPE_CHECKING:
     from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
@@ -24,6 +24,8 @@ KINDS = {
 """What a kind of site is called."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
 """Tokens on an axis that are all named, and that all have their weight written beside them; more would overlap."""
+LONGEST = 16
+"""Letters of a token that are shown."""
 
 
 def draw_pages(patterns: AttentionPatterns) -> dict[str, Figure]:
@@ -41,7 +43,8 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
     sites = [site for site in patterns.sites if (site.stack, site.kind) == (stack, kind)]
     columns = sorted({_index(head) for site in sites for head in site.heads})
     size = max(2.4, min(0.15 * len(sites[0].keys), 5.0))
-    figure = Figure(figsize=(size * len(columns) + 1.4, (size + 0.1) * len(sites) + 1.1), layout="constrained")
+    words = max(width_of(plain(word, LONGEST), 8) for site in sites for word in site.queries)
+    figure = Page(size * len(columns) + 1.2 + words, (size + 0.1) * len(sites) + 0.8)
     grid = figure.subplots(len(sites), len(columns), squeeze=False)
     lowest = {_index(head): site for site in sites for head in site.heads}
     for row, site in zip(grid, sites, strict=True):
@@ -50,20 +53,21 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
             if index not in heads:
                 axes.set_axis_off()
                 continue
-            image = _heat_map(axes, site, heads[index], fontsize=8)
+            image = _heat_map(axes, site, heads[index], 8, (size - 0.3, size - 0.5))
             axes.set_title(f"{heads[index].head}  ({heads[index].short})", fontsize=9)
             _label(axes, site, first=index == min(heads), last=lowest[index] is site)
-    figure.colorbar(image, ax=grid, label="attention weight (each row sums to 1)", shrink=0.8)
-    figure.suptitle(f"{KINDS[stack, kind].capitalize()}: {patterns.title}", fontsize=11)
+    figure.colorbar(image, ax=grid, label="attention weight\n(each row sums to 1)", shrink=0.8)
+    figure.head(f"{KINDS[stack, kind].capitalize()}: {patterns.title}")
     return figure
 
 
 def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern) -> Figure:
     """One head, with its numbers."""
     height, width = len(site.queries), len(site.keys)
-    figure = Figure(figsize=(min(0.62 * width, 15) + 2.6, min(0.55 * height, 13) + 1.9), layout="constrained")
+    size = min(0.62 * width, 15), min(0.55 * height, 13)
+    figure = Page(size[0] + 2.6, size[1] + 1.4)
     axes = figure.subplots()
-    image = _heat_map(axes, site, head, fontsize=10)
+    image = _heat_map(axes, site, head, 10, size)
     few = max(height, width) <= MOST_NUMBERS
     for (query, key), weight in np.ndenumerate(np.array(head.weights) if few else np.empty((0, 0))):
         colour = "white" if weight > 0.6 else "black"
@@ -71,7 +75,7 @@ def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern)
     axes.set_xlabel("key (looked at)")
     axes.set_ylabel(_query_label(site))
     figure.colorbar(image, label="attention weight")
-    figure.suptitle(f"{head.head} ({head.short})\n{patterns.title}", fontsize=10, wrap=True)
+    figure.head(f"{head.head} ({head.short})", patterns.title, size=10)
     return figure
 
 
@@ -96,10 +100,18 @@ def _query_label(site: SitePattern) -> str:
     return "query (fed → says)" if site.stack == "decoder" else "query (looks)"
 
 
-def _heat_map(axes: Axes, site: SitePattern, head: HeadPattern, fontsize: int) -> AxesImage:
+def _heat_map(
+    axes: Axes, site: SitePattern, head: HeadPattern, fontsize: int, inches: tuple[float, float]
+) -> AxesImage:
+    """Across and down so many inches, about: as many tokens are named as there is room for."""
     image = axes.imshow(head.weights, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
-    turned = 0 if max(map(len, site.keys)) < 4 else 60
-    every_key, every_query = (1 + (len(names) - 1) // MOST_LABELS for names in (site.keys, site.queries))
-    axes.set_xticks(range(0, len(site.keys), every_key), site.keys[::every_key], fontsize=fontsize, rotation=turned)
-    axes.set_yticks(range(0, len(site.queries), every_query), site.queries[::every_query], fontsize=fontsize)
+    for set_ticks, names, room, turns in (
+        (axes.set_xticks, site.keys, inches[0], True),
+        (axes.set_yticks, site.queries, inches[1], False),
+    ):
+        most = min(MOST_LABELS, max(1, int(room / (LINE * fontsize))))
+        places = range(0, len(names), 1 + (len(names) - 1) // most)
+        labels = [plain(names[i], LONGEST) for i in places]
+        turned = turns and max(width_of(label, fontsize) for label in labels) > 0.8 * room / len(places)
+        set_ticks(places, labels, fontsize=fontsize, rotation=60 if turned else 0)
     return image

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headcount.statistics import Share
-from headcount.views.style import BLUE, GREY, ORANGE
+from headcount.views.style import BLUE, GREY, ORANGE, Page
 
 _LABELS = {
     "free_running": "free-running exact match",
@@ -21,11 +21,11 @@ _LABELS = {
 
 def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """From the lines of `log.jsonl`."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Page(10, 3.7)
     left, right = figure.subplots(1, 2)
     steps = [line for line in log if "loss" in line]
     x, loss = np.array([s["step"] for s in steps]), np.array([s["loss"] for s in steps])
-    left.plot(x, loss, color=GREY, alpha=0.35, linewidth=0.7, label="each step")
+    left.plot(x, loss, color=GREY, alpha=0.35, linewidth=0.7, marker="." if len(loss) == 1 else "", label="each step")
     window = max(1, len(loss) // 60)
     if window > 1:
         smooth = np.convolve(loss, np.ones(window) / window, mode="valid")
@@ -50,10 +50,11 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
         ylim=(-2, 102),
         title=f"Validation (n = {n:,}, band: 95 % interval)",
     )
-    right.legend(frameon=False, loc="lower right")
+    if evaluations:
+        right.legend(frameon=False, loc="lower right")
     for axes in (left, right):
         axes.grid(alpha=0.25)
-    figure.suptitle(title)
+    figure.head(title, size=12)
     return figure
 
 
