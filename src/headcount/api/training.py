@@ -49,7 +49,7 @@ def train(
         say(f"{path} is finished already" if RunFolder(path).is_finished else f"going on with {path}")
     elif resume:
         say(f"nothing to resume in {path}: starting anew")
-    with TrainingProgress(wanted.training.steps, wanted.training.batch_size, quiet=quiet) as progress:
+    with TrainingProgress(wanted.training.steps, quiet=quiet) as progress:
         run = train_run(wanted, path, resume=resume, listeners=[progress])
     run.output.write_figure("curves.png", png(draw_curves(run.folder.read_log(), f"Training of {run.name}")))
     evaluate(run)
