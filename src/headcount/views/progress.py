@@ -73,8 +73,8 @@ class TrainingProgress:
     def _print_line(self, step: int) -> None:
         self._last_line = time.monotonic()
         speed = self._speed(step)
-        eta = f"  eta {(self._steps - step) / speed:.0f} s" if speed else ""
-        self._console.print(f"step {step}/{self._steps}  {self._state}{eta}", highlight=False, soft_wrap=True)
+        eta = f" eta {(self._steps - step) / speed:.0f} s" if speed else ""
+        self._console.print(f"step {step}/{self._steps} {self._state}{eta}", highlight=False, soft_wrap=True)
 
     def _speed(self, step: int) -> float:
         if self._started is None:
