@@ -77,10 +77,10 @@ def test_progress_fits_80_columns(monkeypatch, is_terminal, names):
     out, whole = io.StringIO(), Share.of(2000, 2000)
     screen = partial(Console, file=out, width=200, force_terminal=is_terminal, color_system=None)
     monkeypatch.setattr(progress, "Console", lambda stderr, quiet: screen())
-    with progress.TrainingProgress(18000) as bar:
-        bar.on_steps(17990, [2.3], [1e-3])
-        bar.on_evaluation(17990, StepScores(dict.fromkeys(names, whole), 2.3026, {names[0]: whole}))
-        bar.on_steps(18000, [2.3], [1e-3])
+    with progress.TrainingProgress(3000) as bar:
+        bar.on_steps(2990, [2.3], [1e-3])
+        bar.on_evaluation(2990, StepScores(dict.fromkeys(names, whole), 2.3026, {names[0]: whole}))
+        bar.on_steps(3000, [2.3], [1e-3])
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "\n", out.getvalue()).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("loss 2.300/2.303 train 100.0% " in line for line in lines)

@@ -23,7 +23,9 @@ from headcount.instruments.sites import HasSites, KnowsItsHeads, Sites
 from headcount.instruments.sweep import BATCH
 from headcount.instruments.wrapping import wrap
 from headcount.runs.run import Run
+from headcount.runs.storage import write_atomically
 from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
+from headcount.views.export import ablation_csv, ablation_markdown
 from headcount.views.progress import counting
 from headcount.views.style import png
 
@@ -37,6 +39,8 @@ class HeadsAblated:
     result: Ablation
     data: Path | None = None
     figures: tuple[Path, ...] = ()
+    tables: tuple[Path, ...] = ()
+    """The same as Markdown and as CSV."""
 
     @property
     def heads(self) -> tuple[Effect, ...]:
@@ -93,7 +97,16 @@ def ablate_heads(
         figures |= {f"ablation{at}.png": draw_ranking(result, condition)}
         figures |= {f"ablation-map{at}.png": draw_map(result, condition)}
     written = tuple(run.output.write_figure(name, png(figure)) for name, figure in figures.items())
-    return HeadsAblated(result, run.output.write_result("ablation", result), written)
+    written_to = run.output.write_result("ablation", result)
+    return HeadsAblated(result, written_to, written, _write_tables(written_to, result))
+
+
+def _write_tables(data: Path, result: Ablation) -> tuple[Path, ...]:
+    """Beside the result, under its name."""
+    texts = {data.with_suffix(".md"): ablation_markdown(result), data.with_suffix(".csv"): ablation_csv(result)}
+    for file, text in texts.items():
+        write_atomically(file, text.encode())
+    return tuple(texts)
 
 
 def _file(guest: Guest, data: Any) -> str | Path | Exam | None:

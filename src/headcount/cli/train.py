@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from shlex import quote
 
 from headcount.cli._flags import add_settings, given_settings
 from headcount.cli._output import console, print_json, print_note, print_wrong
@@ -57,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     print_wrong(out, evaluation.wrong, trained.output.result_file("evaluation-test"))
     out.print(f"trained: {steps:,} steps" + (f" in {seconds:,.0f} s" if seconds is not None else ""))
     out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}")
-    next_verb = {"sequence": "verify", "class": "stretch"}[trained.task.asks_for]
-    out.print(f"next:    headcount {next_verb} {quote(trained.name)}")
+    out.print(f"next:    {api.next_command(trained)}", markup=False)
     return 0
 
 

@@ -63,7 +63,7 @@ def _train(folder: RunFolder, config: RunConfig, device: torch.device, listeners
         tensorboard_listeners(folder.path, state.step) as boards,
         stop_on_interrupt() as asked_to_stop,
     ):
-        everyone = [log, clock, *listeners, *boards]
+        everyone: list[Listener] = [log, clock, *listeners, *boards]
 
         def save(state: TrainingState) -> None:
             folder.write_checkpoint(state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds}))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -22,6 +26,8 @@ KINDS = {
     ("layer", "self"): "self-attention",
 }
 """What a kind of site is called."""
+ACROSS = 3
+"""Examples in a row."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
 """Tokens on an axis that are all named, and that all have their weight written beside them; more would overlap."""
 
@@ -75,6 +81,56 @@ def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern)
     return figure
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One head on one example."""
+
+    title: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights: Sequence[Sequence[float]]
+
+
+def draw_over_examples(patterns: Sequence[AttentionPatterns], head: str) -> Figure:
+    """One head on several examples; one alone is drawn large, with its numbers."""
+    found = [_find(each, head) for each in patterns]
+    if len(patterns) == 1:
+        return draw_head(patterns[0], *found[0])
+    panels = [
+        Panel(each.title, site.queries, site.keys, one.weights)
+        for each, (site, one) in zip(patterns, found, strict=True)
+    ]
+    title = f"{patterns[0].run}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
+    return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1))
+
+
+def draw_panels(panels: Sequence[Panel], title: str, query_label: str, norm: Normalize) -> Figure:
+    """Side by side, up to three in a row, all on one colour scale."""
+    across = min(ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    width = min(max(3.6, 0.42 * max(len(panel.keys) for panel in panels) + 1.0), 6.5)
+    height = min(max(2.6, 0.36 * max(len(panel.queries) for panel in panels) + 1.2), 6.5)
+    figure = Figure(figsize=(width * across + 1.2, height * down + 0.8), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        image = axes.imshow(panel.weights, norm=norm, cmap=SEQUENTIAL, aspect="auto", interpolation="nearest")
+        _name_tokens(axes, panel.queries, panel.keys, fontsize=8)
+        words = "\n".join(textwrap.wrap(panel.title, round(9 * width)))
+        axes.set_title(words, fontsize=9, parse_math=False)
+        axes.set_xlabel("key (looked at)", fontsize=8)
+    for row in grid:
+        row[0].set_ylabel(query_label, fontsize=8)
+    figure.colorbar(image, ax=list(grid.flat[: len(panels)]), label="attention weight (each row sums to 1)", shrink=0.8)
+    figure.suptitle("\n".join(textwrap.wrap(title, round(11 * (width * across + 1.2)))), fontsize=11, parse_math=False)
+    return figure
+
+
+def _find(patterns: AttentionPatterns, name: str) -> tuple[SitePattern, HeadPattern]:
+    return next((site, head) for site in patterns.sites for head in site.heads if head.head == name)
+
+
 def _kinds(patterns: AttentionPatterns) -> list[tuple[str, str]]:
     return list(dict.fromkeys((site.stack, site.kind) for site in patterns.sites))
 
@@ -98,8 +154,13 @@ def _query_label(site: SitePattern) -> str:
 
 def _heat_map(axes: Axes, site: SitePattern, head: HeadPattern, fontsize: int) -> AxesImage:
     image = axes.imshow(head.weights, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
-    turned = 0 if max(map(len, site.keys)) < 4 else 60
-    every_key, every_query = (1 + (len(names) - 1) // MOST_LABELS for names in (site.keys, site.queries))
-    axes.set_xticks(range(0, len(site.keys), every_key), site.keys[::every_key], fontsize=fontsize, rotation=turned)
-    axes.set_yticks(range(0, len(site.queries), every_query), site.queries[::every_query], fontsize=fontsize)
+    _name_tokens(axes, site.queries, site.keys, fontsize)
     return image
+
+
+def _name_tokens(axes: Axes, queries: tuple[str, ...], keys: tuple[str, ...], fontsize: int) -> None:
+    turned = 0 if max(map(len, keys)) < 4 else 60
+    every_key, every_query = (1 + (len(names) - 1) // MOST_LABELS for names in (keys, queries))
+    style: dict[str, Any] = {"fontsize": fontsize, "parse_math": False}
+    axes.set_xticks(range(0, len(keys), every_key), keys[::every_key], rotation=turned, **style)
+    axes.set_yticks(range(0, len(queries), every_query), queries[::every_query], **style)

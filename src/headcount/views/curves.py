@@ -70,7 +70,7 @@ def _draw_scores(right: Axes, evaluations: Sequence[Mapping[str, Any]]) -> None:
         xlabel="training step",
         ylabel="share of examples (%)",
         ylim=(-2, 102),
-        title=f"Validation (n = {n:,}, band: 95 % interval)",
+        title=f"Accuracy (validation: n = {n:,}; band: 95 % interval)",
     )
     right.legend(frameon=False, loc="lower right")
 

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from headcount.errors import InputError
 from headcount.heads import HeadId
-from headcount.views.attention import KINDS, MOST_LABELS
+from headcount.views.attention import KINDS, MOST_LABELS, Panel, draw_panels
 from headcount.views.style import SEQUENTIAL
 
 if TYPE_CHECKING:
@@ -102,6 +102,21 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
     axes.set_ylabel("query ↓ (looks)", fontsize=8)
     axes.set_xlabel("key → (looked at)", fontsize=8)
     return figure
+
+
+def draw_over_texts(
+    results: Sequence[Glance], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
+) -> Figure:
+    """One head's own weights on several texts, on one scale; of many tokens, neighbours share a cell."""
+    panels = []
+    for result, note, each in zip(results, notes, weights, strict=True):
+        site = next(site for site in result.sites if site.site == str(head.site))
+        tokens = [axis.tokens for axis in result.axes_of(site)]
+        edges = [_edges(len(some)) for some in tokens]
+        queries, keys = (tuple(_shown(some[i]) for i in at[:-1]) for some, at in zip(tokens, edges, strict=True))
+        panels.append(Panel(_plain(note or result.title), queries, keys, _pooled(each, *edges).tolist()))
+    title = f"{_tail(results[0].run)}: {head} ({head.short}) on {len(panels)} texts (square-root scale)"
+    return draw_panels(panels, _plain(title), "query (looks)", PowerNorm(0.5, vmin=0, vmax=1))
 
 
 def glance_table(result: Glance) -> Table:
@@ -189,9 +204,14 @@ def _name_tiles(axes: Axes, picture: Picture, rows: Sequence[str], n_columns: in
 def _named(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
     """Where which names of tokens stand: every one's, or of many every n-th's with its place."""
     places = list(range(0, len(tokens), 1 + (len(tokens) - 1) // MOST_LABELS))
-    short = [word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…" for word in map(_plain, tokens)]
+    short = list(map(_shown, tokens))
     few = len(places) == len(tokens)
     return places, [short[i] if few else f"{i}: {short[i]}" for i in places]
+
+
+def _shown(token: str) -> str:
+    word = _plain(token)
+    return word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
 
 
 def _spelt(text: str) -> str:
