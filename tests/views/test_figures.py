@@ -15,7 +15,7 @@ from headcount.training.evaluation import evaluate
 from headcount.training.learners import StepScores
 from headcount.views import progress
 from headcount.views.accuracy import accuracy_rows, draw_accuracy
-from headcount.views.attention import draw_head, draw_heads, draw_page, draw_pages
+from headcount.views.attention import draw_head, draw_heads, draw_over_examples, draw_page, draw_pages
 from headcount.views.curves import draw_curves
 from headcount.views.style import SEQUENTIAL, png
 
@@ -47,6 +47,21 @@ def test_a_page_names_every_head(tiny_run):
     for head in tiny_run.model.heads:
         assert any(str(head) in title for title in titles) == (head.site.kind == "cross")
     assert "n = 10" in figure.get_suptitle()
+
+
+def test_one_head_on_several_examples_shares_one_scale(tiny_run):
+    patterns = [patterns_on(tiny_run, text) for text in ("3+4", "9+9", "0+1", "5+5")]
+    figure = draw_over_examples(patterns, "decoder.1.cross.1")
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title().replace("\n", " ") for axes in panels] == [each.title for each in patterns]
+    assert {(axes.images[0].norm.vmin, axes.images[0].norm.vmax) for axes in panels} == {(0, 1)}
+    for axes, each in zip(panels, patterns, strict=True):
+        (head,) = (h for site in each.sites for h in site.heads if h.head == "decoder.1.cross.1")
+        assert axes.images[0].get_array().tolist() == [list(row) for row in head.weights]
+        assert [label.get_text() for label in axes.get_xticklabels()] == list(each.example)
+    assert "decoder.1.cross.1 (X1H1) on 4 examples" in figure.get_suptitle()
+    alone = draw_over_examples(patterns[:1], "decoder.1.cross.1")
+    assert len(texts(alone)) == 2 * 3, "alone, it has its numbers"
 
 
 def test_curves_show_both_rates(tiny_run):

@@ -68,7 +68,9 @@ def glance_over(model: AnyModel, on: Sequence[str], head: str | HeadId) -> tuple
     assert isinstance(guest, Guest), "or it would have been refused"
     found, readings = guest.find_head(head), [read(guest, text) for text in on]
     weights = [look_closer(guest, reading, found) for reading in readings]
-    figure = draw_over_texts([each.glance for each in shown], [each.note for each in readings], found, weights)
+    figure = draw_over_texts(
+        [each.glance for each in shown], [each.note if each.said else "" for each in readings], found, weights
+    )
     return shown, guest.output.write_figure(f"{_page_name(found, on)}.png", png(figure))
 
 

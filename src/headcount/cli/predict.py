@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         out.print(f"without {names}: {found.without.said}  ({_verdict(found.without)})", markup=False)
         told = "; ".join(f"{each.position} {each.clean} → {each.without}" for each in found.changed)
         out.print(f"changed: {told or 'nothing in the answer'}", markup=False)
-        out.print(f"zero ablation: their outputs are set to 0; proven to act at each of {found.n_sites} sites")
+        out.print("zero ablation: their outputs are set to 0; proven to act at each attention site")
     return 0
 
 

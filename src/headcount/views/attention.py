@@ -117,12 +117,13 @@ def draw_panels(panels: Sequence[Panel], title: str, query_label: str, norm: Nor
     for axes, panel in zip(grid.flat, panels, strict=False):
         image = axes.imshow(panel.weights, norm=norm, cmap=SEQUENTIAL, aspect="auto", interpolation="nearest")
         _name_tokens(axes, panel.queries, panel.keys, fontsize=8)
-        words = "\n".join(textwrap.wrap(panel.title, round(9 * width)))
+        words = "\n".join(textwrap.wrap(panel.title, round(12 * width)))
         axes.set_title(words, fontsize=9, parse_math=False)
         axes.set_xlabel("key (looked at)", fontsize=8)
     for row in grid:
         row[0].set_ylabel(query_label, fontsize=8)
-    figure.colorbar(image, ax=list(grid.flat[: len(panels)]), label="attention weight (each row sums to 1)", shrink=0.8)
+    bar = figure.colorbar(image, ax=list(grid.flat[: len(panels)]), shrink=0.8)
+    bar.set_label("attention weight\n(each row sums to 1)", fontsize=8)
     figure.suptitle("\n".join(textwrap.wrap(title, round(11 * (width * across + 1.2)))), fontsize=11, parse_math=False)
     return figure
 

@@ -37,13 +37,13 @@ def ablation_csv(result: Ablation) -> str:
     writer = csv.writer(out, lineterminator="\n")
     if result.heads:
         writer.writerow(field.name for field in fields(result.heads[0]))
-    writer.writerows(map(_harmless, astuple(effect)) for effect in result.heads)
+    writer.writerows([_harmless(value) for value in astuple(effect)] for effect in result.heads)
     return out.getvalue()
 
 
-def _harmless(row: Sequence[object]) -> list[object]:
+def _harmless(value: object) -> object:
     """A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    return [f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value for value in row]
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 
 
 def _escaped(text: str) -> str:

@@ -108,7 +108,7 @@ def draw_over_texts(
     results: Sequence[Glance], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
 ) -> Figure:
     """One head's own weights on several texts, on one scale; of many tokens, neighbours share a cell."""
-    panels = []
+    panels = list[Panel]()
     for result, note, each in zip(results, notes, weights, strict=True):
         site = next(site for site in result.sites if site.site == str(head.site))
         tokens = [axis.tokens for axis in result.axes_of(site)]
