@@ -1,5 +1,6 @@
 """`headcount ablate`: one JSON object, tables, figures, and errors that say what to do."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_files_are_what_was_printed(sorter, capsys):
 def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_path, capsys):
     folder = Path(shutil.copytree(tiny_sorter.folder.path, tmp_path / "sorter"))
     _, first = run_json(capsys, "ablate", folder)
-    before = {path: Path(path).read_bytes() for path in (first["data"], *first["figures"])}
+    before = {path: Path(path).read_bytes() for path in (first["data"], *first["figures"], *first["tables"])}
     asked = [["--n", "10", "--kinds", "zero"], ["--metric", "loss"], ["--split", "validation"], ["--batch-size", "8"]]
     others = [run_json(capsys, "ablate", folder, *each)[1] for each in asked]
     assert {path: Path(path).read_bytes() for path in before} == before
@@ -83,6 +84,27 @@ def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_p
     assert again["data"] == first["data"], "said in full, the defaults are the defaults"
     assert main(["ablate", str(folder), "--n", "12", "--kinds", "zero", "--quiet"]) == 0
     assert "ablation-zero-n12.json  (the newest of 6; there are also ablation-" in capsys.readouterr().out
+
+
+def test_the_table_as_markdown_and_as_csv(sorter, capsys):
+    asked = ["ablate", sorter, "--lengths", "4,6", "--n", "20", "--quiet"]
+    code, said = run_json(capsys, *asked[:-1])
+    assert code == 0
+    markdown, table = map(Path, said["tables"])
+    assert (markdown, table) == tuple(Path(said["data"]).with_suffix(end) for end in (".md", ".csv"))
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    for row, effect in zip(rows, said["heads"], strict=True):
+        assert {name: value or None for name, value in row.items()} == {
+            name: None if value is None else str(value) for name, value in effect.items()
+        }
+    for form, file in (("markdown", markdown), ("csv", table)):
+        assert main([*asked, "--format", form]) == 0
+        assert capsys.readouterr().out == file.read_text()
+    assert main([*asked, "--format", "table"]) == 0
+    assert f"table:   {markdown}" in capsys.readouterr().out
+    assert markdown.read_text().count("| head | zero | mean | resample | gradient |") == 2
+    assert main([*asked, "--format", "csv", "--json"]) == 2
+    assert "leave one out" in capsys.readouterr().err
 
 
 def test_some_kinds_on_another_split(sorter, capsys):

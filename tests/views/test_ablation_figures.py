@@ -1,8 +1,10 @@
 """Figures and tables of ablations, from results that went through JSON; how they look is looked at by people."""
 
+import csv
+import io
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from headcount.heads import HeadId
 from headcount.instruments.proof import SiteProof
 from headcount.training.evaluation import WrongAnswer
 from headcount.views import ablation as view
+from headcount.views import export
 from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -312,3 +315,35 @@ def test_a_figure_needs_no_torch():
         "assert view.ablation_notes(result, result.conditions[0])\n"
     )
     subprocess.run([sys.executable, "-c", program], input=text, text=True, check=True)
+
+
+# --- for other programs ---------------------------------------------------------------------------------------------
+
+
+def test_markdown_has_the_ranking_as_printed_and_escapes_names():
+    result = replace(made(), run="runs/a|b*c`d\ne")
+    text = export.ablation_markdown(result)
+    (where,) = result.conditions
+    head, rows = view.ablation_rows(result, where)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip().replace("\\", "") for cell in line.strip("|").split(" | ")] for line in lines]
+    assert cells == [head, ["---"] * 5, *([" ".join(cell.split()) for cell in row] for row in rows)]
+    assert text.startswith("runs/a\\|b\\*c\\`d e: drop (points); ")
+    notes = [line[2:].replace("\\", "") for line in text.splitlines() if line.startswith("- ")]
+    assert notes == view.ablation_notes(result, where)
+
+
+def test_csv_is_exact_and_holds_no_formula():
+    result = made(lengths=(16, 64))
+    odd = replace(result.heads[0], metric='=1+1,"x"\nnext', drop=-0.1, needed=None)
+    result = replace(result, heads=(odd, *result.heads[1:]))
+    rows = list(csv.DictReader(io.StringIO(export.ablation_csv(result), newline="")))
+    assert list(rows[0]) == [field.name for field in fields(Effect)]
+    assert rows[0]["metric"] == '\'=1+1,"x"\nnext'
+    assert len(rows) == 2 * 3 * 9
+    for row, each in zip(rows, result.heads, strict=True):
+        assert (float(row["drop"]), float(row["p"]), int(row["length"])) == (each.drop, each.p, each.length)
+        assert row["needed"] == ("" if each.needed is None else str(each.needed))
+        for name, value in row.items():
+            if value[:1] in tuple("=+-@") and value:
+                assert float(value) == getattr(each, name), "only numbers"

@@ -29,7 +29,7 @@ from headcount.analysis.matching import KindMatch, Matching, Pair
 from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.specialisation import HeadStats, Specialisation
-from headcount.heads import HeadSite
+from headcount.heads import HeadId, HeadSite
 from headcount.statistics import Share
 from headcount.training.evaluation import Evaluation, Scores
 from headcount.views import ablation, accuracy, attention, curves, glance, matching, positions, pruning, stretch
@@ -38,6 +38,7 @@ from headcount.views.style import Page, plain, png
 
 ODD = "a$b_$ it costs $5 or $6\n\t\x00\ud800 中文 שלום مرحبا \\frac{"
 """No mathematics, control characters, half a letter, and letters that the font lacks or that go to the left."""
+FIRST = "layer.0.self.0"
 KINDS = (("encoder", "self"), ("decoder", "self"), ("decoder", "cross"))
 
 
@@ -193,6 +194,13 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_pages": lambda shape: attention.draw_pages(looked(replace(shape, layers=1, heads=1))),
     "draw_head": lambda shape: attention.draw_head(made := looked(shape), made.sites[0], made.sites[0].heads[0]),
     "draw_heads": lambda shape: attention.draw_heads(looked(replace(shape, layers=1, heads=1))),
+    "draw_over_examples": lambda shape: attention.draw_over_examples(
+        [looked(shape)] * (2 * shape.panels), "layer.0.self.0"
+    ),
+    "draw_panels": lambda shape: attention.draw_over_examples([looked(shape)] * 5, FIRST),
+    "draw_over_texts": lambda shape: glance.draw_over_texts(
+        [glanced(shape)] * 2, ["", shape.data], HeadId.parse(FIRST), [np.eye(shape.tokens)] * 2
+    ),
     "draw_curves": lambda shape: curves.draw_curves(log(shape), f"Training of {shape.run}"),
     "draw_mosaic": lambda shape: glance.draw_mosaic(glanced(shape), "layer", "self"),
     "draw_mosaics": lambda shape: glance.draw_mosaics(glanced(shape)),
@@ -215,6 +223,8 @@ ONLY = {
     "draw_pages": ["two"],
     "draw_heads": ["two"],
     "draw_mosaics": ["two"],
+    "draw_panels": ["two"],
+    "draw_over_texts": ["one", "long", "odd", "many"],
     "draw_lengths": ["one", "two", "long", "odd", "many"],
     "draw_page": ["one", "two", "long", "many"],
     "draw_conditions": ["one", "odd"],

@@ -255,5 +255,5 @@ def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter,
 def test_curves_show_how_often_it_says_sorted(tiny_sorter):
     loss, rates = draw_curves(tiny_sorter.folder.read_log(), "a run").axes
     assert len(loss.lines[0].get_xdata()) == 12
-    assert [line.get_label() for line in rates.lines] == ["right", "answers “sorted”"]
+    assert [line.get_label() for line in rates.lines] == ["right", "answers “sorted”", "right, training examples"]
     assert "n = 20" in rates.get_title()

@@ -24,7 +24,9 @@ from headcount.instruments.sites import HasSites, KnowsItsHeads, Sites
 from headcount.instruments.sweep import BATCH
 from headcount.instruments.wrapping import wrap
 from headcount.runs.run import Run
+from headcount.runs.storage import write_atomically
 from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
+from headcount.views.export import ablation_csv, ablation_markdown
 from headcount.views.progress import counting
 from headcount.views.style import png
 
@@ -38,6 +40,8 @@ class HeadsAblated:
     result: Ablation
     data: Path | None = None
     figures: tuple[Path, ...] = ()
+    tables: tuple[Path, ...] = ()
+    """The same as Markdown and as CSV."""
 
     @property
     def heads(self) -> tuple[Effect, ...]:
@@ -106,7 +110,16 @@ def ablate_heads(
         figures |= {f"{name}{at}.png": draw_ranking(result, condition)}
         figures |= {f"{name}{at}-map.png": draw_map(result, condition)}
     written = tuple(run.output.write_figure(name, png(figure)) for name, figure in figures.items())
-    return HeadsAblated(result, run.output.write_result(name, result), written)
+    data_file = run.output.write_result(name, result)
+    return HeadsAblated(result, data_file, written, _write_tables(data_file, result))
+
+
+def _write_tables(data: Path, result: Ablation) -> tuple[Path, ...]:
+    """Beside the result, under its name."""
+    texts = {data.with_suffix(".md"): ablation_markdown(result), data.with_suffix(".csv"): ablation_csv(result)}
+    for file, text in texts.items():
+        write_atomically(file, text.encode(errors="replace"))
+    return tuple(texts)
 
 
 def asked_data(data: Any) -> Any:

@@ -15,11 +15,11 @@ from headcount.api._names import file_name, result_name
 from headcount.api._run import AnyModel, AnyRun, loaded, ready
 from headcount.errors import InputError
 from headcount.guests.guest import Guest
-from headcount.guests.reading import look, look_closer
+from headcount.guests.reading import look, look_closer, read
 from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
-from headcount.views.attention import draw_heads, draw_pages
-from headcount.views.glance import draw_closeup, draw_mosaics
+from headcount.views.attention import draw_heads, draw_over_examples, draw_pages
+from headcount.views.glance import draw_closeup, draw_mosaics, draw_over_texts
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import counting
 from headcount.views.stretch import draw_dispersion, draw_stretch
@@ -46,6 +46,49 @@ class HeadsGlanced:
     note: str
     data: Path
     figures: list[Path]
+    said: str | None = None
+    right: str | None = None
+    """The answer of an adapter's model and the right one, where they are known."""
+
+
+@dataclass(frozen=True)
+class HeadShown:
+    """One head on some examples, in one picture, and where that was written."""
+
+    head: HeadId
+    patterns: list[AttentionPatterns]
+    data: list[Path]
+    figure: Path
+
+
+def glance_over(model: AnyModel, on: Sequence[str], head: str | HeadId) -> tuple[list[HeadsGlanced], Path]:
+    """One head of a model of others over several texts: each by itself, and one page of that head on all of them."""
+    guest = ready(model)
+    shown = [glance_heads(guest, text, head) for text in on]
+    assert isinstance(guest, Guest), "or it would have been refused"
+    found, readings = guest.find_head(head), [read(guest, text) for text in on]
+    weights = [look_closer(guest, reading, found) for reading in readings]
+    figure = draw_over_texts(
+        [each.glance for each in shown], [each.note if each.said else "" for each in readings], found, weights
+    )
+    return shown, guest.output.write_figure(f"{_page_name(found, on)}.png", png(figure))
+
+
+def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
+    """One head on these examples, side by side on one page; on one example alone, large."""
+    run = loaded(run)
+    if not on:
+        raise InputError("no example to look at", "give some, such as 374+814")
+    found, patterns = run.find_head(head), [patterns_on(run, text) for text in on]
+    names = [f"heads-{file_name(str(each.example))}" for each in patterns]
+    data = [run.output.write_result(name, each) for name, each in zip(names, patterns, strict=True)]
+    name = f"{names[0]}/{found}" if len(names) == 1 else _page_name(found, [str(each.example) for each in patterns])
+    figure = run.output.write_figure(f"{name}.png", png(draw_over_examples(patterns, str(found))))
+    return HeadShown(found, patterns, data, figure)
+
+
+def _page_name(head: HeadId, on: Sequence[str]) -> str:
+    return f"head-{head.short}-{file_name('_'.join(on))}"
 
 
 def glance_heads(
@@ -61,7 +104,8 @@ def glance_heads(
     if head is not None:
         figures[str(guest.find_head(head))] = draw_closeup(found, head, look_closer(guest, reading, head))
     written = [guest.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
-    return HeadsGlanced(found, reading.note, guest.output.write_result(name, found), written)
+    data = guest.output.write_result(name, found)
+    return HeadsGlanced(found, reading.note, data, written, reading.said, reading.right)
 
 
 def show_heads(run: AnyRun, on: str | None = None, *, split: str = "test") -> HeadsShown:

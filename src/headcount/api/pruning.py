@@ -101,7 +101,7 @@ def prune_heads(
     if isinstance(run, Guest):
         cut_guest = prune_guest(run, heads, Path(out), subjects[1])
         return HeadsPruned(result, cut_guest.cost, cut_guest.guest, file, figure)
-    with TrainingProgress(fine_tune, run.config.training.batch_size, quiet=quiet or not fine_tune) as progress:
+    with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
         cut = prune_run(run, heads, Path(out), fine_tune=fine_tune, listeners=[progress])
     return HeadsPruned(result, compare_cost(run, cut), cut.run, file, figure)
 

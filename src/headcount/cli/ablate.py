@@ -9,6 +9,8 @@ from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_arg
 from headcount.errors import InputError
 from headcount.instruments.kinds import all_kinds
 
+FORMATS = ("table", "markdown", "csv")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, what to silence with, and what to measure."""
@@ -24,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", metavar="N,N,...", help="a classifier at these lengths, such as 16,256")
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
     parser.add_argument("--batch-size", type=int, default=512, metavar="N", help="rows per forward pass [512]")
+    printed = "what is printed: the table, or the same as Markdown or CSV [table]"
+    parser.add_argument("--format", choices=FORMATS, help=printed)
     add_json(parser)
     add_quiet(parser)
 
@@ -32,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
     """A ranking, a bar chart and a map."""
     from headcount import api
     from headcount.views.ablation import ablation_notes, ablation_table, breakage_tables
+    from headcount.views.export import ablation_csv, ablation_markdown
 
+    if args.json and args.format:
+        raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
     shown = api.ablate_heads(
         args.model,
         _data(args),
@@ -47,8 +54,16 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.json:
         print_json(
-            {**shown.result.to_dict(), "data": str(shown.data), "figures": [str(path) for path in shown.figures]}
+            {
+                **shown.result.to_dict(),
+                "data": str(shown.data),
+                "figures": [str(path) for path in shown.figures],
+                "tables": [str(path) for path in shown.tables],
+            }
         )
+        return 0
+    if args.format in ("markdown", "csv"):
+        print(ablation_csv(shown.result) if args.format == "csv" else ablation_markdown(shown.result), end="")
         return 0
     out = console()
     for condition in shown.result.conditions:
@@ -59,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
             for table in breakage_tables(shown.result, condition, kind):
                 out.print(table)
     print_files(out, shown.figures, shown.data)
+    for path in shown.tables:
+        out.print(f"table:   {path}")
     return 0
 
 

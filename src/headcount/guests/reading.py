@@ -31,6 +31,10 @@ class Reading:
     tokens: Mapping[str, Sequence[str]]
     special: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     note: str = ""
+    said: str | None = None
+    """The model's own answer, where its adapter can ask for one."""
+    right: str | None = None
+    """The right answer, where the adapter's task or data know it."""
 
 
 def look(guest: Guest, text: str) -> tuple[Glance, Reading]:
@@ -116,7 +120,23 @@ def _adapted(guest: Guest, adapter: Adapter, question: str) -> Reading:
     with theirs(adapter, "tokens"):
         labels = [list(map(str, part)) for part in adapter.tokens(question, answer)]
     labels += [list(map(str, range(each.shape[1]))) for each in inputs[len(labels) :]]
-    return Reading(inputs, dict(zip(stacks, labels, strict=False)), note=f"{question} = {answer}" if generates else "")
+    tokens = dict(zip(stacks, labels, strict=False))
+    if not generates:
+        return Reading(inputs, tokens)
+    right = _known_answer(adapter, question)
+    told = "" if right is None else " (right)" if answer == right else f" (wrong, should be {right})"
+    return Reading(inputs, tokens, note=f"{question} = {answer}{told}", said=answer, right=right)
+
+
+def _known_answer(adapter: Adapter, question: str) -> str | None:
+    """The right answer, if the adapter's task has this question; a question of one's own may be any."""
+    if adapter.task is None:
+        return None
+    task = task_of(adapter)
+    try:
+        return task.answer(task.parse(question)[0])
+    except InputError:
+        return None
 
 
 def _right_answer(guest: Guest, adapter: Adapter, question: str) -> str:

@@ -3,6 +3,7 @@
     config.json         what was asked for; written first
     environment.json    what it runs on: versions and device
     log.jsonl           every step's loss, every evaluation
+    timings.jsonl       the seconds of training until each evaluation; of this machine, so in no digest
     checkpoint-*        the last two states of an unfinished training; the digest is in the name
     model.safetensors   the trained weights
     results/*.json      what analyses found, each naming the weights it was found on
@@ -57,6 +58,7 @@ class RunFolder:
         self.config_file = path / "config.json"
         self.environment_file = path / "environment.json"
         self.log_file = path / "log.jsonl"
+        self.timings_file = path / "timings.jsonl"
         self.weights_file = path / "model.safetensors"
         self.manifest_file = path / "manifest.json"
 
@@ -196,6 +198,14 @@ class RunFolder:
         if odd := next((line for line in lines if not _is_log_line(line)), None):
             raise RunError(f"{self.log_file} is damaged: {str(odd)[:60]!r} is no step", _RESTORE)
         return lines
+
+    def read_timings(self) -> list[dict[str, Any]]:
+        """Steps and seconds; nothing of a run that kept none, or whose file is damaged: they are only for people."""
+        try:
+            lines = [json.loads(line) for line in self.timings_file.read_bytes().splitlines()]
+            return [{"step": int(line["step"]), "seconds": float(line["seconds"])} for line in lines]
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
 
     def cut_log(self, n_bytes: int) -> None:
         """Forget what was logged after a checkpoint that is now gone on from."""

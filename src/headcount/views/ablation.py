@@ -187,14 +187,27 @@ def ranking(result: Ablation, length: int | None) -> list[str]:
 
 def ablation_table(result: Ablation, condition: Condition) -> Table:
     """The ranking as text."""
-    title = f"{result.run or 'model'}: {_what(result)}; {_about(result, condition)}"
-    table = Table("head", *result.kinds, "gradient", title=title, title_justify="left")
+    head, rows = ablation_rows(result, condition)
+    table = Table(*head, title=ablation_title(result, condition), title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def ablation_title(result: Ablation, condition: Condition) -> str:
+    """What a ranking is about."""
+    return f"{result.run or 'model'}: {_what(result)}; {_about(result, condition)}"
+
+
+def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], list[list[str]]]:
+    """The ranking: what its columns are called, and one row per head."""
+    rows = []
     effects = {(e.head, e.kind): e for e in result.heads if e.length == condition.length}
     gradients = {each.head: f"{each.importance:.1e}" for each in condition.importances}
     for head in ranking(result, condition.length):
         cells = [effect_text(effects[head, kind], scale(result)) for kind in result.kinds]
-        table.add_row(HeadId.parse(head).short, *cells, gradients.get(head, ""))
-    return table
+        rows.append([HeadId.parse(head).short, *cells, gradients.get(head, "")])
+    return ["head", *result.kinds, "gradient"], rows
 
 
 def effect_text(effect: Effect, times: float) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from headcount.heads import HeadId
-from headcount.views.style import LINE, SEQUENTIAL, Page, plain, width_of
+from headcount.views.style import LINE, SEQUENTIAL, Page, plain, width_of, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
@@ -22,6 +25,8 @@ KINDS = {
     ("layer", "self"): "self-attention",
 }
 """What a kind of site is called."""
+ACROSS = 3
+"""Examples in a row."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
 """Tokens on an axis that are all named, and that all have their weight written beside them; more would overlap."""
 LONGEST = 16
@@ -79,6 +84,56 @@ def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern)
     return figure
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One head on one example."""
+
+    title: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights: Sequence[Sequence[float]]
+
+
+def draw_over_examples(patterns: Sequence[AttentionPatterns], head: str) -> Figure:
+    """One head on several examples; one alone is drawn large, with its numbers."""
+    found = [_find(each, head) for each in patterns]
+    if len(patterns) == 1:
+        return draw_head(patterns[0], *found[0])
+    panels = [
+        Panel(each.title, site.queries, site.keys, one.weights)
+        for each, (site, one) in zip(patterns, found, strict=True)
+    ]
+    title = f"{patterns[0].run}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
+    return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1))
+
+
+def draw_panels(panels: Sequence[Panel], title: str, query_label: str, norm: Normalize) -> Figure:
+    """Side by side, up to three in a row, all on one colour scale."""
+    across = min(ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    width = min(max(3.6, 0.42 * max(len(panel.keys) for panel in panels) + 1.0), 6.5)
+    height = min(max(2.6, 0.36 * max(len(panel.queries) for panel in panels) + 1.2), 6.5)
+    figure = Page(width * across + 1.2, height * down)
+    grid = figure.subplots(down, across, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        image = axes.imshow(panel.weights, norm=norm, cmap=SEQUENTIAL, aspect="auto", interpolation="nearest")
+        _name_tokens(axes, panel.queries, panel.keys, 8, (width - 0.8, height - 1.0))
+        axes.set_title(wrapped(panel.title, width - 0.8, 9), fontsize=9)
+        axes.set_xlabel("key (looked at)", fontsize=8)
+    for row in grid:
+        row[0].set_ylabel(query_label, fontsize=8)
+    bar = figure.colorbar(image, ax=list(grid.flat[: len(panels)]), shrink=0.8)
+    bar.set_label("attention weight\n(each row sums to 1)", fontsize=8)
+    figure.head(title)
+    return figure
+
+
+def _find(patterns: AttentionPatterns, name: str) -> tuple[SitePattern, HeadPattern]:
+    return next((site, head) for site in patterns.sites for head in site.heads if head.head == name)
+
+
 def _kinds(patterns: AttentionPatterns) -> list[tuple[str, str]]:
     return list(dict.fromkeys((site.stack, site.kind) for site in patterns.sites))
 
@@ -105,13 +160,19 @@ def _heat_map(
 ) -> AxesImage:
     """Across and down so many inches, about: as many tokens are named as there is room for."""
     image = axes.imshow(head.weights, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
+    _name_tokens(axes, site.queries, site.keys, fontsize, inches)
+    return image
+
+
+def _name_tokens(
+    axes: Axes, queries: Sequence[str], keys: Sequence[str], fontsize: int, inches: tuple[float, float]
+) -> None:
     for set_ticks, names, room, turns in (
-        (axes.set_xticks, site.keys, inches[0], True),
-        (axes.set_yticks, site.queries, inches[1], False),
+        (axes.set_xticks, keys, inches[0], True),
+        (axes.set_yticks, queries, inches[1], False),
     ):
         most = min(MOST_LABELS, max(1, int(room / (LINE * fontsize))))
         places = range(0, len(names), 1 + (len(names) - 1) // most)
         labels = [plain(names[i], LONGEST) for i in places]
         turned = turns and max(width_of(label, fontsize) for label in labels) > 0.8 * room / len(places)
         set_ticks(places, labels, fontsize=fontsize, rotation=60 if turned else 0)
-    return image

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from headcount.errors import InputError
 from headcount.heads import HeadId
-from headcount.views.attention import KINDS, LONGEST, MOST_LABELS
+from headcount.views.attention import KINDS, LONGEST, MOST_LABELS, Panel, draw_panels
 from headcount.views.style import SEQUENTIAL, plain, width_of, wrapped
 
 if TYPE_CHECKING:
@@ -99,6 +99,21 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
     axes.set_ylabel("query ↓ (looks)", fontsize=8)
     axes.set_xlabel("key → (looked at)", fontsize=8)
     return figure
+
+
+def draw_over_texts(
+    results: Sequence[Glance], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
+) -> Figure:
+    """One head's own weights on several texts, on one scale; of many tokens, neighbours share a cell."""
+    panels = list[Panel]()
+    for result, note, each in zip(results, notes, weights, strict=True):
+        site = next(site for site in result.sites if site.site == str(head.site))
+        tokens = [axis.tokens for axis in result.axes_of(site)]
+        edges = [_edges(len(some)) for some in tokens]
+        queries, keys = (tuple(some[i] for i in at[:-1]) for some, at in zip(tokens, edges, strict=True))
+        panels.append(Panel(note or result.title, queries, keys, _pooled(each, *edges).tolist()))
+    title = f"{_tail(results[0].run)}: {head} ({head.short}) on {len(panels)} texts (square-root scale)"
+    return draw_panels(panels, title, "query (looks)", PowerNorm(0.5, vmin=0, vmax=1))
 
 
 def glance_table(result: Glance) -> Table:

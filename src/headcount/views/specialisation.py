@@ -139,10 +139,10 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 
 def stats_table(result: Specialisation) -> Table:
-    """One row per head: its label, and its main measures in percent, mean ± standard error."""
+    """One row per head: its label, and its main measures in percent, mean ± standard error; sparsity 100 is one key."""
     title = f"{result.run}: attention in %, mean ± standard error over {result.n:,} examples ({result.data})"
     targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
-    shown = (*targets, "entropy share")
+    shown = (*targets, *SPREAD)
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("head")
     table.add_column("label", min_width=25)
