@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -227,6 +228,13 @@ def test_a_model_that_changes_while_it_is_asked(change: str) -> None:
         ablate_heads(name, kinds=["zero", "mean"], batch_size=8, quiet=True)
 
 
+def test_guessing_among_the_classes_of_an_adapter(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ablate", written("one"), "--metric", "loss", "--kinds", "zero", "--quiet"]) == 0
+    assert "even odds over 10 tokens or classes have 2.303." in " ".join(capsys.readouterr().out.split())
+    assert main(["prune", "one/my_adapter.py:Model", "--metric", "loss", "--quiet"]) == 2
+    assert "nats on one half of the adapter's data, guessing 2.303" in capsys.readouterr().err
+
+
 # --- running only what was named or allowed ---------------------------------------------------------------------------
 
 
@@ -363,7 +371,10 @@ def test_a_damaged_manifest_is_told(smaller: Path, damage: Any, capsys: pytest.C
     made = damage(json.loads(file.read_text()))
     file.write_text(made if isinstance(made, str) else json.dumps(made))
     assert main(["heads", str(smaller), "--run-adapter"]) == 2
-    assert "error: " in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert re.search(
+        r"damaged|another kind|does not say|needs its adapter|no adapter|no longer builds|do not fit", told
+    )
 
 
 def test_pipes_are_not_opened(smaller: Path) -> None:

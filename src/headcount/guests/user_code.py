@@ -49,6 +49,8 @@ def imported(file: Path) -> Any:
     assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
     importlib.invalidate_caches()
+    if home := _HOMES.get(str(path.parent)):
+        home.names = _siblings(str(path.parent))
     try:
         with at_home(path.parent):
             spec.loader.exec_module(module)
@@ -84,6 +86,8 @@ class _Home:
 
     path: list[str]
     """The folder, and what its code put before the path."""
+    names: set[str] = field(default_factory=set)
+    """What can be imported from it."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
 
 
@@ -94,16 +98,16 @@ _HOMES: dict[str, _Home] = {}
 def at_home(folder: Path) -> Iterator[None]:
     """Inside, imports come from this folder first, whatever other folders imported under the same names."""
     place = str(folder.resolve())
-    home = _HOMES.setdefault(place, _Home([place]))
+    home = _HOMES.get(place) or _HOMES.setdefault(place, _Home([place], _siblings(place)))
     away = _put_away(home)
-    known, path = set(sys.modules), list(sys.path)
     sys.modules.update(home.modules)
+    known, path = set(sys.modules), list(sys.path)
     sys.path[:0] = home.path
     try:
         yield
     finally:
         home.path += [entry for entry in sys.path if entry not in path and entry not in home.path]
-        new = {name: sys.modules[name] for name in sys.modules.keys() - known}
+        new = {name: sys.modules[name] for name in sys.modules.keys() - known} if len(sys.modules) > len(known) else {}
         home.modules |= {name: each for name, each in new.items() if _is_users(name, each, home.path)}
         sys.modules.update(away)  # who came first stays in sight
         sys.path[:] = path
@@ -113,7 +117,7 @@ def _put_away(home: _Home) -> dict[str, ModuleType]:
     """Take modules of other homes out of sight, and those of whoever else that bear the name of a file of this one."""
     others = (item for other in _HOMES.values() if other is not home for item in other.modules.items())
     names = {name for name, module in others if sys.modules.get(name) is module}
-    for top in _siblings(home.path[0]) & sys.modules.keys():
+    for top in home.names & sys.modules.keys():
         if not _is_users(top, sys.modules[top], home.path) and _is_movable(top, sys.modules[top]):
             names |= {name for name in sys.modules if name.partition(".")[0] == top}
     return {name: sys.modules.pop(name) for name in names if sys.modules[name] is not home.modules.get(name)}
