@@ -89,7 +89,7 @@ def train_ours(config: RunConfig, goal: float) -> None:
                 watch.pause()  # an evaluation follows
 
         def on_evaluation(self, step: int, scores: Any) -> None:
-            watch.best = max(watch.best, scores[aim].rate)
+            watch.best = max(watch.best, scores.validation[aim].rate)
             watch.resume()
 
     state = new_state(model, config.training)
@@ -128,7 +128,7 @@ def train_theirs(config: RunConfig, fields: Sequence[str], goal: float, longest:
             step += 1
             if step % EVERY == 0:
                 watch.pause()
-                watch.best = max(watch.best, learner.scores(task.split("validation"))[learner.aim].rate)
+                watch.best = max(watch.best, learner.scores(task.split("validation"))[0][learner.aim].rate)
                 watch.resume()
                 if watch.best >= goal:
                     break

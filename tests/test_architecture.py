@@ -16,7 +16,7 @@ import headcount
 from headcount.registry import Registry
 
 SOURCE = Path(headcount.__file__).parent
-BASE = ("headcount", "errors", "seeds", "registry", "heads", "statistics", "results", "config")
+BASE = ("headcount", "errors", "seeds", "registry", "heads", "limits", "statistics", "results", "config")
 FLOORS = (
     BASE,
     ("tasks",),

@@ -28,10 +28,11 @@ from headcount.errors import InputError
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.runs.storage import write_atomically
+from headcount.tasks.addition import Addition
 from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Evaluation
 from headcount.views.progress import announcer
-from headcount.views.report import addition_part, sortedness_part, write_report
+from headcount.views.report import ALONE, addition_part, sortedness_part, write_report
 
 EXAMPLE = "374+814"
 """The sum that report 003's model answers with 0188."""
@@ -95,7 +96,8 @@ def run_lab(
     if "sortedness" in experiments:
         sortedness, part = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
         parts.append(part)
-    report = out / "report.md"
+    whole = set(experiments) == set(EXPERIMENTS)
+    report = out / ("report.md" if whole else f"report-{'-'.join(experiments)}.md")
     write_atomically(report, write_report(parts).encode())
     return Lab(report, addition, sortedness)
 
@@ -111,7 +113,8 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
     say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
     certificate = verify(run, quiet=quiet)
     say("addition 3/5  drawing every head")
-    example, average, stats = show_heads(run, EXAMPLE), show_heads(run), head_stats(run, quiet=quiet)
+    examples = examples_of(cast(Addition, run.task))
+    example, average, stats = show_heads(run, examples[0]), show_heads(run), head_stats(run, quiet=quiet)
     say("addition 4/5  silencing each head alone")
     ablated = ablate_heads(run, quiet=quiet)
     say("addition 5/5  removing heads together")
@@ -122,11 +125,23 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
         f"Every head on {example.patterns.title}": example.pages,
         f"Every head, {average.patterns.title}": average.pages,
         "What each head looks at": stats.figures[:1],
-        "What each head is worth alone": list(ablated.figures),
+        ALONE: list(ablated.figures),
         "What is left as heads go": pruned,
     }
     lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruning)
-    return lab, addition_part(run.name, lab.evaluation, certificate, pruning, pictures, out)
+    return lab, addition_part(
+        run.name, lab.evaluation, certificate, pruning, pictures, out, ablation=ablated.result, examples=examples
+    )
+
+
+def examples_of(task: Addition) -> tuple[str, str]:
+    """A sum to look at, the reports' own if the task has it, and the held-out one with the most carries in a row."""
+    test = task.split("test")
+    hardest = task.show(test[task.carries(test).longest.argmax()])
+    try:
+        return task.show(task.parse(EXAMPLE)[0]), hardest
+    except InputError:
+        return task.show(test[0]), hardest
 
 
 def _prune(run: Run, quiet: bool) -> tuple[Pruning | None, list[Path]]:
@@ -147,13 +162,12 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
     say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
     stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, out=out / "stretch", quiet=quiet)
     stretches = dict(zip(runs, stretched.results, strict=True))
+    attention = dict(zip(runs, stretched.figures[1::2], strict=False))
     learned = show_positions(runs["learned"])
     pictures = {
         "How far each reaches": [stretched.figures[-1]],
-        "Sinusoidal positions: attention and certainty": [runs["sinusoidal"].output.figure_file("dispersion.png")],
-        "The far-reaching generic model: attention and certainty": [
-            runs["far-generic"].output.figure_file("dispersion.png")
-        ],
+        "Sinusoidal positions: attention and certainty": [attention["sinusoidal"]],
+        "The far-reaching generic model: attention and certainty": [attention["far-generic"]],
         "Learned positions, and where they were never trained": learned.pages,
     }
     return SortednessLab(runs, stretches), sortedness_part(stretches, pictures, out)

@@ -26,7 +26,7 @@ def fresh_run(settings, tmp_path, **changes):
     """A run that was never trained."""
     config = RunConfig.build("sortedness", **(settings | changes))
     task, model = build(config)
-    return Run("a run", RunFolder(tmp_path), RunFolder(tmp_path), config, task, model.eval(), "digest")
+    return Run("a run", RunFolder(tmp_path), config, task, model.eval(), "digest")
 
 
 def constant(run, which):

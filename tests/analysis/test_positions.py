@@ -23,7 +23,7 @@ def fresh_run(tmp_path, task="sortedness", **settings):
     """A run that was never trained."""
     config = RunConfig.build(task, **(SMALL | settings if task == "sortedness" else settings))
     task, model = build(config)
-    return Run("a run", RunFolder(tmp_path), RunFolder(tmp_path), config, task, model.eval(), "digest")
+    return Run("a run", RunFolder(tmp_path), config, task, model.eval(), "digest")
 
 
 @pytest.fixture(scope="module")

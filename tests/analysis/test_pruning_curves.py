@@ -19,10 +19,12 @@ from headcount.analysis import pruning
 from headcount.analysis.ablation import ablate
 from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.analysis.subjects import Subject, subject_of
+from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.models.pruning import silenced
 from headcount.runs.run import Run
 from headcount.seeds import stream
+from headcount.statistics import Share
 from headcount.training.evaluation import answer
 
 SUMS = np.array(list(product(range(10), repeat=2)))
@@ -114,7 +116,12 @@ def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run
     for k, point in enumerate(curve(found, name)):
         assert point.n_removed == k
         assert point.score == pytest.approx(by_hand("measuring", frozenset(heads[:k]))[0].mean())
-        assert 0 <= point.low <= point.score <= point.high <= 1
+        hits = by_hand("measuring", frozenset(heads[:k]))[0]
+        own = Share.count(hits)
+        assert (point.low, point.high) == (own.low, own.high), "of the share itself, not of the drop"
+        lost = by_hand("measuring", frozenset())[0].mean() - hits.mean()
+        assert point.drop.mean == pytest.approx(lost)
+        assert point.drop.low <= lost <= point.drop.high
 
 
 def test_all_orders_begin_with_all_heads_and_end_with_none(found: Pruning, run: Run) -> None:
@@ -237,3 +244,28 @@ def test_progress_counts_to_a_hundred(tiny_sorter: Run) -> None:
 
 def test_a_result_can_be_read_back(found: Pruning) -> None:
     assert Pruning.from_json(found.to_json()) == found
+
+
+def test_results_whose_intervals_were_those_of_drops_are_refused(found: Pruning) -> None:
+    with pytest.raises(InputError, match="not a Pruning of version 2 but Pruning of version 1"):
+        Pruning.from_json(found.to_json().replace('"schema": 2', '"schema": 1'))
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_a_score_has_its_own_interval_without_removals_too(tiny_sorter: Run, metric: str) -> None:
+    """Where nothing was lost, the drop is certain and the score is not."""
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "", metric)
+    with torch.no_grad():
+        scores = np.empty(subject.n)
+        for block in subject.blocks:
+            scores[block.rows] = block.score(tiny_sorter.model(*block.inputs)).double().numpy()
+    whole = curve(curves(subject, subject, subject), "greedy")[0]
+    assert (whole.drop.mean, whole.drop.low, whole.drop.high) == (0, 0, 0)
+    if metric == "accuracy":
+        own = Share.count(scores > 0.5)
+        assert (whole.low, whole.high) == (own.low, own.high)
+        return
+    error = 1.96 * scores.std() / len(scores) ** 0.5
+    assert (whole.low, whole.high) == pytest.approx((scores.mean() - error, scores.mean() + error), abs=0.25 * error)
+    condition = ablate(subject, ("zero",)).condition
+    assert condition.clean_interval == pytest.approx((whole.low, whole.high), abs=0.25 * error)

@@ -300,3 +300,25 @@ def test_progress_is_told_block_by_block() -> None:
     told: list[tuple[int, int]] = []
     run_trials(subject(at_once=4), trials("zero"), progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_model_that_changes_meanwhile_is_found_out() -> None:
+    """However late: after the last trial the first block is asked again."""
+    changing = deepcopy(model())
+    last = subject_on(changing, Sites.of(changing), [NUMBERS], margin, at_once=6)
+
+    def change(tried: Tried) -> None:
+        if tried.block is last.blocks[-1]:
+            with torch.no_grad():
+                list(changing.parameters())[-1].add_(torch.tensor([0.1, -0.1]))
+
+    run_trials(last, trials("zero"))
+    with pytest.raises(InstrumentError, match="asked the same again, the model said something else"):
+        run_trials(last, trials("zero"), look=change)
+
+
+def test_guessing_is_even_odds_over_what_the_model_says(tiny_sorter: Run, tiny_run: Run) -> None:
+    for run, n in ((tiny_sorter, 2), (tiny_run, len(tiny_run.task.tokens))):
+        asked = subject_of(run, run.task.split("test"), "the test set", "loss")
+        assert run_trials(asked, []).floor == pytest.approx(-np.log(n))
+    assert run_trials(subject(), []).floor == 0.0, "of a metric of one's own nothing is known"

@@ -1,6 +1,8 @@
 """`headcount ablate`: one JSON object, tables, figures, and errors that say what to do."""
 
+import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,42 @@ def test_files_are_what_was_printed(sorter, capsys):
         assert Path(path).stat().st_size > 5_000
 
 
+def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_path, capsys):
+    folder = Path(shutil.copytree(tiny_sorter.folder.path, tmp_path / "sorter"))
+    _, first = run_json(capsys, "ablate", folder)
+    before = {path: Path(path).read_bytes() for path in (first["data"], *first["figures"], *first["tables"])}
+    asked = [["--n", "10", "--kinds", "zero"], ["--metric", "loss"], ["--split", "validation"], ["--batch-size", "8"]]
+    others = [run_json(capsys, "ablate", folder, *each)[1] for each in asked]
+    assert {path: Path(path).read_bytes() for path in before} == before
+    paths = [path for each in (first, *others) for path in (each["data"], *each["figures"])]
+    assert len(set(paths)) == len(paths)
+    again = run_json(capsys, "ablate", folder, "--kinds", "zero,mean,resample", "--split", "test")[1]
+    assert again["data"] == first["data"], "said in full, the defaults are the defaults"
+    assert main(["ablate", str(folder), "--n", "12", "--kinds", "zero", "--quiet"]) == 0
+    assert "ablation-zero-n12.json  (the newest of 6; there are also ablation-" in capsys.readouterr().out
+
+
+def test_the_table_as_markdown_and_as_csv(sorter, capsys):
+    asked = ["ablate", sorter, "--lengths", "4,6", "--n", "20", "--quiet"]
+    code, said = run_json(capsys, *asked[:-1])
+    assert code == 0
+    markdown, table = map(Path, said["tables"])
+    assert (markdown, table) == tuple(Path(said["data"]).with_suffix(end) for end in (".md", ".csv"))
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    for row, effect in zip(rows, said["heads"], strict=True):
+        assert {name: value or None for name, value in row.items()} == {
+            name: None if value is None else str(value) for name, value in effect.items()
+        }
+    for form, file in (("markdown", markdown), ("csv", table)):
+        assert main([*asked, "--format", form]) == 0
+        assert capsys.readouterr().out == file.read_text()
+    assert main([*asked, "--format", "table"]) == 0
+    assert f"table:   {markdown}" in capsys.readouterr().out
+    assert markdown.read_text().count("| head | zero | mean | resample | gradient |") == 2
+    assert main([*asked, "--format", "csv", "--json"]) == 2
+    assert "leave one out" in capsys.readouterr().err
+
+
 def test_some_kinds_on_another_split(sorter, capsys):
     code, said = run_json(capsys, "ablate", sorter, "--kinds", "resample, zero", "--split", "validation", "--n", "20")
     assert (code, said["kinds"]) == (0, ["resample", "zero"])
@@ -82,8 +120,8 @@ def test_lengths_are_told_apart(sorter, capsys):
     assert [effect["length"] for effect in said["heads"]] == [4] * 6 + [6] * 6
     assert [(each["length"], each["n"]) for each in said["conditions"]] == [(4, 20), (6, 20)]
     names = [Path(path).name for path in said["figures"]]
-    each = [f"ablation{map_}-{length}.png" for length in (4, 6) for map_ in ("", "-map")]
-    assert names == ["ablation-lengths.png", *each]
+    each = [f"ablation-n20-4-6-at-{length}{map_}.png" for length in (4, 6) for map_ in ("", "-map")]
+    assert names == ["ablation-n20-4-6-by-length.png", *each]
     assert all(Path(path).stat().st_size > 5_000 for path in said["figures"])
     assert {effect.length for effect in Ablation.from_json(Path(said["data"]).read_text()).heads} == {4, 6}
 
@@ -110,7 +148,7 @@ def test_what_broke_is_told(adder, good_run, capsys):
     arguments = ["ablate", adder, "--n", "60", "--kinds", "zero", "--examples", "--quiet"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    said = json.loads((good_run.folder.path / "results" / "ablation.json").read_text())
+    said = json.loads((good_run.folder.path / "results" / "ablation-zero-n60-examples.json").read_text())
     worse = {effect["head"]: effect["worse"] for effect in said["heads"]}
     some = [each for each in said["conditions"][0]["breakages"] if each["n_broken"]]
     assert some
@@ -136,7 +174,7 @@ def test_for_people(sorter, tiny_sorter, capsys):
     assert "silencing heads" in printed.err
     for text in ("L0H0", "L0H1", "mean", "resample", "zero", "gradient", "NO BANDS", "n = 20 (the test set)"):
         assert text in printed.out
-    for name in ("ablation.png", "ablation-map.png"):
+    for name in ("ablation-n20.png", "ablation-n20-map.png"):
         assert str(tiny_sorter.folder.path / "figures" / name) in printed.out
     assert main(["ablate", sorter, "--n", "20", "--quiet"]) == 0
     assert capsys.readouterr().err == ""

@@ -1,6 +1,7 @@
 """Each verb: a table for people, one JSON object for programs, and the exit code."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -37,6 +38,30 @@ def test_predict(capsys):
     assert (said["said"], said["right"], said["correct"]) == ("0900", "0900", True)
 
 
+def test_predict_without_heads(capsys):
+    asked = ["predict", "sample:addition", "999+100", "--without", "E0H2,E1H3, X1H1,X1H2,E0H2"]
+    assert main(asked) == 0
+    clean, ablated, changed, note = capsys.readouterr().out.splitlines()
+    assert clean.startswith("999+100 = 1099  (right; probability ")
+    assert ablated.startswith("without E0H2, E1H3, X1H1, X1H2: 1199  (wrong: 100s: 1, should be 0")
+    assert changed == "changed: 100s 0 → 1"
+    assert note.startswith("zero ablation")
+    code, said = run_json(capsys, *asked)
+    assert (code, said["said"], said["correct"]) == (0, "1099", True)
+    without = said["without"]
+    assert (without["said"], without["correct"], without["ablation"]) == ("1199", False, "zero")
+    assert without["heads"] == ["encoder.0.self.2", "encoder.1.self.3", "decoder.1.cross.1", "decoder.1.cross.2"]
+    assert without["changed"] == [{"position": "100s", "clean": "0", "without": "1"}]
+    assert 0 < without["probability"] < said["probability"]
+
+
+def test_predict_without_a_head_that_is_not_missed(capsys):
+    assert main(["predict", "sample:sortedness", "3 5 5 9", "--without", "L0H0"]) == 0
+    assert "changed: nothing in the answer" in capsys.readouterr().out
+    assert main(["predict", "sample:sortedness", "3 5 5 9", "--without", "L9H0"]) == 2
+    assert "no head 'layer.9.self.0'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["37x", "1234+5", "", "-1+200", "374+814+1"])
 def test_predict_says_what_is_allowed(text, capsys):
     assert main(["predict", "sample:addition", "--", text]) == 2
@@ -51,13 +76,21 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     arguments = ["train", "addition", "--seed", "4", *flags(tiny), "--quiet"]
     code, trained = run_json(capsys, *arguments)
     assert (code, trained["run"], trained["steps"]) == (0, "runs/addition-4", 12)
+    assert (
+        trained["seconds"] == json.loads(Path("runs/addition-4/timings.jsonl").read_text().splitlines()[-1])["seconds"]
+    )
     assert {"kind", "exact", "digits", "groups", "wrong"} <= trained["evaluation"].keys()
     assert Path("runs/addition-4/figures/curves.png").exists()
 
     assert main(arguments) == 2
     assert "already holds a finished run" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
-    assert "teacher-forced" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "teacher-forced" in printed
+    assert f"trained: 12 steps in {trained['seconds']:.0f} s" in printed
+    (hint,) = re.findall("next:    headcount (.*)", printed)
+    assert main([*shlex.split(hint), "--quiet"]) == 1
+    assert "100 sums checked" in capsys.readouterr().out
 
     code, evaluation = run_json(capsys, "evaluate", "runs/addition-4", "--split", "validation")
     assert (code, evaluation["split"]) == (0, "validation")

@@ -76,6 +76,21 @@ def test_where_heads_look(model: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert files(model) == before
 
 
+def test_one_head_over_several_texts(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run_json(capsys, "heads", model, "--head", "L1H2", "--on", "the cat sat", "--on", "the mat")
+    assert [each["title"] for each in said["examples"]] == ["the cat sat", "the mat"]
+    (page,) = {Path(each["files"]["pictures"][-1]) for each in said["examples"]}
+    assert page.name == "head-L1H2-the_cat_sat_the_mat.png"
+    assert page.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_adapters_answer_is_right_or_wrong(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run_json(capsys, "heads", ADDER, "--on", "37+81")
+    assert (said["said"], said["right"], said["correct"]) == ("118", "118", True)
+    assert said["note"] == "37+81 = 118 (right)"
+    assert "correct" not in run_json(capsys, "heads", ADDER, "--on", "374+814"), "not a sum of its task"
+
+
 def test_what_heads_are_worth(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(model)
     said = run_json(capsys, "ablate", model, "--data", "data.tsv", "--kinds", "zero", "--quiet")

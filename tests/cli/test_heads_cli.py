@@ -51,6 +51,12 @@ def test_statistics_for_people(tiny_sorter, capsys):
     assert "1,000 examples (fresh sequences of 9, half of them sorted)" in said
     assert THRESHOLDS.words in said
     assert "left" in said
+    assert "sparsity" in said
+    numbers = json.loads((tiny_sorter.folder.path / "results" / "head-stats-9.json").read_text())["heads"][0][
+        "measures"
+    ]
+    (sparsity,) = (m for m in numbers if (m["measure"], m["column"], m["condition"]) == ("sparsity", "all", "all"))
+    assert f"{100 * sparsity['mean']:.1f} ± {100 * sparsity['se']:.1f}" in said
     assert "L0H1" in said
     assert (tiny_sorter.folder.path / "figures" / "head-stats-9.png").exists()
     assert (tiny_sorter.folder.path / "results" / "head-stats-9.json").exists()
@@ -70,6 +76,59 @@ def test_statistics_for_people(tiny_sorter, capsys):
 def test_what_cannot_be_is_told(tiny_sorter, in_tmp, capsys, arguments, what):
     assert main(["heads", str(tiny_sorter.folder.path), *arguments]) == 2
     assert what in capsys.readouterr().err
+
+
+@pytest.fixture
+def _no_pictures(monkeypatch):
+    """How they look is looked at elsewhere."""
+    monkeypatch.setattr("headcount.api.looking.png", lambda figure: b"a picture")
+
+
+@pytest.mark.usefixtures("_no_pictures")
+def test_an_answer_that_is_wrong_is_told(tiny_run, capsys):
+    path = str(tiny_run.folder.path)
+    reply = tiny_run.ask("3+4")
+    assert reply.why, "hardly trained"
+    assert main(["heads", path, "--on", "3+4"]) == 0
+    assert f"3+4 = {reply.said} (wrong: {reply.why}; probability" in capsys.readouterr().out
+    code, said = run_json(capsys, "heads", path, "--on", "3+4")
+    assert (code, said["said"], said["right"]) == (0, reply.said, "07")
+    assert (said["correct"], said["why"]) == (False, reply.why)
+
+
+def test_one_head_over_several_examples_is_one_page(tiny_run, capsys):
+    path = str(tiny_run.folder.path)
+    asked = ["heads", path, "--head", "X1H1", "--on", "3+4", "--on", "9+9", "--on", "3+4"]
+    code, said = run_json(capsys, *asked)
+    assert (code, said["head"]) == (0, "decoder.1.cross.1")
+    assert [(each["example"], each["right"]) for each in said["examples"]] == [("3+4", "07"), ("9+9", "18")]
+    (picture,) = said["files"]["pictures"]
+    assert Path(picture).name == "head-X1H1-3+4_9+9.png"
+    assert all(Path(file).exists() for file in (picture, *said["files"]["data"]))
+    assert main([*asked, "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("figure: ") == 1
+    assert printed.count("wrong: ") == sum(not each["correct"] for each in said["examples"])
+
+
+def test_one_head_on_one_example_is_alone(tiny_run, capsys):
+    code, said = run_json(capsys, "heads", tiny_run.folder.path, "--head", "E0H1", "--on", "3+4")
+    assert code == 0
+    assert [Path(file).name for file in said["files"]["pictures"]] == ["encoder.0.self.1.png"]
+
+
+@pytest.mark.usefixtures("_no_pictures")
+def test_several_examples_are_drawn_one_after_the_other(tiny_run, capsys):
+    path = tiny_run.folder.path
+    code, said = run_json(capsys, "heads", path, "--on", "3+4", "--on", "9+9")
+    assert code == 0
+    assert [each["example"] for each in said["examples"]] == ["3+4", "9+9"]
+    assert all(Path(file).exists() for each in said["examples"] for file in each["files"]["pictures"])
+    assert main(["heads", str(path), "--on", "3+4", "--on", "12+1"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, "outside what this task knows" in printed.err) == ("", True)
+    assert main(["heads", str(path), "--on", "3+4", "--head", "E7H1"]) == 2
+    assert "no head 'encoder.7.self.1'" in capsys.readouterr().err
 
 
 def test_only_one_thing_is_asked_at_once(capsys):

@@ -125,7 +125,7 @@ def test_no_head_can_go(in_tmp, capsys):
         (["--loss", "1"], "such as 0.01"),
         (["--loss", "-0.1"], "such as 0.01"),
         (["--loss", "nan"], "such as 0.01"),
-        (["--orders", "0"], "at least 1"),
+        (["--orders", "0"], "from 1 to 10,000"),
         (["--n", "1"], "at least 2"),
         (["--n", "0"], "at least 2"),
         (["--batch-size", "0"], "at least 1"),

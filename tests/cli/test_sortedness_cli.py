@@ -1,6 +1,7 @@
 """The command line with a classifier: train, predict, evaluate, stretch, positions, heads, lab."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -65,8 +66,8 @@ def test_help_shows_the_defaults_of_the_task(capsys):
     assert "--pooling" in shown["sortedness"]
     assert "--pooling" not in shown["addition"]
     assert "[sinusoidal]" not in shown["addition"]
-    assert "far-generic:" in shown["sortedness"]
-    assert "far-generic:" not in shown["addition"]
+    assert "far-generic " in shown["sortedness"]
+    assert "far-generic " not in shown["addition"]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +144,9 @@ def test_stretch_prints_cells(run, capsys):
         assert isinstance(cell["constant"], bool)
         assert (cell["run"], cell["n"]) == (run, 6)
         assert cell["low"] <= cell["accuracy"] <= cell["high"]
-    assert [Path(path).name for path in found["figures"]] == ["stretch.png", "dispersion.png"]
+    assert [Path(path).name for path in found["figures"]] == ["stretch-4-9-n6.png", "dispersion-4-9-n6.png"]
     assert all(Path(path).exists() for path in found["figures"])
-    assert (Path(run) / "results" / "stretch.json").exists()
+    assert (Path(run) / "results" / "stretch-4-9-n6.json").exists()
 
 
 @pytest.mark.slow
@@ -159,7 +160,8 @@ def test_stretch_prints_tables_and_compares_runs(run, tiny_sorting, in_tmp, caps
     assert "right, by kind of negative" in out
     assert "learned refuses these lengths: 9" in out
     assert "displaced" not in out
-    assert Path("both/figures/stretch.png").exists()
+    (together,) = Path("both/figures").iterdir()
+    assert re.fullmatch(r"stretch-4-9-adjacent-n4-of-2-runs-[0-9a-f]{8}\.png", together.name)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +218,9 @@ def _small_lab(tiny, tiny_sorting, monkeypatch):
 @pytest.mark.usefixtures("_small_lab")
 def test_a_lab_of_addition_only(in_tmp, capsys):
     code, found = run_json(capsys, "lab", "--only", "addition", "-o", "adding", "--quiet")
-    assert (code, set(found), found["report"]) == (0, {"report", "addition"}, "adding/report.md")
+    assert (code, set(found), found["report"]) == (0, {"report", "addition"}, "adding/report-addition.md")
     assert found["addition"]["certificate"]["total"] == 100
-    assert "## Sortedness" not in Path("adding/report.md").read_text()
+    assert "## Sortedness" not in Path("adding/report-addition.md").read_text()
 
 
 @pytest.mark.slow
@@ -228,7 +230,7 @@ def test_a_lab_of_sortedness_only(in_tmp, capsys):
     out = capsys.readouterr().out
     assert "right by length, negatives: adjacent" in out
     assert "sums checked" not in out
-    text = Path("sorting/report.md").read_text()
+    text = Path("sorting/report-sortedness.md").read_text()
     assert "## Sortedness" in text
     assert "## Addition" not in text
 

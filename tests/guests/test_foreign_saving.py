@@ -22,7 +22,9 @@ from headcount.guests.guest import looks_like_guest
 def smaller(home, adder):
     """A folder without some heads, and one that was cut out of it."""
     prune_heads(adder, home / "smaller", heads=["E0H1", "X1H2"], quiet=True)
-    shown = prune_heads(home / "smaller", home / "again", heads=["E0H0", "X1H0", "X1H1", "X1H3"], quiet=True)
+    shown = prune_heads(
+        home / "smaller", home / "again", heads=["E0H0", "X1H0", "X1H1", "X1H3"], quiet=True, run_adapter=True
+    )
     assert shown.cost is not None
     assert (shown.cost.n_heads, shown.cost.lost_blocks) == ((22, 18), ("decoder.1.cross",))
     assert shown.cost.parameters[0] > shown.cost.parameters[1]
@@ -32,7 +34,7 @@ def smaller(home, adder):
 NEW = """
 import sys, json, headcount
 for folder in sys.argv[1:]:
-    guest = headcount.load_guest(folder)
+    guest = headcount.load_guest(folder, run_adapter=True)
     inputs = guest.exam().ask(list(range(12))).inputs
     print(json.dumps([[head.short for head in guest.sites.heads], guest.digest, guest.model(*inputs).tolist()]))
 """
@@ -60,12 +62,12 @@ def test_the_folder(adder, smaller):
 
 
 def test_verbs(smaller, in_tmp, capsys):
-    assert main(["heads", str(smaller)]) == 0
+    assert main(["heads", str(smaller), "--run-adapter"]) == 0
     assert "E0H0  E0H2  E0H3" in capsys.readouterr().out
-    assert main(["ablate", str(smaller), "--kinds", "zero", "--n", "20", "--json", "--quiet"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == load_guest(smaller).digest
-    assert main(["heads", str(smaller), "--on", "37+81", "--json"]) == 0
-    assert main(["prune", str(smaller), "--heads", "E0H1", "-o", "none"]) == 2
+    assert main(["ablate", str(smaller), "--run-adapter", "--kinds", "zero", "--n", "20", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == load_guest(smaller, run_adapter=True).digest
+    assert main(["heads", str(smaller), "--run-adapter", "--on", "37+81", "--json"]) == 0
+    assert main(["prune", str(smaller), "--run-adapter", "--heads", "E0H1", "-o", "none"]) == 2
     assert "no head 'encoder.0.self.1'" in capsys.readouterr().err
 
 
@@ -86,13 +88,13 @@ def test_a_spread_model_is_saved(home, in_tmp, capsys):
     )
     whole = load_guest(f"{home / 'spread.py'}:Model")
     prune_heads(whole, home / "spread", heads=["L0H1", "L1H0"], quiet=True)
-    prune_heads(home / "spread", home / "spread2", heads=["L0H2"], quiet=True)
-    left = load_guest(home / "spread2")
+    prune_heads(home / "spread", home / "spread2", heads=["L0H2"], quiet=True, run_adapter=True)
+    left = load_guest(home / "spread2", run_adapter=True)
     assert {each.dtype for each in left.inner.parameters()} == {torch.float64}
     assert sum(isinstance(each, Spread | Chosen) for each in left.inner.modules()) == 6
     expected = without(whole.model, named("L0H1,L1H0,L0H2"), tokens(3))
     torch.testing.assert_close(said(left.model, tokens(3)), expected)
-    assert main(["ablate", str(home / "spread2"), "--kinds", "zero", "--json", "--quiet"]) == 0
+    assert main(["ablate", str(home / "spread2"), "--run-adapter", "--kinds", "zero", "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert "layer.0.self.1" not in json.dumps(told)
     assert "layer.0.self.0" in json.dumps(told)
@@ -118,12 +120,12 @@ def damaged(smaller: Path, tmp_path: Path, **told: object) -> Path:
 def test_a_moved_adapter(smaller, tmp_path):
     folder = damaged(smaller, tmp_path, adapter="../my_adapter.py")
     with pytest.raises(InputError, match="has it moved") as caught:
-        load_guest(folder)
+        load_guest(folder, run_adapter=True)
     assert str(tmp_path / "my_adapter.py") in str(caught.value)
     (folder / "headcount.json").write_text(
         (folder / "headcount.json").read_text().replace("../my_adapter.py", str(smaller.parent / "my_adapter.py"))
     )
-    assert load_guest(folder).digest == load_guest(smaller).digest
+    assert load_guest(folder, run_adapter=True).digest == load_guest(smaller, run_adapter=True).digest
 
 
 @pytest.mark.parametrize(
@@ -139,20 +141,20 @@ def test_a_moved_adapter(smaller, tmp_path):
 )
 def test_damage_is_told(smaller, tmp_path, told, why):
     with pytest.raises(HeadcountError, match=why):
-        load_guest(damaged(smaller, tmp_path, **told))
+        load_guest(damaged(smaller, tmp_path, **told), run_adapter=True)
 
 
 def test_damaged_files(smaller, tmp_path):
     folder = damaged(smaller, tmp_path)
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(InputError, match="damaged or cut short"):
-        load_guest(folder)
+        load_guest(folder, run_adapter=True)
     (folder / "headcount.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        load_guest(folder)
+        load_guest(folder, run_adapter=True)
 
 
 def test_a_model_that_changed(smaller, tmp_path):
     (tmp_path / "my_adapter.py").write_text(ADAPTER.replace("AdderTransformer()", "AdderTransformer(num_layers=1)"))
     with pytest.raises(InputError, match="no longer builds"):
-        load_guest(damaged(smaller, tmp_path, adapter="../my_adapter.py"))
+        load_guest(damaged(smaller, tmp_path, adapter="../my_adapter.py"), run_adapter=True)

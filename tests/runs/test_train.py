@@ -20,6 +20,7 @@ from headcount.runs import storage, train
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import load
+from headcount.runs.timings import Timings
 from headcount.runs.train import train_run
 from headcount.training import loop
 
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.slow  # together they take over 5 s
 
 
 def files(folder: Path):
-    """What is kept; each try adds events for TensorBoard, which are a copy of the log."""
-    kept = (p for p in folder.rglob("*") if p.is_file() and p.parent.name != "tensorboard")
+    """What is kept; each try adds events for TensorBoard, which are a copy of the log, and takes its own time."""
+    kept = (p for p in folder.rglob("*") if p.is_file() and p.parent.name != "tensorboard" and p.stem != "timings")
     return {p.relative_to(folder): p.read_bytes() for p in kept}
 
 
@@ -101,6 +102,28 @@ def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_pat
     crashed = train_run(config, tmp_path / "crashed", resume=True)
     assert crashed.digest == whole.digest
     assert crashed.folder.log_file.read_bytes() == whole.folder.log_file.read_bytes()
+    evaluations = [line for line in whole.folder.read_log() if "n" in line]
+    assert all({"validation_loss", "training_teacher_forced", "training_n"} <= line.keys() for line in evaluations)
+    for run in (whole, crashed):
+        timings = run.folder.read_timings()
+        assert [line["step"] for line in timings] == [4, 8, 12]
+        assert sorted(line["seconds"] for line in timings) == [line["seconds"] for line in timings]
+        assert "timings.jsonl" not in run.folder.read_manifest()["files"]
+
+
+def test_seconds_are_summed_over_resumes(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.timings_file.write_text('{"step": 4, "seconds": 9.5}\n{"step": 8, "seconds": 19.5}\n')
+    going_on = Timings(folder, 6, 12.0)
+    going_on.on_evaluation(8, None)
+    before, after = folder.read_timings()
+    assert (before, after["step"]) == ({"step": 4, "seconds": 9.5}, 8), "step 8 was lost in the crash"
+    assert after["seconds"] >= 12.0
+    Timings(folder).on_evaluation(4, None)
+    assert [line["step"] for line in folder.read_timings()] == [4], "a training that starts anew"
+    for damage in ("", "{", '{"step": 1}', "[]", "null"):
+        folder.timings_file.write_text(damage)
+        assert folder.read_timings() == []
 
 
 @pytest.mark.parametrize(

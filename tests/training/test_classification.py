@@ -192,7 +192,9 @@ def test_scores_tell_how_often_it_says_sorted(sorter):
     task, model = sorter
     examples = task.draw(np.random.default_rng(0), 50)
     learner, said = learner_of(model, task), classify(model, task, examples)
-    scores = learner.scores(examples)
+    scores, loss = learner.scores(examples)
+    assert loss == pytest.approx(float(learner.loss(examples).detach()), rel=1e-5)
+    assert learner.training_scores(examples) == {"accuracy": scores["accuracy"]}
     assert set(scores) == {"accuracy", "says_sorted"}
     assert learner.aim in scores
     assert (scores["accuracy"].correct, scores["accuracy"].n) == (said.hits.sum(), 50)

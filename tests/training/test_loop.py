@@ -6,6 +6,8 @@ from headcount.errors import HeadcountError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.runs.train import train_run
+from headcount.seeds import stream
+from headcount.statistics import Share
 from headcount.training import loop
 from headcount.training.averaging import averaged
 from headcount.training.checkpoint import pack, unpack
@@ -27,7 +29,7 @@ class Recorder:
             self.losses[step] = loss
 
     def on_evaluation(self, step, scores):
-        self.evaluations.append((step, dict(scores)))
+        self.evaluations.append((step, scores))
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +54,9 @@ def test_every_step_and_every_evaluation_is_told(tiny):
     assert fit(state, task, config.training, 3, listeners=[heard], save=lambda s: saved.append(s.step))
     assert list(heard.losses) == list(range(1, 26))
     assert [step for step, _ in heard.evaluations] == [10, 20, 25]
-    assert all(set(scores) == {"teacher_forced", "free_running"} for _, scores in heard.evaluations)
-    assert {share.n for _, scores in heard.evaluations for share in scores.values()} == {10}
+    assert all(set(scores.validation) == {"teacher_forced", "free_running"} for _, scores in heard.evaluations)
+    assert {share.n for _, scores in heard.evaluations for share in scores.validation.values()} == {10}
+    assert [scores.training["teacher_forced"].n for _, scores in heard.evaluations] == [10, 10, 10]
     assert saved == [7, 14, 21, 25]
     assert heard.losses[25] < heard.losses[1]
 
@@ -99,6 +102,39 @@ def test_stops_when_the_target_is_met_often_enough(tiny):
     config, task, state = start(tiny, target=None, steps=15, eval_every=5)
     fit(state, task, config.training, 0)
     assert state.step == 15
+
+
+def test_the_validation_loss_and_the_training_accuracy_are_what_plain_passes_give(tiny):
+    config, task, state = start(tiny, steps=8, eval_every=8)
+    heard = Recorder()
+    fit(state, task, config.training, 3, listeners=[heard])
+    ((_, scores),) = heard.evaluations
+    state.model.eval()
+    with averaged(state), torch.no_grad():
+        batch = task.encode(task.split("validation"))
+        logits = state.model(*map(torch.from_numpy, (batch.source, batch.fed)))
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.labels).flatten())
+        assert scores.validation_loss == pytest.approx(float(loss), rel=1e-5)
+        drawn = task.encode(task.draw(stream(3, "training accuracy", 8), 10))
+        said = state.model(*map(torch.from_numpy, (drawn.source, drawn.fed))).argmax(dim=-1).numpy()
+    right = (said == drawn.labels).all(axis=1)
+    assert scores.training["teacher_forced"] == Share.count(right)
+    assert not task.splits.is_held_out(task.draw(stream(3, "training accuracy", 8), 10)).any()
+
+
+def test_watching_changes_no_weight(tiny):
+    ends = []
+    for every in (1, 100):
+        config, task, state = start(tiny, eval_every=every, dropout=0.2, hard_share=0.0, averaging=0.9)
+        fit(state, task, config.training, 3)
+        ends.append(pack(state, {}))
+    assert ends[0] == ends[1]
+
+
+def test_weights_that_are_no_numbers_are_told_at_the_evaluation(tiny):
+    config, task, state = start(tiny, steps=1, averaging=0.0, learning_rate=1e38, schedule="constant")
+    with pytest.raises(HeadcountError, match="diverged: by step 1"):
+        fit(state, task, config.training, 0)
 
 
 def test_divergence_is_an_error_not_a_result(tiny):

@@ -1,8 +1,10 @@
 """Figures and tables of ablations, from results that went through JSON; how they look is looked at by people."""
 
+import csv
+import io
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from headcount.heads import HeadId
 from headcount.instruments.proof import SiteProof
 from headcount.training.evaluation import WrongAnswer
 from headcount.views import ablation as view
+from headcount.views import export
 from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -194,7 +197,8 @@ def test_lengths_are_drawn_head_by_head(kinds, lengths):
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(length) for length in lengths]
         assert [box.get_label() for box in axes.containers] == ["L0H0", "L0H1", "L0H2", "L0H3"]
         assert all(len(box.lines[0].get_ydata()) == len(lengths) for box in axes.containers)
-    assert ", ".join(f"{length}: 90.00 %" for length in lengths) in figure.get_suptitle()
+    title = " ".join(figure.get_suptitle().split())
+    assert "; ".join(f"{length}: 90.00 % (n = 2,000)" for length in lengths) in title
     require_drawn(figure)
     assert all(len(view.ranking(result, each.length)) == 4 for each in result.conditions)
 
@@ -252,6 +256,18 @@ def test_notes_count_bands_and_say_what_would_decide():
     assert "decoded" not in flat_notes[-1]
 
 
+def test_the_clean_score_has_its_own_interval():
+    result = made(("zero",))
+    at = replace(result.conditions[0], clean_interval=(0.88, 0.92))
+    bare = replace(result, heads=tuple(replace(e, band=None, needed=None) for e in result.heads))
+    assert "90.00 % [88.00, 92.00] with all heads" in view.draw_ranking(result, at).get_suptitle()
+    assert "90.00 % [88.00, 92.00] with all heads" in " ".join(printed(view.ablation_table(result, at)).split())
+    assert "with all heads 90.00 % [88.00, 92.00] is reached" in view.ablation_notes(bare, at)[1]
+    loss = as_loss(result)
+    at = replace(loss.conditions[0], clean_interval=(-0.3, -0.2))
+    assert "0.25 [0.2, 0.3] with all heads" in view.draw_ranking(loss, at).get_suptitle()
+
+
 def test_where_nothing_can_be_lost_there_are_no_bands():
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(4)])
     bare = replace(result, heads=tuple(replace(e, band=None, needed=None) for e in result.heads))
@@ -299,3 +315,35 @@ def test_a_figure_needs_no_torch():
         "assert view.ablation_notes(result, result.conditions[0])\n"
     )
     subprocess.run([sys.executable, "-c", program], input=text, text=True, check=True)
+
+
+# --- for other programs ---------------------------------------------------------------------------------------------
+
+
+def test_markdown_has_the_ranking_as_printed_and_escapes_names():
+    result = replace(made(), run="runs/a|b*c`d\ne")
+    text = export.ablation_markdown(result)
+    (where,) = result.conditions
+    head, rows = view.ablation_rows(result, where)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip().replace("\\", "") for cell in line.strip("|").split(" | ")] for line in lines]
+    assert cells == [head, ["---"] * 5, *([" ".join(cell.split()) for cell in row] for row in rows)]
+    assert text.startswith("runs/a\\|b\\*c\\`d e: drop (points); ")
+    notes = [line[2:].replace("\\", "") for line in text.splitlines() if line.startswith("- ")]
+    assert notes == view.ablation_notes(result, where)
+
+
+def test_csv_is_exact_and_holds_no_formula():
+    result = made(lengths=(16, 64))
+    odd = replace(result.heads[0], metric='=1+1,"x"\nnext', drop=-0.1, needed=None)
+    result = replace(result, heads=(odd, *result.heads[1:]))
+    rows = list(csv.DictReader(io.StringIO(export.ablation_csv(result), newline="")))
+    assert list(rows[0]) == [field.name for field in fields(Effect)]
+    assert rows[0]["metric"] == '\'=1+1,"x"\nnext'
+    assert len(rows) == 2 * 3 * 9
+    for row, each in zip(rows, result.heads, strict=True):
+        assert (float(row["drop"]), float(row["p"]), int(row["length"])) == (each.drop, each.p, each.length)
+        assert row["needed"] == ("" if each.needed is None else str(each.needed))
+        for name, value in row.items():
+            if value[:1] in tuple("=+-@") and value:
+                assert float(value) == getattr(each, name), "only numbers"

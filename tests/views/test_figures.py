@@ -1,14 +1,20 @@
 """Figures hold what the results say; how they look is looked at by people."""
 
+import io
 import itertools
+import re
+from functools import partial
 
 import pytest
 from matplotlib import colormaps
 
 from headcount.analysis.patterns import average_patterns, patterns_on
+from headcount.statistics import Share
 from headcount.training.evaluation import evaluate
+from headcount.training.learners import StepScores
+from headcount.views import progress
 from headcount.views.accuracy import accuracy_rows, draw_accuracy
-from headcount.views.attention import draw_head, draw_heads, draw_page, draw_pages
+from headcount.views.attention import draw_head, draw_heads, draw_over_examples, draw_page, draw_pages
 from headcount.views.curves import draw_curves
 from headcount.views.style import SEQUENTIAL, png
 
@@ -42,12 +48,56 @@ def test_a_page_names_every_head(tiny_run):
     assert "n = 10" in figure.get_suptitle()
 
 
+def test_one_head_on_several_examples_shares_one_scale(tiny_run):
+    patterns = [patterns_on(tiny_run, text) for text in ("3+4", "9+9", "0+1", "5+5")]
+    figure = draw_over_examples(patterns, "decoder.1.cross.1")
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title().replace("\n", " ") for axes in panels] == [each.title for each in patterns]
+    assert {(axes.images[0].norm.vmin, axes.images[0].norm.vmax) for axes in panels} == {(0, 1)}
+    for axes, each in zip(panels, patterns, strict=True):
+        (head,) = (h for site in each.sites for h in site.heads if h.head == "decoder.1.cross.1")
+        assert axes.images[0].get_array().tolist() == [list(row) for row in head.weights]
+        assert [label.get_text() for label in axes.get_xticklabels()] == list(each.example)
+    assert "decoder.1.cross.1 (X1H1) on 4 examples" in figure.get_suptitle()
+    alone = draw_over_examples(patterns[:1], "decoder.1.cross.1")
+    assert len(texts(alone)) == 2 * 3, "alone, it has its numbers"
+
+
 def test_curves_show_both_rates(tiny_run):
     figure = draw_curves(tiny_run.folder.read_log(), "a run")
     loss, rates = figure.axes
     assert len(loss.lines[0].get_xdata()) == 12
-    assert [line.get_label() for line in rates.lines] == ["free-running exact match", "teacher-forced exact match"]
+    labels = ["free-running exact match", "teacher-forced exact match", "training examples, teacher-forced"]
+    assert [line.get_label() for line in rates.lines] == labels
     assert "n = 10" in rates.get_title()
+    assert loss.lines[-1].get_label() == "validation set"
+    assert list(loss.lines[-1].get_xdata()) == [4, 8, 12]
+
+
+def test_curves_of_older_logs(tiny_run):
+    new = ("validation_loss", "training_teacher_forced", "training_n")
+    log = tiny_run.folder.read_log()
+    old = [{key: value for key, value in line.items() if key not in new} for line in log]
+    loss, rates = draw_curves(old, "an old run").axes
+    assert (len(loss.lines), len(rates.lines), loss.get_title()) == (1, 2, "Training loss")
+    mixed = [old[i] if i < len(log) // 2 else line for i, line in enumerate(log)]
+    loss, rates = draw_curves(mixed, "an old run, fine-tuned").axes
+    assert (len(loss.lines), len(rates.lines)) == (2, 3)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("names", [("teacher_forced", "free_running"), ("accuracy", "says_sorted")])
+def test_progress_fits_80_columns(monkeypatch, is_terminal, names):
+    out, whole = io.StringIO(), Share.of(2000, 2000)
+    screen = partial(progress.Terminal, file=out, width=200, force_terminal=is_terminal, color_system=None)
+    monkeypatch.setattr(progress, "Terminal", lambda stderr, quiet: screen())
+    with progress.TrainingProgress(3000) as bar:
+        bar.on_steps(2990, [2.3], [1e-3])
+        bar.on_evaluation(2990, StepScores(dict.fromkeys(names, whole), 2.3026, {names[0]: whole}))
+        bar.on_steps(3000, [2.3], [1e-3])
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "\n", out.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("loss 2.300/2.303 train 100.0% " in line for line in lines)
 
 
 def test_accuracy_has_a_row_per_group_and_an_interval_per_dot(tiny_run):

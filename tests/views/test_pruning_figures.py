@@ -21,7 +21,7 @@ NAMES = ("alone", "together", "greedy", "gradient")
 def made(n=6, **changes):
     """Every number differs."""
     heads = [f"layer.0.self.{i}" for i in range(n)]
-    whole = Point(0, None, 0.95, 0.95, 0.95)
+    whole = Point(0, None, 0.95, 0.939, 0.961, Paired(0.0, 0.0, 0.0, 1.0))
     curves = []
     for i, name in enumerate(NAMES):
         scores = [0.95 - (0.9 / n) * k - 0.01 * i for k in range(1, n + 1)]
@@ -40,9 +40,9 @@ def made(n=6, **changes):
         clean=0.95,
         harmless=tuple(heads[:2]),
         under=3,
-        together=Point(min(2, n), heads[min(2, n) - 1], 0.6123, 0.59, 0.64),
+        together=Point(min(2, n), heads[min(2, n) - 1], 0.6123, 0.59, 0.64, Paired(0.3377, 0.317, 0.358, 0.001)),
         chosen=tuple(heads[:1]),
-        kept=Point(1, heads[0], 0.9412, 0.93, 0.95),
+        kept=Point(1, heads[0], 0.9412, 0.93, 0.95, Paired(0.0088, 0.004, 0.0141, 0.02)),
         curves=tuple(curves),
         chance=tuple(Chance(k, 0.1, 0.2 + 0.01 * k, 0.7) for k in range(1, n)),
         n_orders=20,
@@ -65,6 +65,7 @@ def cost():
         faster=1.25,
         difference=3.2e-7,
         score=(0.95, 0.9412),
+        score_intervals=((0.9396, 0.9588), (0.93, 0.9506)),
         drop=Paired(0.0088, 0.001, 0.0166, 0.02),
         data="the test set",
         fine_tuned=0,
@@ -95,8 +96,9 @@ def test_every_curve_is_drawn_with_its_numbers():
     assert low < 0
     assert high > 100
     texts = " ".join(text.get_text() for text in figure.legends[0].get_texts())
-    assert "all harmless alone (without them all, 61.2 % is left)" in texts
-    assert "1: greedy, for at most 1 point (94.1 % is left)" in texts
+    assert "all harmless alone (without them all, 61.23 % [59.00, 64.00] is left)" in texts
+    assert "1: greedy, for at most 1 point (94.12 % [93.00, 95.00] is left)" in texts
+    assert "runs/sort: 95.00 % [93.90, 96.10] with all heads" in figure.get_suptitle()
     assert "chosen on the first 1,000 of the validation set, measured on the test set" in figure.get_suptitle()
     assert png(figure).startswith(b"\x89PNG")
 
@@ -129,17 +131,33 @@ def test_the_table_has_the_numbers():
             assert point.head is None or f"-{HeadId.parse(point.head).short}" in text
     for each in result.chance:
         assert f"{100 * each.median:.1f} [10.0, 70.0]" in text
+    assert text.count("95.0 [93.9, 96.1]") == 3, "without removals too a share has its interval"
     assert "alone" not in text, "a promise is no measurement"
 
 
 def test_notes_have_the_answers():
     notes = pruning_notes(made(loss=0.025, chosen=("layer.0.self.1", "layer.0.self.4")))
     assert "2 of 6 heads are harmless (under 1 point by the interval; 3 by the point estimate)" in notes[0]
-    assert "61.23 % [59.00, 64.00] is left" in notes[1]
+    assert "61.23 % [59.00, 64.00] is left, a drop of 33.77 points [31.70, 35.80]" in notes[1]
     assert "takes 2 heads for at most 2.5 points on the first 1,000 of the validation set" in notes[2]
-    assert "94.12 % [93.00, 95.00] is left on the test set" in notes[2]
+    assert notes[2].endswith("94.12 % [93.00, 95.00] is left on the test set, a drop of 0.88 points [0.40, 1.41]")
     assert notes[3].strip() == "L0H1, L0H4"
     assert notes[4].startswith("no heads:  ")
+
+
+def test_what_was_lost_beyond_the_question_is_told():
+    notes = pruning_notes(made(loss=0.005))
+    assert notes[2].endswith("a drop of 0.88 points [0.40, 1.41], more than asked for, as other examples tell")
+
+
+def test_a_loss_rises_and_its_interval_is_in_order():
+    whole = Point(0, None, -0.25, -0.3, -0.2, Paired(0.0, 0.0, 0.0, 1.0))
+    kept = Point(1, "layer.0.self.0", -0.5, -0.6, -0.45, Paired(0.25, 0.2, 0.3, 0.01))
+    curves = (Curve("alone", (whole,)),)
+    result = made(metric="loss", unit="nats", is_share=False, clean=-0.25, kept=kept, curves=curves)
+    left = "0.5000 [0.4500, 0.6000] is left on the test set, a rise of 0.25 nats [0.2000, 0.3000]"
+    assert left in pruning_notes(result)[2]
+    assert "0.2500 [0.2000, 0.3000] with all heads" in draw_pruning(result).get_suptitle()
 
 
 def test_the_cost_is_told(cost):
@@ -152,9 +170,16 @@ def test_the_cost_is_told(cost):
         "25.0% less",
     ):
         assert part in text
-    for part in ("41,000", "31,000", "100.0", "80.5", "1.25 times as fast", "95.00%", "94.12%", "3.2e-07"):
+    for part in ("41,000", "31,000", "100.0", "80.5", "1.25 times as fast", "3.2e-07"):
         assert part in text
+    assert "95.00% [93.96, 95.88]" in text
+    assert "94.12% [93.00, 95.06]" in text
     assert "drop 0.88 points [0.10, 1.66], the test set" in text
+    rho = printed(cost_table(replace(cost, metric="spearman", is_share=False)))
+    assert "0.9412 [0.9300, 0.9506]" in rho
+    scores = {"score": (-0.25, -0.5), "score_intervals": ((-0.3, -0.2), (-0.6, -0.45))}
+    loss = replace(cost, metric="loss", unit="nats", is_share=False, **scores)
+    assert "0.5000 [0.4500, 0.6000]" in printed(cost_table(loss))
     assert "fine-tuned" not in text
     tuned = printed(cost_table(replace(cost, fine_tuned=1500, lost_blocks=())))
     assert "then fine-tuned for 1,500 steps" in tuned

@@ -11,7 +11,7 @@ from headcount.analysis.dispersion import Look
 from headcount.analysis.extrapolation import Cell, Stretch
 from headcount.statistics import Share
 from headcount.training.classification import evaluate
-from headcount.views.accuracy import accuracy_rows, answers_note, draw_accuracy
+from headcount.views.accuracy import accuracy_rows, answers_note, draw_accuracy, percent
 from headcount.views.curves import draw_curves
 from headcount.views.report import sortedness_part
 from headcount.views.stretch import (
@@ -198,6 +198,7 @@ def test_tables_say_a_constant_answer_instead_of_a_number():
     assert [table.row_count for table in (accuracy, recalls, answers, gaps)] == [3, 3, 3, 1]
     assert "each class apart" in text(recalls)
     assert "answers “sorted”" in text(answers)
+    assert "50.0 [29.9, 70.1]" in text(answers)
     assert "cut to 16 numbers" in text(gaps)
     assert "80.0 %" in text(gaps)
 
@@ -245,7 +246,7 @@ def test_an_evaluation_has_a_row_per_group(tiny_sorter):
 def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter, tiny_run):
     found = evaluate(tiny_sorter.model, tiny_sorter.task, "test")
     sound, stuck = replace(found, constant=None), replace(found, constant="sorted")
-    shares = [f"“{each.group}” to {100 * each.right.rate:.1f} %" for each in found.says]
+    shares = [f"“{each.group}” to {percent(each.right)}" for each in found.says]
     assert answers_note(sound) == "it says " + ", ".join(shares)
     assert answers_note(stuck).startswith("CONSTANT: it says “sorted”")
     assert answers_note(tiny_run.evaluate("test")) == ""
@@ -254,5 +255,5 @@ def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter,
 def test_curves_show_how_often_it_says_sorted(tiny_sorter):
     loss, rates = draw_curves(tiny_sorter.folder.read_log(), "a run").axes
     assert len(loss.lines[0].get_xdata()) == 12
-    assert [line.get_label() for line in rates.lines] == ["right", "answers “sorted”"]
+    assert [line.get_label() for line in rates.lines] == ["right", "answers “sorted”", "right, training examples"]
     assert "n = 20" in rates.get_title()

@@ -20,7 +20,7 @@ from headcount.instruments.proof import SiteProof, prove
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
-from headcount.statistics import Paired, holm, paired_differences, paired_figures, paired_hits
+from headcount.statistics import Paired, Share, figure_interval, holm, paired_differences, paired_figures, paired_hits
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,22 @@ class Condition:
     n: int
     clean: float
     floor: float
-    """What the best constant answer scores; within 10 points of it no head gets a band."""
+    """What the best constant answer scores, within 10 points of which no head gets a band; for a loss, what even odds
+    over all tokens or classes score, which is minus the logarithm of their number."""
     decoded: int
     """Answers that were also decoded for real, with the same verdict on each."""
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
     breakages: tuple[Breakage, ...] = ()
+    clean_interval: tuple[float, float] | None = None
+    """95 % interval of the clean score; None in results of older versions."""
 
 
 @dataclass(frozen=True)
 class Ablation(Result):
     """Every head of a model, silenced alone."""
 
+    SCHEMA = 2  # 1 had a floor of 0 for losses
     run: str
     model: str
     """The digest of the weights."""
@@ -119,11 +123,12 @@ def ablate(
             data=subject.data,
             n=subject.n,
             clean=float(subject.figure(found.clean)),
-            floor=subject.floor,
+            floor=found.floor,
             decoded=redecoder.decoded,
             importances=gradients,
             agreements=agreements(gradients, effects, kinds),
             breakages=redecoder.breakages(),
+            clean_interval=interval_of(subject, found.clean, "clean"),
         ),
     )
 
@@ -141,6 +146,14 @@ def compare(subject: Subject, clean: NDArray[np.float64], silenced: NDArray[np.f
     if subject.metric.is_share:
         return paired_hits(clean > 0.5, silenced > 0.5, rng)
     return paired_differences(clean - silenced, rng)
+
+
+def interval_of(subject: Subject, scores: NDArray[np.float64], name: str) -> tuple[float, float]:
+    """95 % interval of what these scores come to by themselves: Wilson's for hits, else a bootstrap over examples."""
+    if subject.metric.is_share and subject.total is mean_total:
+        share = Share.count(scores > 0.5)
+        return share.low, share.high
+    return figure_interval(scores, subject.total, stream(0, f"interval {name}"))
 
 
 def _effects(subject: Subject, trials: Sequence[Trial], kind: str, found: Outcome, length: int | None) -> list[Effect]:

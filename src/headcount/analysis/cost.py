@@ -6,13 +6,14 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headcount.analysis.ablation import compare
+from headcount.analysis.ablation import compare, interval_of
 from headcount.analysis.subjects import Block, Subject, held_out, subject_of
 from headcount.heads import HeadId
 from headcount.instruments.running import at_rest
@@ -31,6 +32,7 @@ TIMED = 4
 class Cost(Result):
     """One model beside the one it was cut from."""
 
+    SCHEMA: ClassVar[int] = 2
     parent: str
     run: str
     heads: tuple[str, ...]
@@ -47,7 +49,10 @@ class Cost(Result):
     difference: float
     """From the parent with those heads silenced, as a share of the largest logit, before any fine-tuning."""
     score: tuple[float, float]
+    score_intervals: tuple[tuple[float, float], tuple[float, float]]
+    """95 % interval of each of the two by itself."""
     drop: Paired
+    """Of the two on the same examples."""
     data: str
     fine_tuned: int
     metric: str = ""
@@ -89,6 +94,7 @@ def cost_between(
         faster=statistics.median(before / after for before, after in zip(*times, strict=True)),
         difference=difference,
         score=(float(subject.figure(scores[0])), float(subject.figure(scores[1]))),
+        score_intervals=(interval_of(subject, scores[0], "before"), interval_of(subject, scores[1], "after")),
         drop=compare(subject, scores[0], scores[1], "cost"),
         data=subject.data,
         fine_tuned=fine_tuned,

@@ -63,6 +63,17 @@ class AttentionPatterns(Result):
     right: str | None = None
     probability: float | None = None
     """That the model gave to its whole answer."""
+    correct: bool | None = None
+    why: str | None = None
+    """What is wrong with the answer; empty if it is right."""
+
+    @property
+    def verdict(self) -> str:
+        """`374+814 = 0188 (wrong: 1000s: 0, should be 1; probability 0.9312)`, in full; of averages, their title."""
+        if self.example is None:
+            return self.title
+        told = "right" if self.correct else f"wrong: {self.why}"
+        return f"{self.example} = {self.said} ({told}; probability {self.probability:.4f})"
 
 
 def patterns_on(run: Run, text: str) -> AttentionPatterns:
@@ -81,6 +92,8 @@ def patterns_on(run: Run, text: str) -> AttentionPatterns:
         said=reply.said,
         right=reply.right,
         probability=reply.probability,
+        correct=not reply.why,
+        why=reply.why,
     )
 
 

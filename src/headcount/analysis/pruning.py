@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.ablation import compare
+from headcount.analysis.ablation import compare, interval_of
 from headcount.analysis.bands import IMPORTANT, band_of
 from headcount.analysis.importance import importances
 from headcount.analysis.subjects import Block, Score, Subject
@@ -28,6 +29,7 @@ from headcount.heads import HeadId
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
+from headcount.statistics import Paired
 
 ORDERS = 20
 """Random orders."""
@@ -47,7 +49,9 @@ class Point:
     score: float
     low: float
     high: float
-    """95 % interval of the score: that of the paired drop, below the clean score."""
+    """95 % interval of this score by itself; where drops are only added up, there is none but the score."""
+    drop: Paired | None = None
+    """What was lost on the same examples, with the interval of that; None where drops are only added up."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Chance:
 class Pruning(Result):
     """What is left of a model as its heads go."""
 
+    SCHEMA: ClassVar[int] = 2
+    """In version 1, intervals of scores were those of the drops."""
     run: str
     model: str
     """The digest of the weights."""
@@ -129,16 +135,14 @@ def prune_curves(
     sets += [(head,) for head in alone] + [harmless or (alone[0],), chosen or (alone[0],)]
     trials = [Trial(each) for each in sets]
     found = run_trials(measuring, trials, batch_size=batch_size, proven=True, progress=steps.part(0.1))
-    drops = [compare(measuring, found.clean, scores, f"set {i}") for i, scores in enumerate(found.scores)]
-    clean, least, most = float(measuring.figure(found.clean)), *_range(measuring)
     points = [
-        Point(len(heads), str(heads[-1]), clean - drop.mean, max(least, clean - drop.high), min(most, clean - drop.low))
-        for heads, drop in zip(sets, drops, strict=True)
+        _measured(measuring, found.clean, scores, removed, f"set {i}")
+        for i, (removed, scores) in enumerate(zip(sets, found.scores, strict=True))
     ]
-    whole = Point(0, None, clean, clean, clean)
+    whole = _measured(measuring, found.clean, found.clean, (), "whole")
     n = len(heads)
     curves = [Curve(name, (whole, *points[i * n : (i + 1) * n])) for i, name in enumerate(orders) if orders[name]]
-    promise = _promise(whole, points[3 * n : 4 * n], least, most)
+    promise = _promise(whole, points[3 * n : 4 * n], *_range(measuring))
     return Pruning(
         run=run,
         model=digest,
@@ -149,7 +153,7 @@ def prune_curves(
         n=measuring.n,
         n_heads=n,
         loss=loss,
-        clean=clean,
+        clean=whole.score,
         harmless=tuple(map(str, harmless)),
         under=under,
         together=points[-2] if harmless else whole,
@@ -161,6 +165,19 @@ def prune_curves(
         n_chance=chancing.n,
         is_share=measuring.metric.is_share,
     )
+
+
+def _measured(
+    subject: Subject,
+    clean: NDArray[np.float64],
+    scores: NDArray[np.float64],
+    removed: Sequence[HeadId],
+    name: str,
+) -> Point:
+    """What is left without these heads, and what was lost with them."""
+    last = str(removed[-1]) if removed else None
+    drop = compare(subject, clean, scores, name) if removed else Paired(0.0, 0.0, 0.0, 1.0)
+    return Point(len(removed), last, float(subject.figure(scores)), *interval_of(subject, scores, name), drop)
 
 
 def _range(subject: Subject) -> tuple[float, float]:

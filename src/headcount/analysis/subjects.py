@@ -51,6 +51,11 @@ class Metric:
         """Whether 0.01 is a little and 0.1 is much."""
         return self.unit == "points"
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether it is minus a cross-entropy over the last axis of what the model says."""
+        return self.unit == "nats"
+
 
 FREE = Metric("free-running", True, "points")
 FORCED = Metric("teacher-forced", True, "points")

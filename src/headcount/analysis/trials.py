@@ -6,6 +6,7 @@ where they begin to differ (instruments/sweep.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.analysis.subjects import Block, Subject
-from headcount.errors import InputError
+from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId, HeadSite
 from headcount.instruments.kinds import KINDS
 from headcount.instruments.kinds.base import Kind, Material
-from headcount.instruments.proof import first_tensor, prove
+from headcount.instruments.proof import difference, first_tensor, prove, tolerance
 from headcount.instruments.recording import Change, Recording
 from headcount.instruments.running import at_rest
 from headcount.instruments.sweep import BATCH, sweep
@@ -58,6 +59,8 @@ class Outcome:
     clean: NDArray[np.float64]
     scores: NDArray[np.float64]
     """[trial, example]."""
+    floor: float
+    """What the best constant answer scores or, by a loss, even odds over all tokens or classes."""
 
 
 def run_trials(
@@ -72,7 +75,8 @@ def run_trials(
 ) -> Outcome:
     """Score every trial on every example, the heads of `base` being silent throughout.
 
-    The instrument is proven to act first, unless it was `proven` on this model already.
+    The instrument is proven to act first, unless it was `proven` on this model already. Asked again at the end, the
+    model must say of the first block what it said of it at the beginning.
     """
     if not all(trial.heads for trial in trials):
         raise InputError("a trial without heads", "name at least one head to silence")
@@ -83,9 +87,12 @@ def run_trials(
     if not proven:
         prove(subject.model, subject.sites, subject.blocks[0].inputs)
     with at_rest(subject.model), torch.no_grad():
+        first: Tensor | None = None
         means = _means(subject, base) if any(kind.needs_mean for kind in kinds.values()) else {}
         for i, block in enumerate(subject.blocks):
             recording = Recording(subject.model, subject.sites, block.inputs, base)
+            if first is None:
+                first = first_tensor(recording.output).clone()
             changes = _changes(recording, trials, kinds, means, i, block.real)
             clean[block.rows] = _numbers(block, first_tensor(recording.output))
             for j, output in sweep(recording, changes, batch_size=batch_size, checked=i == 0):
@@ -94,7 +101,22 @@ def run_trials(
                 look(Tried(block, recording, changes, clean[block.rows], scores[:, block.rows]))
             if progress:
                 progress(i + 1, len(subject.blocks))
-    return Outcome(clean, scores)
+        assert first is not None, "every subject has a block"
+        _require_same(subject, base, first)
+    return Outcome(clean, scores, -math.log(first.shape[-1]) if subject.metric.is_loss else subject.floor)
+
+
+def _require_same(subject: Subject, base: Sequence[HeadId], first: Tensor) -> None:
+    """A model that changes while it is asked would give every head a drop of its own."""
+    again = first_tensor(Recording(subject.model, subject.sites, subject.blocks[0].inputs, base).output)
+    if torch.equal(first, again):
+        return
+    apart = difference(first, again) if first.shape == again.shape else math.inf
+    if not apart <= tolerance(first.dtype):
+        raise InstrumentError(
+            f"asked the same again, the model said something else (by {apart:.1e} of the largest value)",
+            "it changes from call to call, so a difference is no head's doing: does it keep state, or draw noise?",
+        )
 
 
 def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from headcount.errors import InputError
-from headcount.guests.guest import Guest, load_guest, looks_like_guest
+from headcount.guests.guest import Guest, code_of, load_guest, looks_like_guest
 from headcount.runs.folder import SAMPLE
 from headcount.runs.run import Run, load
 
@@ -14,12 +15,14 @@ AnyModel = AnyRun | Guest
 
 
 def loaded(run: AnyModel) -> Run:
-    """The run itself, whatever was given."""
-    found = ready(run)
-    if isinstance(found, Guest):
+    """The run itself, whatever was given; a model of others is refused before anything of it is loaded or run."""
+    if isinstance(run, Guest) or (not isinstance(run, Run) and looks_like_guest(run)):
         raise InputError(
-            f"{found.name} is a model that others wrote", "this works on headcount's own runs: headcount train addition"
+            f"{run.name if isinstance(run, Guest) else run} is a model that others wrote",
+            "this works on headcount's own runs: headcount train addition",
         )
+    found = ready(run)
+    assert isinstance(found, Run), "it does not look like a guest"
     return found
 
 
@@ -28,12 +31,14 @@ def label_of(model: Run | Guest) -> str:
     return model.label if isinstance(model, Guest) else model.name
 
 
-def ready(model: AnyModel) -> Run | Guest:
-    """The run, or the model of others."""
+def ready(model: AnyModel, *, run_adapter: bool = False) -> Run | Guest:
+    """The run, or the model of others; a pruned folder's adapter is run only if `run_adapter` says so."""
     if isinstance(model, Run | Guest):
         return model
-    if looks_like_guest(model):
-        return load_guest(model)
+    if run_adapter or looks_like_guest(model):
+        if (code := code_of(model, run_adapter=run_adapter)) is not None:
+            sys.stderr.write(f"running {code} to build the model\n")
+        return load_guest(model, run_adapter=run_adapter)
     if str(model).endswith(".py") and Path(model).is_file():
         raise InputError(f"which class of {model}?", f"say {model}:Class, one that inherits headcount.Adapter")
     if not str(model).startswith(SAMPLE) and not (Path(model) / "config.json").exists():

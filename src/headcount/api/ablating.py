@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof_of
 from headcount.analysis.subjects import Subject, given, held_out, of_length, subject_of, subject_on
+from headcount.api._names import result_name
 from headcount.api._run import AnyModel, label_of, ready
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
@@ -23,7 +24,9 @@ from headcount.instruments.sites import HasSites, KnowsItsHeads, Sites
 from headcount.instruments.sweep import BATCH
 from headcount.instruments.wrapping import wrap
 from headcount.runs.run import Run
+from headcount.runs.storage import write_atomically
 from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
+from headcount.views.export import ablation_csv, ablation_markdown
 from headcount.views.progress import counting
 from headcount.views.style import png
 
@@ -37,6 +40,8 @@ class HeadsAblated:
     result: Ablation
     data: Path | None = None
     figures: tuple[Path, ...] = ()
+    tables: tuple[Path, ...] = ()
+    """The same as Markdown and as CSV."""
 
     @property
     def heads(self) -> tuple[Effect, ...]:
@@ -56,17 +61,19 @@ def ablate_heads(
     examples: bool = False,
     batch_size: int = BATCH,
     quiet: bool = False,
+    run_adapter: bool = False,
 ) -> HeadsAblated:
     """Silence every head alone, in every way, and compare answers on the same examples.
 
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
     model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
     module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
-    its heads are unless it can say so itself. All kinds of silencing are tried unless `kinds` says which.
+    its heads are unless it can say so itself. All kinds of silencing are tried unless `kinds` says which. A folder that
+    was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
     """
     if isinstance(model, nn.Module):
         return HeadsAblated(_ablate_module(model, data, metric, kinds, sites, batch_size, quiet))
-    run = ready(model)
+    run = ready(model, run_adapter=run_adapter)
     if isinstance(run, Guest):
         _require_plain(run, lengths, examples)
         exam = run.exam(_file(run, data))
@@ -87,13 +94,43 @@ def ablate_heads(
                 ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
             )
     result = _result(label_of(run), run.digest, subjects[0][1], done)
-    figures = {"ablation-lengths.png": draw_lengths(result)} if len(subjects) > 1 else {}
+    name = result_name(
+        "ablation",
+        data=asked_data(data),
+        metric=metric,
+        kinds=None if kinds is None or set(kinds) == set(KINDS.names()) else kinds,
+        n=n,
+        lengths=tuple(lengths) or None,
+        examples=examples,
+        batch=None if batch_size == BATCH else batch_size,
+    )
+    figures = {f"{name}-by-length.png": draw_lengths(result)} if len(subjects) > 1 else {}
     for condition in result.conditions:
-        at = "" if condition.length is None else f"-{condition.length}"
-        figures |= {f"ablation{at}.png": draw_ranking(result, condition)}
-        figures |= {f"ablation-map{at}.png": draw_map(result, condition)}
+        at = f"-at-{condition.length}" if len(subjects) > 1 else ""
+        figures |= {f"{name}{at}.png": draw_ranking(result, condition)}
+        figures |= {f"{name}{at}-map.png": draw_map(result, condition)}
     written = tuple(run.output.write_figure(name, png(figure)) for name, figure in figures.items())
-    return HeadsAblated(result, run.output.write_result("ablation", result), written)
+    data_file = run.output.write_result(name, result)
+    return HeadsAblated(result, data_file, written, _write_tables(data_file, result))
+
+
+def _write_tables(data: Path, result: Ablation) -> tuple[Path, ...]:
+    """Beside the result, under its name."""
+    texts = {data.with_suffix(".md"): ablation_markdown(result), data.with_suffix(".csv"): ablation_csv(result)}
+    for file, text in texts.items():
+        write_atomically(file, text.encode(errors="replace"))
+    return tuple(texts)
+
+
+def asked_data(data: Any) -> Any:
+    """What a result's name says of the examples; nothing if they are those that are taken unasked."""
+    if data is None or (isinstance(data, str) and data == "test"):
+        return None
+    if isinstance(data, Exam):
+        return data.data
+    if isinstance(data, str | Path):
+        return Path(data) if Path(data).is_file() else str(data)
+    return np.asarray(data)
 
 
 def _file(guest: Guest, data: Any) -> str | Path | Exam | None:

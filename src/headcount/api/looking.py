@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,15 @@ from headcount.analysis.extrapolation import stretch as stretch_run
 from headcount.analysis.glance import Glance
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
+from headcount.api._names import file_name, result_name
 from headcount.api._run import AnyModel, AnyRun, loaded, ready
 from headcount.errors import InputError
 from headcount.guests.guest import Guest
-from headcount.guests.reading import look, look_closer
+from headcount.guests.reading import look, look_closer, read
 from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
-from headcount.views.attention import draw_heads, draw_pages
-from headcount.views.glance import draw_closeup, draw_mosaics
+from headcount.views.attention import draw_heads, draw_over_examples, draw_pages
+from headcount.views.glance import draw_closeup, draw_mosaics, draw_over_texts
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import counting
 from headcount.views.stretch import draw_dispersion, draw_stretch
@@ -46,27 +46,73 @@ class HeadsGlanced:
     note: str
     data: Path
     figures: list[Path]
+    said: str | None = None
+    right: str | None = None
+    """The answer of an adapter's model and the right one, where they are known."""
 
 
-def glance_heads(model: AnyModel, on: str, head: str | HeadId | None = None) -> HeadsGlanced:
-    """Every head of a model of others on one text, and if asked for one of them closer."""
+@dataclass(frozen=True)
+class HeadShown:
+    """One head on some examples, in one picture, and where that was written."""
+
+    head: HeadId
+    patterns: list[AttentionPatterns]
+    data: list[Path]
+    figure: Path
+
+
+def glance_over(model: AnyModel, on: Sequence[str], head: str | HeadId) -> tuple[list[HeadsGlanced], Path]:
+    """One head of a model of others over several texts: each by itself, and one page of that head on all of them."""
     guest = ready(model)
+    shown = [glance_heads(guest, text, head) for text in on]
+    assert isinstance(guest, Guest), "or it would have been refused"
+    found, readings = guest.find_head(head), [read(guest, text) for text in on]
+    weights = [look_closer(guest, reading, found) for reading in readings]
+    figure = draw_over_texts(
+        [each.glance for each in shown], [each.note if each.said else "" for each in readings], found, weights
+    )
+    return shown, guest.output.write_figure(f"{_page_name(found, on)}.png", png(figure))
+
+
+def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
+    """One head on these examples, side by side on one page; on one example alone, large."""
+    run = loaded(run)
+    if not on:
+        raise InputError("no example to look at", "give some, such as 374+814")
+    found, patterns = run.find_head(head), [patterns_on(run, text) for text in on]
+    names = [f"heads-{file_name(str(each.example))}" for each in patterns]
+    data = [run.output.write_result(name, each) for name, each in zip(names, patterns, strict=True)]
+    name = f"{names[0]}/{found}" if len(names) == 1 else _page_name(found, [str(each.example) for each in patterns])
+    figure = run.output.write_figure(f"{name}.png", png(draw_over_examples(patterns, str(found))))
+    return HeadShown(found, patterns, data, figure)
+
+
+def _page_name(head: HeadId, on: Sequence[str]) -> str:
+    return f"head-{head.short}-{file_name('_'.join(on))}"
+
+
+def glance_heads(
+    model: AnyModel, on: str, head: str | HeadId | None = None, *, run_adapter: bool = False
+) -> HeadsGlanced:
+    """Every head of a model of others on one text, and if asked for one of them closer."""
+    guest = ready(model, run_adapter=run_adapter)
     if not isinstance(guest, Guest):
         raise InputError(f"{guest.name} is a run of headcount's own", "look at it with show_heads")
     found, reading = look(guest, on)
-    name = f"heads-{_file_name(found.title)}"
+    name = f"heads-{file_name(found.title)}"
     figures = draw_mosaics(found)
     if head is not None:
         figures[str(guest.find_head(head))] = draw_closeup(found, head, look_closer(guest, reading, head))
     written = [guest.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
-    return HeadsGlanced(found, reading.note, guest.output.write_result(name, found), written)
+    data = guest.output.write_result(name, found)
+    return HeadsGlanced(found, reading.note, data, written, reading.said, reading.right)
 
 
 def show_heads(run: AnyRun, on: str | None = None, *, split: str = "test") -> HeadsShown:
     """Heat maps of every head: on one example, or (without one) averaged over a held-out set."""
     run = loaded(run)
     patterns = patterns_on(run, on) if on is not None else average_patterns(run, split)
-    name = f"heads-{_file_name(patterns.example)}" if patterns.example else f"heads-{split}"
+    name = f"heads-{file_name(patterns.example)}" if patterns.example else f"heads-{split}"
     data = run.output.write_result(name, patterns)
     pages, heads = (
         [run.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
@@ -81,6 +127,8 @@ class Stretched:
 
     results: list[Stretch]
     figures: list[Path]
+    """Curves and attention of each run, in turn; then, of several, all in one."""
+    data: list[Path]
 
 
 def stretch(
@@ -95,21 +143,27 @@ def stretch(
     """Accuracy far beyond the trained lengths, by kind of negative; several runs share one more figure in `out`."""
     ready = [loaded(run) for run in runs]
     asked = LENGTHS if lengths is None else lengths
-    results, figures = [], []
+
+    def named(what: str) -> str:
+        return result_name(what, lengths=lengths, negatives=negatives, n=n, batch=batch_size)
+
+    results, figures, data = [], [], []
     for run in ready:
         require_possible(run, asked, negatives, n, batch_size)
     for run in ready:
         run.output.require_writable()
         with counting(f"stretching {run.name}, %", quiet=quiet) as progress:
             found = stretch_run(run, asked, negatives, n, batch_size=batch_size, progress=progress)
-        run.output.write_result("stretch", found)
+        data.append(run.output.write_result(named("stretch"), found))
         for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):
-            figures.append(run.output.write_figure(f"{name}.png", png(figure)))
+            figures.append(run.output.write_figure(f"{named(name)}.png", png(figure)))
         results.append(found)
     if len(results) > 1:
         folder = RunFolder(Path(out or "runs/stretch"))
-        figures.append(folder.write_figure("stretch.png", png(draw_stretch(results))))
-    return Stretched(results, figures)
+        models = digest("".join(each.model for each in results).encode())
+        name = f"{named('stretch')}-of-{len(results)}-runs-{models[:8]}.png"
+        figures.append(folder.write_figure(name, png(draw_stretch(results))))
+    return Stretched(results, figures, data)
 
 
 @dataclass(frozen=True)
@@ -130,14 +184,8 @@ def show_positions(run: AnyRun, n_positions: int | None = None) -> PositionsDraw
     run.output.require_writable()
     shape = run.config.model
     beside = all_encodings(run, d_model=shape.d_model, n_heads=shape.n_heads, n_positions=shown.n_positions)
-    data = [run.output.write_result(name, result) for name, result in (("positions", shown), ("encodings", beside))]
-    figures = {"positions.png": draw_positions(shown), "encodings.png": draw_encodings(beside)}
-    pages = [run.output.write_figure(f"positions/{name}", png(figure)) for name, figure in figures.items()]
+    drawn = {"positions": (shown, draw_positions(shown)), "encodings": (beside, draw_encodings(beside))}
+    named = {result_name(name, n=n_positions): both for name, both in drawn.items()}
+    data = [run.output.write_result(name, result) for name, (result, _) in named.items()]
+    pages = [run.output.write_figure(f"positions/{name}.png", png(figure)) for name, (_, figure) in named.items()]
     return PositionsDrawn(shown, data, pages)
-
-
-def _file_name(example: str) -> str:
-    """A name for every file system; an example that is longer, or holds more than one may, ends in its digest."""
-    name = example.replace(" ", "_")
-    plain = re.sub(r"[^\w.,+=-]", "-", name)
-    return name if name == plain and len(name) <= 80 else f"{plain[:60]}-{digest(name.encode())[:12]}"

@@ -14,8 +14,9 @@ from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
 from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
 from headcount.analysis.trials import run_trials
+from headcount.api._names import result_name
 from headcount.api._run import AnyModel, label_of, ready
-from headcount.api.ablating import block_size
+from headcount.api.ablating import asked_data, block_size
 from headcount.errors import InputError
 from headcount.guests.exams.base import Exam
 from headcount.guests.guest import Guest
@@ -30,6 +31,8 @@ from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.pruning import draw_pruning
 from headcount.views.style import png
 
+LOSS = 0.01
+"""What may be lost, unless told otherwise."""
 N_CHOOSING = 1000
 """Examples that heads to remove are chosen on."""
 MOST_ORDERS = 10_000
@@ -56,7 +59,7 @@ def prune_heads(
     *,
     data: str | Path | Exam | None = None,
     metric: str | None = None,
-    loss: float = 0.01,
+    loss: float = LOSS,
     heads: Sequence[str | HeadId] | None = None,
     fine_tune: int = 0,
     length: int | None = None,
@@ -64,20 +67,31 @@ def prune_heads(
     n_orders: int = ORDERS,
     batch_size: int = BATCH,
     quiet: bool = False,
+    run_adapter: bool = False,
 ) -> HeadsPruned:
     """Find the heads that can go together for at most `loss`, and cut them out into a new run `out`.
 
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. For models of others `data` and
     `metric` say what is asked: half of the examples serve to choose heads, the other half to measure.
     """
-    run = ready(run)
+    run = ready(run, run_adapter=run_adapter)
     _require_sense(run, out, heads, fine_tune)
     result = file = figure = None
     subjects = _subjects_of(run, data, metric, length, n, batch_size) if heads is None or isinstance(run, Guest) else ()
     if heads is None:
         result = _search(run, subjects, loss, n_orders, batch_size, quiet)
-        file = run.output.write_result("pruning", result)
-        figure = run.output.write_figure("pruning.png", png(draw_pruning(result)))
+        name = result_name(
+            "pruning",
+            data=asked_data(data),
+            metric=metric,
+            loss=None if loss == LOSS else loss,
+            length=length,
+            n=n,
+            orders=None if n_orders == ORDERS else n_orders,
+            batch=None if batch_size == BATCH else batch_size,
+        )
+        file = run.output.write_result(name, result)
+        figure = run.output.write_figure(f"{name}.png", png(draw_pruning(result)))
         heads = result.chosen
     if out is None or not heads or (isinstance(run, Guest) and len(heads) == len(run.sites.heads)):
         if out is not None:
@@ -87,7 +101,7 @@ def prune_heads(
     if isinstance(run, Guest):
         cut_guest = prune_guest(run, heads, Path(out), subjects[1])
         return HeadsPruned(result, cut_guest.cost, cut_guest.guest, file, figure)
-    with TrainingProgress(fine_tune, run.config.training.batch_size, quiet=quiet or not fine_tune) as progress:
+    with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
         cut = prune_run(run, heads, Path(out), fine_tune=fine_tune, listeners=[progress])
     return HeadsPruned(result, compare_cost(run, cut), cut.run, file, figure)
 
@@ -178,7 +192,13 @@ def _smaller(n: int | None, most: int | None) -> int | None:
 
 
 def _require_something_to_lose(run: Run | Guest, subject: Subject) -> None:
-    clean = float(subject.figure(run_trials(subject, []).clean))
+    found = run_trials(subject, [])
+    clean = float(subject.figure(found.clean))
+    if subject.metric.is_loss and clean <= found.floor:
+        raise InputError(
+            f"{run.name} has a loss of {-clean:.3f} nats on {subject.data}, guessing {-found.floor:.3f}",
+            "it has nothing to lose there, so any head could go: choose a model or data that work",
+        )
     if subject.metric.in_points and clean - subject.floor < CRITICAL:
         raise InputError(
             f"{run.name} scores {clean:.3f} on {subject.data}, one answer to everything {subject.floor:.3f}",

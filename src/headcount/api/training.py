@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, cast
 
-from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate
 from headcount.analysis.exhaustive import verify as check_every_example
+from headcount.analysis.extrapolation import LENGTHS
 from headcount.api._run import AnyRun, loaded
+from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
 from headcount.runs.train import train_run
+from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.classification import Classification
 from headcount.training.evaluation import Evaluation
 from headcount.training.learners import EVALUATIONS
@@ -49,7 +53,7 @@ def train(
         say(f"{path} is finished already" if RunFolder(path).is_finished else f"going on with {path}")
     elif resume:
         say(f"nothing to resume in {path}: starting anew")
-    with TrainingProgress(wanted.training.steps, wanted.training.batch_size, quiet=quiet) as progress:
+    with TrainingProgress(wanted.training.steps, quiet=quiet) as progress:
         run = train_run(wanted, path, resume=resume, listeners=[progress])
     run.output.write_figure("curves.png", png(draw_curves(run.folder.read_log(), f"Training of {run.name}")))
     evaluate(run)
@@ -68,6 +72,17 @@ def evaluate(run: AnyRun, split: str = "test") -> Evaluation | Classification:
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
     """What `evaluate` found."""
     return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.asks_for])
+
+
+def next_command(run: Run) -> str:
+    """What to do with a run that was just trained; it can be done with this one."""
+    name = quote(run.name)
+    if isinstance(run.model, EncoderDecoder):
+        few_enough = cast(SequenceTask, run.task).domain_size <= LARGEST_DOMAIN
+        return f"headcount {'verify' if few_enough else 'evaluate'} {name}"
+    shortest, longest = cast(ClassTask, run.task).trained_lengths
+    own = "" if longest >= LENGTHS[0] else f" --lengths {shortest},{longest}"  # it may take no longer ones
+    return f"headcount stretch {name}{own}"
 
 
 def verify(run: AnyRun, *, quiet: bool = False) -> Certificate:

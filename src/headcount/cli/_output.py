@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -66,3 +67,13 @@ def print_note(out: Console, note: str) -> None:
     """A line below a table, if there is something to say."""
     if note:
         out.print(note)
+
+
+def print_files(out: Console, figures: Iterable[Path], *data: Path | None) -> None:
+    """Where pictures and numbers are; beside results that were asked otherwise, which one is the newest."""
+    for path in figures:
+        out.print(f"figure:  {path}")
+    for file in filter(None, data):
+        others = sorted(each.name for each in file.parent.glob(f"{file.stem.partition('-')[0]}*.json") if each != file)
+        beside = f"  (the newest of {len(others) + 1}; there are also {', '.join(others[:SHOWN])})" if others else ""
+        out.print(f"numbers: {file}{beside}")

@@ -39,6 +39,11 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class",
     )
+    parser.add_argument(
+        "--run-adapter",
+        action="store_true",
+        help="MODEL is a folder pruned from an adapter's model: run the adapter's Python file that it names",
+    )
 
 
 def add_data_argument(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_json
+from headcount.cli._output import console, print_files, print_json
 from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed, numbers
 from headcount.errors import InputError
 from headcount.instruments.kinds import all_kinds
+
+FORMATS = ("table", "markdown", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", metavar="N,N,...", help="a classifier at these lengths, such as 16,256")
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
     parser.add_argument("--batch-size", type=int, default=512, metavar="N", help="rows per forward pass [512]")
+    printed = "what is printed: the table, or the same as Markdown or CSV [table]"
+    parser.add_argument("--format", choices=FORMATS, help=printed)
     add_json(parser)
     add_quiet(parser)
 
@@ -32,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
     """A ranking, a bar chart and a map."""
     from headcount import api
     from headcount.views.ablation import ablation_notes, ablation_table, breakage_tables
+    from headcount.views.export import ablation_csv, ablation_markdown
 
+    if args.json and args.format:
+        raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
     shown = api.ablate_heads(
         args.model,
         _data(args),
@@ -43,11 +50,20 @@ def run(args: argparse.Namespace) -> int:
         examples=args.examples,
         batch_size=args.batch_size,
         quiet=args.quiet,
+        run_adapter=args.run_adapter,
     )
     if args.json:
         print_json(
-            {**shown.result.to_dict(), "data": str(shown.data), "figures": [str(path) for path in shown.figures]}
+            {
+                **shown.result.to_dict(),
+                "data": str(shown.data),
+                "figures": [str(path) for path in shown.figures],
+                "tables": [str(path) for path in shown.tables],
+            }
         )
+        return 0
+    if args.format in ("markdown", "csv"):
+        print(ablation_csv(shown.result) if args.format == "csv" else ablation_markdown(shown.result), end="")
         return 0
     out = console()
     for condition in shown.result.conditions:
@@ -57,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
         for kind in shown.result.kinds:
             for table in breakage_tables(shown.result, condition, kind):
                 out.print(table)
-    for path in shown.figures:
-        out.print(f"figure:  {path}")
+    print_files(out, shown.figures, shown.data)
+    for path in shown.tables:
+        out.print(f"table:   {path}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
     """Write it, and say what it finds."""
     from headcount.guests.skeleton import write_skeleton
 
-    made = write_skeleton(args.model, Path(args.out), None if args.checkpoint is None else Path(args.checkpoint))
+    checkpoint = None if args.checkpoint is None else Path(args.checkpoint)
+    made = write_skeleton(args.model, Path(args.out), checkpoint, say=lambda text: print(text, file=sys.stderr))
     if args.json:
         guesses = [vars(guess) for guess in made.guesses]
         heads, notes = [str(head) for head in made.heads], list(made.notes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -13,6 +14,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
+    from headcount.api import HeadsGlanced, HeadShown, HeadsShown
     from headcount.guests.guest import Guest
     from headcount.runs.run import Run
 
@@ -28,13 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_json(parser)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--on", metavar="EXAMPLE", help="draw every head on one example, such as 374+814, or on a text")
+    on = "draw every head on one example, such as 374+814, or on a text; may be given several times"
+    what.add_argument("--on", metavar="EXAMPLE", action="append", help=on)
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
     what.add_argument("--stats", action="store_true", help=f"measure what each head looks at, with errors; {LABELS}")
     parser.add_argument("--length", type=int, metavar="N", help="with --stats: length of sequences [longest trained]")
     alike = "with --stats: pair the heads with those of runs from other seeds that look alike"
     parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
-    parser.add_argument("--head", metavar="HEAD", help="with --on, a model of others: this head closer, such as L2H5")
+    closer = "with --on: this head closer, such as X1H2; on several examples, one page with a panel for each"
+    parser.add_argument("--head", metavar="HEAD", help=closer)
     add_quiet(parser)
 
 
@@ -48,44 +52,96 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--length and --match are for measuring", "add --stats")
     if args.head is not None and args.on is None:
         raise InputError("--head is for looking closer at a text", 'add --on "a text"')
-    model = ready(args.model)
+    model = ready(args.model, run_adapter=args.run_adapter)
+    examples = None if args.on is None else list(dict.fromkeys(args.on))
     if isinstance(model, Guest):
-        return _of_guest(model, args)
-    if args.head is not None:
-        raise InputError("--head is for models of others", "here every head is drawn: leave it out")
+        return _of_guest(model, args, examples)
     if args.stats:
         return _stats(model, args)
-    if args.on is None and not args.all_test:
+    if examples is None and not args.all_test:
         return _list(model.model.heads, args.json)
-    shown = api.show_heads(model, on=args.on)
+    if examples and args.head is not None:
+        return _one_head(api.show_head(model, args.head, examples), args.json)
+    for example in examples or ():
+        model.task.parse(example)  # before the first is drawn
+    shown = [api.show_heads(model, on=example) for example in examples or [None]]
     if args.json:
-        files = {"data": str(shown.data), "pictures": [str(path) for path in shown.pages + shown.pictures]}
-        print_json({**shown.patterns.to_dict(), "files": files})
+        _print_each([{**each.patterns.to_dict(), "files": _files(each)} for each in shown])
+        return 0
+    for each in shown:
+        _print_shown(each)
+    return 0
+
+
+def _print_each(found: list[dict[str, Any]]) -> None:
+    """One object; of several examples, a list in it."""
+    print_json(found[0] if len(found) == 1 else {"examples": found})
+
+
+def _files(shown: HeadsShown) -> dict[str, Any]:
+    return {"data": str(shown.data), "pictures": [str(path) for path in shown.pages + shown.pictures]}
+
+
+def _one_head(shown: HeadShown, as_json: bool) -> int:
+    """One head, on one page."""
+    if as_json:
+        files = {"data": list(map(str, shown.data)), "pictures": [str(shown.figure)]}
+        keys = ("example", "said", "right", "correct", "why", "probability")
+        examples = [{key: getattr(each, key) for key in keys} for each in shown.patterns]
+        print_json({"head": str(shown.head), "short": shown.head.short, "examples": examples, "files": files})
         return 0
     out = console()
-    out.print(shown.patterns.title)
+    for each in shown.patterns:
+        out.print(each.verdict)
+    out.print(f"figure:  {shown.figure}")
+    for path in shown.data:
+        out.print(f"numbers: {path}")
+    return 0
+
+
+def _print_shown(shown: HeadsShown) -> None:
+    out = console()
+    out.print(shown.patterns.verdict)
     for page in shown.pages:
         out.print(f"  {page}")
     if shown.pictures:
         out.print(f"  one picture per head ({len(shown.pictures)}): {shown.pictures[0].parent}")
     out.print(f"  numbers: {shown.data}")
-    return 0
 
 
-def _of_guest(guest: Guest, args: argparse.Namespace) -> int:
+def _of_guest(guest: Guest, args: argparse.Namespace, examples: list[str] | None) -> int:
     """What was found in a model of others, or where its heads look on one text."""
     from headcount import api
-    from headcount.views.glance import glance_notes, glance_table
 
     if args.stats or args.all_test:
         raise InputError("--stats and --all-test are for headcount's own tasks", 'try --on "a text"')
-    if args.on is None:
+    if examples is None:
         return _found(guest, args.json)
-    shown = api.glance_heads(guest, args.on, args.head)
+    page = []
+    if args.head is not None and len(examples) > 1:
+        shown, path = api.glance_over(guest, examples, args.head)
+        page = [path]
+    else:
+        shown = [api.glance_heads(guest, text, args.head) for text in examples]
     if args.json:
-        files = {"data": str(shown.data), "pictures": list(map(str, shown.figures))}
-        print_json({**shown.glance.to_dict(), "note": shown.note, "files": files})
+        _print_each([_glanced(each, page) for each in shown])
         return 0
+    for each in shown:
+        _print_glanced(each)
+    for path in page:
+        console().print(f"page:    {path}")
+    return 0
+
+
+def _glanced(shown: HeadsGlanced, page: list[Path]) -> dict[str, Any]:
+    files = {"data": str(shown.data), "pictures": list(map(str, [*shown.figures, *page]))}
+    known = {"said": shown.said, "right": shown.right, "correct": shown.said == shown.right} if shown.right else {}
+    return {**shown.glance.to_dict(), "note": shown.note, **known, "files": files}
+
+
+def _print_glanced(shown: HeadsGlanced) -> None:
+    from headcount.views.glance import glance_notes, glance_table
+
     out = console()
     out.print(glance_table(shown.glance))
     for note in (*glance_notes(shown.glance), shown.note):
@@ -94,7 +150,6 @@ def _of_guest(guest: Guest, args: argparse.Namespace) -> int:
     for path in shown.figures:
         out.print(f"figure:  {path}")
     out.print(f"numbers: {shown.data}")
-    return 0
 
 
 def _found(guest: Guest, as_json: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_json
+from headcount.cli._output import console, print_files, print_json
 from headcount.cli._verb import Verb, add_json, add_run_argument
 
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     out.print(positions_table(shown.positions))
     for title, page in zip(("this run", "every encoding side by side"), shown.pages, strict=True):
         out.print(f"  {title}: {page}")
-    out.print(f"  numbers: {shown.data[0]}, {shown.data[1]}")
+    print_files(out, [], *shown.data)
     return 0
 
 

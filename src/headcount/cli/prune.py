@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_json
+from headcount.cli._output import console, print_files, print_json
 from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed
 
 
@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         n_orders=args.orders,
         batch_size=args.batch_size,
         quiet=args.quiet,
+        run_adapter=args.run_adapter,
     )
     if args.json:
         parts = {"pruning": shown.result, "cut": shown.cost}
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         out.print(pruning_table(shown.result))
         for note in pruning_notes(shown.result):
             out.print(note)
-        out.print(f"figure:  {shown.figure}")
+        print_files(out, [shown.figure] if shown.figure else [], shown.data)
     if shown.cost:
         out.print(cost_table(shown.cost))
     return 0

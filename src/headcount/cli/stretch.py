@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from headcount.cli._output import console, print_json
+from headcount.cli._output import console, print_files, print_json
 from headcount.cli._verb import Verb, add_json, add_quiet, listed, numbers
 
 HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
                 "cells": cells,
                 "runs": [each.to_dict() for each in shown.results],
                 "figures": [str(path) for path in shown.figures],
+                "data": [str(path) for path in shown.data],
             }
         )
         return 0
@@ -53,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
             out.print(table)
         if each.impossible:
             out.print(f"{each.run} refuses these lengths: {', '.join(map(str, each.impossible))}")
-    for path in shown.figures:
-        out.print(f"figure:  {path}")
+    print_files(out, shown.figures, *shown.data)
     return 0
 
 

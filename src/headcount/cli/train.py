@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from shlex import quote
 from textwrap import fill
 
 from headcount.cli._flags import add_settings, given_settings
@@ -65,17 +64,18 @@ def run(args: argparse.Namespace) -> int:
         **given_settings(args, RunConfig.sections(args.task_name)),
     )
     evaluation = api.read_evaluation(trained)
+    steps = trained.folder.read_manifest()["steps"]
+    seconds = next((line["seconds"] for line in reversed(trained.folder.read_timings())), None)
     if args.json:
-        steps = trained.folder.read_manifest()["steps"]
-        print_json({"run": trained.name, "steps": steps, "evaluation": evaluation.to_dict()})
+        print_json({"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()})
         return 0
     out = console()
     out.print(accuracy_table(evaluation))
     print_note(out, answers_note(evaluation))
     print_wrong(out, evaluation.wrong, trained.output.result_file("evaluation-test"))
+    out.print(f"trained: {steps:,} steps" + (f" in {seconds:,.0f} s" if seconds is not None else ""))
     out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}")
-    next_verb = {"sequence": "verify", "class": "stretch"}[trained.task.asks_for]
-    out.print(f"next:    headcount {next_verb} {quote(trained.name)}")
+    out.print(f"next:    {api.next_command(trained)}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 guest      a model, what it is called, and what goes with it
 adapter    a dozen lines by whoever brings a model of their own; skeleton* write them to start from
+user_code  files of users, run as code: each with its own modules, and errors that name the line
 exams/     data and metrics for real models, one file per kind; asking: those of an adapter
 questions  an exam as the subject of an experiment
 reading    one text, to look at heads on

@@ -23,22 +23,19 @@ Then `headcount ablate my_adapter.py:Model`, and every verb that takes a run.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
-from traceback import extract_tb
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headcount.errors import HeadcountError, InputError
+from headcount.errors import InputError
+from headcount.guests.user_code import imported, theirs
 from headcount.heads import HeadSite
 from headcount.instruments.sites import Sites
 from headcount.instruments.wrapping import said, wrap
+from headcount.models.finite import require_finite_model
 from headcount.runs.storage import explained
 
 NESTED = ("model_state_dict", "state_dict", "model")
@@ -123,9 +120,9 @@ def load_adapter(name: str) -> Adapter:
             f"{file} has no adapter {kind!r}",
             f"it has: {', '.join(named)}" if named else "make a class there that inherits headcount.Adapter",
         )
-    adapter = found()
-    adapter.folder, adapter.origin = file.resolve().parent, f"{file.resolve()}:{kind}"
-    return adapter
+    found.folder, found.origin = file.resolve().parent, f"{file.resolve()}:{kind}"
+    with theirs(found, "__init__"):
+        return found()
 
 
 def load_adapted(adapter: Adapter) -> tuple[nn.Module, Sites]:
@@ -133,6 +130,7 @@ def load_adapted(adapter: Adapter) -> tuple[nn.Module, Sites]:
     model = built(adapter)
     with theirs(adapter, "load"):
         adapter.load(model)
+    require_finite_model(model, adapter.origin or type(adapter).__name__)
     with theirs(adapter, "sites"):
         return model.eval(), adapter.sites(model)
 
@@ -163,47 +161,28 @@ class Adapted(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits."""
         with theirs(self.adapter, "forward", besides=RuntimeError):  # which sweeps and proofs know how to take
-            return self.adapter.forward(self.model, *inputs)
+            logits = self.adapter.forward(self.model, *inputs)
+        if not isinstance(logits, Tensor):
+            raise InputError(f"forward() returned {type(logits).__name__}", "it should return a tensor of logits")
+        return logits
 
-
-@contextmanager
-def theirs(adapter: Adapter, method: str, besides: type[Exception] = HeadcountError) -> Iterator[None]:
-    """Inside, what goes wrong in the user's own code is told as such, with its line."""
-    try:
-        yield
-    except (HeadcountError, besides):
-        raise
-    except Exception as error:
-        last = extract_tb(error.__traceback__)[-1]
-        raise InputError(
-            f"{method}() of the adapter {type(adapter).__name__} fails: {type(error).__name__}: {error}",
-            f"at line {last.lineno} of {Path(last.filename).name}: {last.line}",
-        ) from error
-
-
-def imported(file: Path) -> Any:
-    """The user's file as a module; what is beside it can be imported from it."""
-    home = str(file.resolve().parent)
-    if home not in sys.path:
-        sys.path.insert(0, home)
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except HeadcountError:
-        raise
-    except Exception as error:
-        raise InputError(f"{file} fails: {type(error).__name__}: {error}", "it is run as a Python file") from error
-    return module
+    @torch.no_grad()
+    def require_answer(self, inputs: Sequence[Tensor]) -> None:
+        """Let it answer once: what fails is told as the adapter's fault, whatever it is."""
+        with theirs(self.adapter, "forward"):
+            self(*inputs)
 
 
 def read_weights(file: Path) -> Any:
     """What a checkpoint has for weights; nothing in the file is ever run."""
     with explained(f"read {file}"):
+        if file.exists() and not file.is_file():
+            raise InputError(f"{file} is no regular file", "name the file that torch.save wrote")
         try:
             found = torch.load(file, map_location="cpu", weights_only=True)
-        except (RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # whatever torch makes of a damaged file
             why = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
                 f"{file} holds more than weights, or is damaged: {why}",

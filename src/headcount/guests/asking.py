@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from headcount.analysis.subjects import ACCURACY, FREE, LOSS, Score
 from headcount.config import parse
 from headcount.errors import InputError
-from headcount.guests.adapter import Adapted, Adapter, theirs
+from headcount.guests.adapter import Adapted, Adapter
 from headcount.guests.exams.base import Asked, Exam, Rows, require_logits, token_loss
+from headcount.guests.user_code import theirs
 from headcount.tasks import TASKS
 from headcount.tasks.base import IGNORE, Task
 
@@ -26,11 +27,12 @@ Pairs = Sequence[tuple[str, str]]
 def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
     """The examples of a split of the adapter's task, or its own data."""
     pairs, data = _pairs(adapter, split)
-    labels = encoded(adapter, pairs[:2])[1]
+    inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
         raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
     is_sequence = labels.dim() == 2
     device = next(model.parameters()).device
+    model.require_answer([each.to(device) for each in inputs])
 
     def ask(rows: Rows) -> Asked:
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])

@@ -75,6 +75,8 @@ def _cut_site(adapted: Adapted, name: HeadSite, places: Sequence[int], inputs: S
             _prove_names(adapted, cut, name, plan.keep, inputs)
             return cut
         except Exception as error:  # somebody's code, on layers that it was not made for: anything may happen
+            if isinstance(error.__cause__, SystemExit):
+                raise
             told = str(error).strip() or "no reason given"
             tried.append(f"tried {plan}\n    {type(error).__name__}: {told.splitlines()[0]}")
     raise CheckFailed(

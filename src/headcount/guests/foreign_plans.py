@@ -24,10 +24,13 @@ from headcount.guests.cut_layers import Made, Zeros, features, keep_inputs, keep
 from headcount.guests.cut_layers import require_plain as require_plain_layer
 from headcount.guests.foreign_torch import AnyHeads, leave_fast_path
 from headcount.guests.foreign_tracing import Heard, is_linear, owners, trace
+from headcount.guests.user_code import theirs
 from headcount.heads import HeadId, HeadSite
 from headcount.instruments.sites import Site, Sites
 
 Numbers = dict[str, int]
+MOST = 2**20
+"""Outputs of a layer, and more than any attribute of an attention module."""
 _HEADS = re.compile(r"head|^n?h$", re.IGNORECASE)
 
 
@@ -62,9 +65,18 @@ class Plan:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Plan:
-        """To be carried out on a model whose weights are read afterwards."""
+        """To be carried out on a model whose weights are read afterwards; what cannot be is a ValueError."""
+        heads, keep = tuple(told["heads"]), tuple(told["keep"])
+        counts = [*heads, *told["layers"].values(), *told["numbers"].values(), *told["tensors"].values()]
+        if odd := [each for each in counts if type(each) is not int or not 0 <= each <= MOST]:
+            raise ValueError(f"{odd[0]!r} is no number of heads or outputs")
+        if len(set(heads)) != len(heads) or not set(keep) <= set(range(len(heads))):
+            raise ValueError(f"heads {list(heads)[:8]} of which the places {list(keep)[:8]} stay")
+        if odd := [name for name in ("site", "way", "projection") if not isinstance(told[name], str)]:
+            raise ValueError(f"{odd[0]} = {told[odd[0]]!r}")
+        HeadId.parse(f"{told['site']}.0")
         layers = {path: tuple(range(n)) for path, n in told["layers"].items()}
-        return cls(**{**told, "heads": tuple(told["heads"]), "keep": tuple(told["keep"]), "layers": layers})
+        return cls(**{**told, "heads": heads, "keep": keep, "layers": layers})
 
 
 class Spread(nn.Module):
@@ -198,7 +210,8 @@ def carry_out(plan: Plan, model: nn.Module, adapter: Adapter, sites: Sites) -> S
         raise ValueError(f"{name} has other heads than it had when it was cut")
     path = plan.projection
     if plan.way == "adapter":
-        adapter.cut(model, name, list(plan.keep))
+        with theirs(adapter, "cut", besides=Exception):  # a cut that fails is one of several ways to try
+            adapter.cut(model, name, list(plan.keep))
     elif plan.way == "torch":
         replace(model, path.rpartition(".")[0], lambda old: AnyHeads(old, list(plan.keep)))
         leave_fast_path(model)

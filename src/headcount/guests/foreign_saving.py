@@ -21,15 +21,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from headcount.errors import CheckFailed, InputError
+from headcount.errors import CheckFailed, HeadcountError, InputError, RunError
 from headcount.guests.adapter import Adapted, Adapter, built, load_adapter
 from headcount.guests.foreign_plans import Plan, carry_out
 from headcount.guests.guest import ADAPTED, digest_of
+from headcount.guests.user_code import theirs
 from headcount.instruments.proof import difference
 from headcount.instruments.running import at_rest
 from headcount.instruments.sites import Sites
+from headcount.models.finite import require_finite_model
 from headcount.runs.draft import drafted
-from headcount.runs.storage import explained, write_atomically
+from headcount.runs.storage import explained, read_json, require_regular, write_atomically
 
 SCHEMA = 1
 WEIGHTS = "model.safetensors"
@@ -51,9 +53,10 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
 def load_cut(folder: Path) -> tuple[Adapter, Adapted]:
     """The adapter and the model in a folder."""
     told = _read(folder)
+    cuts = _cuts(folder, told)
+    require_regular(folder / WEIGHTS)
     adapter = load_adapter(f"{_file(folder, told)}:{told['class']}")
     model = built(adapter).eval()
-    cuts = _cuts(folder, told)
     sites = _cut_again(cuts, model, adapter, folder)
     with explained(f"read {folder}"):
         try:
@@ -65,9 +68,15 @@ def load_cut(folder: Path) -> tuple[Adapter, Adapted]:
     _fill(model, tensors, folder)
     if digest_of(model) != told["digest"]:
         raise InputError(f"the weights in {folder} are not those that were written", "copy the folder, or prune again")
+    require_finite_model(model, str(folder))
     adapted = Adapted(adapter, model, sites)
     adapted.cuts = cuts
     return adapter, adapted
+
+
+def adapter_file(folder: Path) -> Path:
+    """The file that is run to load the model in a folder."""
+    return _file(folder, _read(folder))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -119,9 +128,9 @@ def _told(adapted: Adapted, parent: str, folder: Path) -> dict[str, Any]:
 def _read(folder: Path) -> dict[str, Any]:
     file = folder / ADAPTED
     try:
-        told = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is damaged: {error}", "copy the folder, or prune again") from error
+        told = read_json(file)
+    except RunError as error:
+        raise InputError(error.what, "copy the folder, or prune again") from error
     if not isinstance(told, dict) or told.get("schema") != SCHEMA:
         raise InputError(f"{file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
     kinds = {"adapter": str, "class": str, "digest": str, "cuts": list}
@@ -133,13 +142,13 @@ def _read(folder: Path) -> dict[str, Any]:
 def _cuts(folder: Path, told: dict[str, Any]) -> tuple[Plan, ...]:
     try:
         return tuple(map(Plan.from_dict, told["cuts"]))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, HeadcountError) as error:
         raise InputError(f"'cuts' in {folder / ADAPTED} is damaged: {error!r}", "prune again") from error
 
 
 def _file(folder: Path, told: dict[str, Any]) -> Path:
     file = Path(os.path.normpath(folder.resolve() / told["adapter"]))
-    if not file.is_file():
+    if not _is_python(file):
         raise InputError(
             f"the model in {folder} needs its adapter, and there is no file {file}",
             f'has it moved? say where it is: "adapter" in {folder / ADAPTED}, as a path from {folder} or a full one',
@@ -147,8 +156,16 @@ def _file(folder: Path, told: dict[str, Any]) -> Path:
     return file
 
 
+def _is_python(file: Path) -> bool:
+    try:
+        return file.suffix == ".py" and file.is_file()
+    except (OSError, ValueError):  # too long, or with a character that no path has
+        return False
+
+
 def _cut_again(cuts: tuple[Plan, ...], model: nn.Module, adapter: Adapter, folder: Path) -> Sites:
-    sites = adapter.sites(model)
+    with theirs(adapter, "sites"):
+        sites = adapter.sites(model)
     for cut in cuts:
         try:
             sites = carry_out(cut, model, adapter, sites)

@@ -7,16 +7,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headcount.errors import InputError
+from headcount.errors import InputError, RunError
 from headcount.guests.adapter import Adapted, Adapter, load_adapted, load_adapter
 from headcount.guests.asking import exam_of
 from headcount.guests.exams import read_exam
@@ -24,7 +25,8 @@ from headcount.guests.exams.base import Candidate, Exam
 from headcount.heads import HeadId
 from headcount.instruments.sites import Sites
 from headcount.instruments.wrapping import Wrapped, wrap
-from headcount.runs.folder import RunFolder
+from headcount.runs.folder import RunFolder, claimed_folder
+from headcount.runs.storage import read_json
 
 ADAPTED = "headcount.json"
 """What a folder has whose model an adapter brought."""
@@ -38,10 +40,10 @@ class Guest:
 
     name: str
     model: Wrapped | Adapted
-    output: RunFolder
-    """Where analyses of it are written."""
     digest: str
     """Of the weights; every result names it."""
+    origin: str
+    """Where it comes from, in full: two models of one name are told apart by that."""
     tokenizer: Any = None
     adapter: Adapter | None = None
     length: int = LENGTH
@@ -51,7 +53,15 @@ class Guest:
         """A Hugging Face model (or a wrapped one) and its tokenizer."""
         wrapped = wrap(model)
         name = name or type(wrapped.model).__name__
-        return cls(name, wrapped, _output(name), digest_of(wrapped.model), tokenizer, length=length)
+        require_fit(wrapped.model, tokenizer, name)
+        return cls(name, wrapped, digest_of(wrapped.model), name, tokenizer, length=length)
+
+    @cached_property
+    def output(self) -> RunFolder:
+        """Where analyses of it are written; whoever asks first makes it this model's own."""
+        stem = re.sub(r"[^\w.-]+", "-", self.label).strip("-.") or "model"
+        is_itself = (Path("runs") / stem).resolve() == Path(self.name).resolve()
+        return RunFolder(claimed_folder(f"{stem}-results" if is_itself else stem, self.origin, self.digest))
 
     @property
     def label(self) -> str:
@@ -103,40 +113,81 @@ class Guest:
 
 def looks_like_guest(name: str | Path) -> bool:
     """Whether a name means a model of others: an adapter's class, or a folder of a model that is none of ours."""
-    if re.search(r"\.py:\w+$", str(name)) or (Path(name) / ADAPTED).is_file():
+    if is_adapter_class(name) or has_only_an_adapter(name):
         return True
-    file = Path(name) / "config.json"
     try:
-        return "model_type" in json.loads(file.read_bytes())
-    except (OSError, ValueError, TypeError):
+        settings = read_json(Path(name) / "config.json")
+    except RunError:
         return False
+    return isinstance(settings, dict) and "model_type" in settings
 
 
-def load_guest(name: str | Path, device: str | torch.device = "cpu", *, length: int = LENGTH) -> Guest:
-    """From `my_adapter.py:Model`, or from a folder that Hugging Face or headcount wrote."""
-    if re.search(r"\.py:\w+$", str(name)):
+def is_adapter_class(name: str | Path) -> bool:
+    """Whether a name names code, `my_adapter.py:Model`, and is not a folder that happens to be called so."""
+    return re.search(r"\.py:\w+$", str(name)) is not None and not Path(name).is_dir()
+
+
+def has_only_an_adapter(name: str | Path) -> bool:
+    """Whether a folder's model needs an adapter; one that is something else as well is taken for that."""
+    return (Path(name) / ADAPTED).is_file() and not os.path.lexists(Path(name) / "config.json")
+
+
+def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
+    """The user's file that is run when this is loaded, None if none is; only what was named or allowed is run."""
+    if is_adapter_class(name):
+        return Path(str(name).rpartition(":")[0]).resolve()
+    if has_only_an_adapter(name):
+        from headcount.guests.foreign_saving import adapter_file
+
+        file = adapter_file(Path(name))
+        if not run_adapter:
+            raise InputError(
+                f"to load the model in {name}, {file} would be run",
+                "if you trust that file, say so: --run-adapter, or run_adapter=True from Python",
+            )
+        return file
+    if run_adapter:
+        what = "has a model of its own besides" if (Path(name) / ADAPTED).exists() else "has no"
+        raise InputError(f"{name} {what} {ADAPTED}, so no adapter is run", "leave --run-adapter out")
+    return None
+
+
+def load_guest(
+    name: str | Path, device: str | torch.device = "cpu", *, length: int = LENGTH, run_adapter: bool = False
+) -> Guest:
+    """From `my_adapter.py:Model`, or from a folder that Hugging Face or headcount wrote.
+
+    A folder that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
+    """
+    code = code_of(name, run_adapter=run_adapter)
+    if is_adapter_class(name):
         adapter = load_adapter(str(name))
-        model, sites = load_adapted(adapter)
-        adapted = Adapted(adapter, model, sites).to(device)
-        return Guest(str(name), adapted, _output(str(name)), digest_of(model), adapter=adapter)
-    if (Path(name) / ADAPTED).is_file():
+        adapted = Adapted(adapter, *load_adapted(adapter)).to(device)
+        return Guest(str(name), adapted, digest_of(adapted.model), adapter.origin, adapter=adapter)
+    origin = str(Path(name).resolve())
+    if code is not None:
         from headcount.guests.foreign_saving import load_cut
 
         adapter, adapted = load_cut(Path(name))
-        return Guest(str(name), adapted.to(device), _output(str(name)), digest_of(adapted.model), adapter=adapter)
-    from headcount.guests.saving import load_model
+        return Guest(str(name), adapted.to(device), digest_of(adapted.model), origin, adapter=adapter)
+    from headcount.guests.saving import load_model, load_tokenizer
 
     found, tokenizer = load_model(Path(name), device), load_tokenizer(Path(name))
-    return Guest(str(name), wrap(found), _output(str(name)), digest_of(found), tokenizer, length=length)
+    require_fit(found, tokenizer, str(name))
+    return Guest(str(name), wrap(found), digest_of(found), origin, tokenizer, length=length)
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """What a model's folder has for texts; None if it has nothing, as models of images."""
-    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
-        return None
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+def require_fit(model: nn.Module, tokenizer: Any, name: str) -> None:
+    """Refuse a tokenizer with tokens that the model has no embedding for; more embeddings than tokens are common."""
+    table = getattr(getattr(model, "get_input_embeddings", lambda: None)(), "weight", None)
+    if tokenizer is None or table is None or not hasattr(tokenizer, "get_vocab"):
+        return
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= len(table):
+        raise InputError(
+            f"the tokenizer of {name} has tokens up to number {largest:,}, the model {len(table):,} embeddings",
+            "they do not belong together: save the model's own tokenizer into its folder",
+        )
 
 
 def digest_of(model: nn.Module) -> str:
@@ -162,9 +213,3 @@ _LATE = ("roberta", "xlm-roberta", "camembert")
 
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _output(name: str) -> RunFolder:
-    stem = re.sub(r"[^\w.-]+", "-", name.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
-    path = Path("runs") / stem
-    return RunFolder(path if path.resolve() != Path(name).resolve() else path.with_name(f"{stem}-results"))

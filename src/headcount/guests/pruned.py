@@ -40,7 +40,8 @@ def prune_guest(guest: Guest, heads: Iterable[str | HeadId], out: Path, subject:
         raise InputError(f"all heads of {guest.name} would go", "lower --loss, or name the heads: --heads")
     inputs = subject.blocks[0].inputs
     difference = _cut_and_saved(guest, gone, out, inputs)
-    left = load_guest(out, next(guest.inner.parameters()).device, length=guest.length)
+    is_adapted = isinstance(guest.model, Adapted)  # whose code was run already, and is asked to be run again
+    left = load_guest(out, next(guest.inner.parameters()).device, length=guest.length, run_adapter=is_adapted)
     again = _proven(guest.model, left.model, gone, inputs)
     if not again <= TOLERANCE:
         raise CheckFailed(f"what was written to {out} differs by {again:.1e} from what was cut", "please report this")

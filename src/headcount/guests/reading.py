@@ -11,9 +11,10 @@ from torch import Tensor
 
 from headcount.analysis.glance import Glance, closeup, glance
 from headcount.errors import InputError
-from headcount.guests.adapter import Adapter, theirs
+from headcount.guests.adapter import Adapted, Adapter
 from headcount.guests.asking import encoded, task_of
 from headcount.guests.guest import Guest, longest_of
+from headcount.guests.user_code import theirs
 from headcount.heads import HeadId
 
 MOST_SAID = 64
@@ -30,6 +31,10 @@ class Reading:
     tokens: Mapping[str, Sequence[str]]
     special: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     note: str = ""
+    said: str | None = None
+    """The model's own answer, where its adapter can ask for one."""
+    right: str | None = None
+    """The right answer, where the adapter's task or data know it."""
 
 
 def look(guest: Guest, text: str) -> tuple[Glance, Reading]:
@@ -63,7 +68,8 @@ def read(guest: Guest, text: str) -> Reading:
     whole = tokenizer(text, verbose=False)["input_ids"]
     longest = min(longest_of(guest.inner), MOST_READ)
     ids = tokenizer(text, truncation=True, max_length=longest)["input_ids"]
-    note = f"the first {len(ids):,} of {len(whole):,} tokens" if len(ids) < len(whole) else ""
+    cut = f"the first {len(ids):,} of {len(whole):,} tokens" if len(ids) < len(whole) else ""
+    note = "; ".join(part for part in (cut, candidate.unknown_note([ids]).strip(" ()")) if part)
     source = torch.tensor([ids], device=candidate.device)
     if not candidate.has_decoder:
         return Reading(
@@ -108,11 +114,29 @@ def _adapted(guest: Guest, adapter: Adapter, question: str) -> Reading:
     with theirs(adapter, "generate"):
         answer = adapter.generate(guest.inner, [question])[0] if generates else _right_answer(guest, adapter, question)
     inputs = tuple(each.to(next(guest.model.parameters()).device) for each in encoded(adapter, [(question, answer)])[0])
+    if isinstance(guest.model, Adapted):
+        guest.model.require_answer(inputs)
     stacks = ("encoder", "decoder") if any(site.stack == "encoder" for site in guest.sites) else ("layer",)
     with theirs(adapter, "tokens"):
         labels = [list(map(str, part)) for part in adapter.tokens(question, answer)]
     labels += [list(map(str, range(each.shape[1]))) for each in inputs[len(labels) :]]
-    return Reading(inputs, dict(zip(stacks, labels, strict=False)), note=f"{question} = {answer}" if generates else "")
+    tokens = dict(zip(stacks, labels, strict=False))
+    if not generates:
+        return Reading(inputs, tokens)
+    right = _known_answer(adapter, question)
+    told = "" if right is None else " (right)" if answer == right else f" (wrong, should be {right})"
+    return Reading(inputs, tokens, note=f"{question} = {answer}{told}", said=answer, right=right)
+
+
+def _known_answer(adapter: Adapter, question: str) -> str | None:
+    """The right answer, if the adapter's task has this question; a question of one's own may be any."""
+    if adapter.task is None:
+        return None
+    task = task_of(adapter)
+    try:
+        return task.answer(task.parse(question)[0])
+    except InputError:
+        return None
 
 
 def _right_answer(guest: Guest, adapter: Adapter, question: str) -> str:
@@ -120,7 +144,8 @@ def _right_answer(guest: Guest, adapter: Adapter, question: str) -> str:
     if adapter.task is not None:
         task = task_of(adapter)
         return task.answer(task.parse(question)[0])
-    known = {str(asked): str(answer) for asked, answer in adapter.data()}
+    with theirs(adapter, "data"):
+        known = {str(asked): str(answer) for asked, answer in adapter.data()}
     if question not in known:
         raise InputError(f"{guest.name} cannot answer {question!r}", "add generate() to the adapter")
     return known[question]

@@ -16,7 +16,8 @@ Nothing is unpickled, no code that comes with a model is run, and nothing is fet
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,16 +28,29 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from headcount.errors import CheckFailed, InputError
+from headcount.errors import CheckFailed, HeadcountError, InputError, RunError
 from headcount.guests.cutting import apply_cut, known_family
 from headcount.instruments.families import family_of, model_types
-from headcount.instruments.wrapping import CUT, Wrapped
+from headcount.instruments.wrapping import CUT, Wrapped, base_of
+from headcount.limits import require_room
+from headcount.models.finite import require_finite_model
 from headcount.runs.draft import drafted
-from headcount.runs.storage import explained, write_atomically
+from headcount.runs.storage import explained, read_json, require_regular, write_atomically
 
 CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
 CUT_WEIGHTS = "headcount.safetensors"
 """Of a model without some heads: named so that from_pretrained finds no weights and stops."""
+LAYERS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers"),
+    *("decoder_layers", "num_hidden_groups", "inner_group_num", "attention_types"),
+)
+"""What configurations call numbers of modules, or repeat that many times."""
+MOST_CLASSES = 10**6
+"""Every class gets a name as soon as a configuration is read, also where the model has no classes."""
+MOST_TOKENIZER = 2**27
+"""Bytes of one file of a tokenizer."""
+_FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
+"""Masks and positions that older versions of their library wrote into files, and newer ones compute."""
 HEADER = "headcount"
 """Where the header of a file of weights keeps what else there is to know."""
 
@@ -74,8 +88,38 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
     notes = _notes(weights_file(path, settings))
     if notes is None and settings.get(CUT):
         raise InputError(f"heads are missing from the model in {path}, which save_model did not write", "save it again")
+    _require_possible(path, kind, settings)
     model = _from_elsewhere(path, kind) if notes is None else _from_here(path, kind, notes)
+    require_finite_model(model, str(path))
     return model.to(device).eval()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """What a model's folder has for texts; None if it has nothing, as models of images."""
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
+        return None
+    _require_files(folder)
+    from transformers import AutoTokenizer
+
+    with _their_library(f"could not read the tokenizer in {folder}", "copy or save the tokenizer again"):
+        made = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        made("a", truncation=True, max_length=8)["input_ids"]  # settings of a wrong type are found out here
+        return made
+
+
+@contextmanager
+def _their_library(what: str, *advice: str) -> Iterator[None]:
+    """Inside only code of transformers and its kin runs, on files of which anything may be damaged."""
+    try:
+        yield
+    except HeadcountError:
+        raise
+    except BaseException as error:
+        # Any error at all may come of a damaged file; a panic of compiled code is none of Python's own errors.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        told = " ".join(str(error).split())[:200] or "no reason given"
+        raise InputError(f"{what}: {type(error).__name__}: {told}", *advice) from error
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -149,12 +193,14 @@ def _settings(path: Path) -> dict[str, Any]:
     if not (path / CONFIG).exists():
         raise InputError(f"{path} is no model's folder: it has no {CONFIG}", "was it written to the end?")
     try:
-        settings = json.loads((path / CONFIG).read_bytes())
-        return dict(settings)
-    except (ValueError, TypeError) as error:
+        settings = read_json(path / CONFIG)
+    except RunError as error:
+        raise InputError(error.what, "restore the folder, or save the model again") from error
+    if not isinstance(settings, dict):
         raise InputError(
-            f"{path / CONFIG} is damaged: {error}", "restore the folder, or save the model again"
-        ) from error
+            f"{path / CONFIG} is damaged: it holds {type(settings).__name__}, no settings", "save the model again"
+        )
+    return settings
 
 
 def _class_of(path: Path, settings: dict[str, Any]) -> Any:
@@ -163,17 +209,17 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     except ImportError as error:
         raise InputError(f"{path} needs transformers", "install it: pip install 'headcount[hf]'") from error
 
-    model_type = settings.get("model_type")
-    if family_of(str(model_type)) is None:
+    model_type, names = settings.get("model_type"), settings.get("architectures")
+    if not isinstance(model_type, str) or family_of(model_type) is None:
         raise InputError(
             f"the model in {path} is of no family that headcount knows (model_type {model_type!r})",
             f"headcount knows {', '.join(model_types())}",
         )
-    names = settings.get("architectures") or [None]
-    kind = getattr(transformers, str(names[0]), None)
+    name = names[0] if isinstance(names, list) and names else None
+    kind = getattr(transformers, name, None) if isinstance(name, str) else None
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise InputError(
-            f"{path / CONFIG} names no class of transformers (architectures {names})",
+            f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
             "code that comes with a model is not run; name the class that it was saved from",
         )
     if getattr(kind.config_class, "model_type", None) != model_type:
@@ -188,22 +234,99 @@ def _require_weights(path: Path) -> None:
             f"{path} has no {WEIGHTS}" + (f", only {others[0]}, which headcount does not unpickle" if others else ""),
             "save the model again, as safetensors" if others else "was it written to the end?",
         )
+    _require_files(path)
+
+
+def _require_files(path: Path) -> None:
+    """Nothing in the folder is a pipe that reading would wait for, or a text that memory has no room for."""
+    for file in sorted(path.iterdir()):
+        if file.exists() and not file.is_dir():
+            require_regular(file)
+            if file.suffix in (".json", ".txt", ".model") and file.stat().st_size > MOST_TOKENIZER:
+                raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", "copy or save the model again")
+
+
+def _require_possible(path: Path, kind: Any, settings: dict[str, Any]) -> None:
+    """Refuse sizes that cannot be, before anything of that size is made."""
+    n_tensors = _count_tensors(path)
+    for name, value in settings.items():
+        most = n_tensors if name in LAYERS else MOST_CLASSES if name == "num_labels" else None
+        if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
+            raise InputError(
+                f"{name} = {too_many[0]:,} in {path / CONFIG} cannot be: the files hold {n_tensors:,} tensors",
+                "copy or save the model again",
+            )
+    require_room(_size_of(path, kind), f"the model that {path / CONFIG} describes", "is that file damaged?")
+
+
+def _whole_numbers(value: Any) -> Iterator[int]:
+    """Those of a setting, which may be a list of lists."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _whole_numbers(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield int(value) if abs(value) < 10**18 else 10**18
+
+
+def _count_tensors(path: Path) -> int:
+    n = 0
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt") as opened:
+                n += len(opened.keys())
+        except (OSError, ValueError, SafetensorError) as error:
+            raise InputError(f"{file} is damaged or cut short: {error}", "copy or save the model again") from error
+    return n
+
+
+def _size_of(path: Path, kind: Any) -> int:
+    """Bytes of the model that a configuration describes; it is built without memory for its numbers."""
+    from transformers.initialization import no_init_weights
+
+    with _their_library(f"{path / CONFIG} describes no model", "copy or save the model again"):
+        config = kind.config_class.from_pretrained(path, local_files_only=True)
+        with torch.device("meta"), no_init_weights():
+            model = kind(config)
+    return sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
 
 
 def _from_elsewhere(path: Path, kind: Any) -> nn.Module:
-    try:
-        with _without_bars():
-            model, told = kind.from_pretrained(
-                path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-            )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            f"could not read the model in {path}: {error}", "is it whole? copy or save it again"
-        ) from error
+    with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
+        model, told = kind.from_pretrained(
+            path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
     if missing := sorted(told["missing_keys"]):
         raise _odd(path, "is missing", missing)
+    if unwanted := sorted(filter(_is_of_the_stack(model), told["unexpected_keys"])):
+        raise _odd(path, "is too much for the configuration", unwanted)
     whole: nn.Module = model
     return whole
+
+
+def _is_of_the_stack(model: Any) -> Callable[[str], bool]:
+    """Tells weights of layers, which change what a model computes, from others that a file may hold too many of.
+
+    Real checkpoints hold weights that the class they are loaded as has no use for: the head of another class (`cls.*`,
+    `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. Without them the layers
+    compute what they always did. But a weight inside the stack of layers that the model has no place for (a layer too
+    many, an adapter inside a layer) means that another model was trained than the one that would be measured.
+    """
+    base, family = base_of(model), known_family(model)
+    paths = {blocks.path.partition(".*")[0] for blocks in family.blocks}
+    stacks = tuple(f"{path}." for path in paths if _has(base, path))
+    prefix = f"{model.base_model_prefix}."
+
+    def is_of_the_stack(name: str) -> bool:
+        return name.removeprefix(prefix).startswith(stacks) and not _FORMER_BUFFERS.search(name)
+
+    return is_of_the_stack
+
+
+def _has(base: nn.Module, path: str) -> bool:
+    try:
+        return isinstance(base.get_submodule(path), nn.Module)
+    except AttributeError:
+        return False
 
 
 @contextmanager
@@ -221,8 +344,9 @@ def _without_bars() -> Iterator[None]:
 
 
 def _from_here(path: Path, kind: Any, notes: Notes) -> nn.Module:
+    model = _built(path, kind)
     try:
-        model = _built(path, kind, notes)
+        _shape(model, notes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{CONFIG} and the weights in {path} do not belong together: {error}", "copy or save the model again"
@@ -234,24 +358,28 @@ def _from_here(path: Path, kind: Any, notes: Notes) -> nn.Module:
     return model
 
 
-def _built(path: Path, kind: Any, notes: Notes) -> nn.Module:
-    """All but the weights."""
+def _built(path: Path, kind: Any) -> nn.Module:
+    """All but the weights, and all of the heads."""
     import transformers
     from transformers.initialization import no_init_weights
 
-    with explained(f"read {path}"):
+    with _their_library(f"could not build the model in {path}", "copy or save the model again"):
         config = kind.config_class.from_pretrained(path, local_files_only=True)
         with no_init_weights():  # not on the meta device: buffers are computed here
             model: Any = kind(config)
         if (path / GENERATION).exists():
             model.generation_config = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
+    built: nn.Module = model
+    return built
+
+
+def _shape(model: nn.Module, notes: Notes) -> None:
+    """Take the missing heads out, and give buffers their precision."""
     _tie(model, notes.shared)  # what shares its weights is cut together
     apply_cut(model)
     for name, dtype in notes.buffers.items():
         above, _, last = name.rpartition(".")
         setattr(model.get_submodule(above), last, model.get_buffer(name).to(getattr(torch, dtype)))
-    built: nn.Module = model
-    return built
 
 
 def _notes(file: Path) -> Notes | None:
@@ -261,9 +389,16 @@ def _notes(file: Path) -> Notes | None:
     try:
         with safe_open(file, "pt") as opened:
             told = (opened.metadata() or {}).get(HEADER)
-        return None if told is None else Notes(**json.loads(told))
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        found = None if told is None else Notes(**json.loads(told))
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise InputError(f"{file} is damaged or cut short: {error}", "copy or save the model again") from error
+    if found and not all(_is_text_to_text(part) for part in (found.shared, found.buffers)):
+        raise InputError(f"the header of {file} is damaged", "copy or save the model again")
+    return found
+
+
+def _is_text_to_text(part: Any) -> bool:
+    return isinstance(part, dict) and all(isinstance(each, str) for each in (*part, *part.values()))
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from headcount.errors import HeadcountError, InputError
-from headcount.guests.adapter import built, imported, load_adapter, read_weights
+from headcount.guests.adapter import built, load_adapter, read_weights
 from headcount.guests.skeleton_guesses import arguments_of, guessed_values, tree_of
 from headcount.guests.skeleton_text import TAKEN, Parts, written
+from headcount.guests.user_code import at_home, imported, theirs
 from headcount.heads import HeadId
 from headcount.instruments.finding import Guess, guess, sites_calls
 from headcount.runs.storage import write_atomically
@@ -44,14 +45,17 @@ class _Made:
     notes: tuple[str, ...] = ()
 
 
-def write_skeleton(name: str, out: Path, checkpoint: Path | None = None) -> Skeleton:
-    """Look at `my_model.py:MyModel` and write an adapter for it, to a new file."""
+def write_skeleton(
+    name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
+) -> Skeleton:
+    """Look at `my_model.py:MyModel` and write an adapter for it, to a new file; `say` is told that code is run."""
     _require_new(out)
     path, _, kind = name.rpartition(":")
-    found = _class_in(Path(path), kind)
+    found = _class_in(Path(path), kind, say)
     weights = None if checkpoint is None else _weights(checkpoint)
     alias = f"Their{kind}" if kind in TAKEN else kind
-    made = _made(found, alias, weights)
+    with at_home(Path(path).parent):
+        made = _made(found, alias, weights)
     guesses = tuple(guess(made.tree)) if made.tree is not None else ()
     parts = Parts(
         file=out,
@@ -77,11 +81,12 @@ def _require_new(out: Path) -> None:
         raise InputError(f"{out} exists", "it is not overwritten: choose another name with -o")
 
 
-def _class_in(file: Path, kind: str) -> type[nn.Module]:
+def _class_in(file: Path, kind: str, say: Callable[[str], object]) -> type[nn.Module]:
     if file.suffix != ".py" or not file.is_file():
         raise InputError(
             f"no file {file}" if file.suffix == ".py" else f"{file} is no Python file", "say FILE.py:Class"
         )
+    say(f"running {file.resolve()} to look at its class")
     module = imported(file)
     found = getattr(module, kind, None)
     if isinstance(found, type) and issubclass(found, nn.Module):
@@ -94,7 +99,8 @@ def _class_in(file: Path, kind: str) -> type[nn.Module]:
 
 def _weights(file: Path) -> Mapping[str, Tensor]:
     if not file.is_file():
-        raise InputError(f"no file {file}", "give the file of weights with --checkpoint")
+        what = f"{file} is no regular file" if file.exists() else f"no file {file}"
+        raise InputError(what, "give the file of weights with --checkpoint")
     found = read_weights(file)
     if not isinstance(found, Mapping) or not all(isinstance(each, Tensor) for each in found.values()):
         raise InputError(f"{file} holds no weights by name", "save model.state_dict()")
@@ -121,8 +127,8 @@ def _made(kind: type[nn.Module], name: str, weights: Mapping[str, Tensor] | None
 def _called(kind: type[nn.Module], values: Mapping[str, Any]) -> tuple[nn.Module | None, str]:
     try:
         return kind(**values), ""
-    except Exception as error:  # somebody's code
-        return None, f"{type(error).__name__}: {error}".splitlines()[0]
+    except (Exception, SystemExit) as error:  # somebody's code
+        return None, f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
 
 
 def _fits(model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
@@ -132,7 +138,10 @@ def _fits(model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
 
 def _takes(kind: type[nn.Module]) -> tuple[str, ...]:
     """What forward() must be given, by name."""
-    parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
+    try:
+        parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return ()  # a forward() that does not say
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(each.name for each in parameters if each.kind in plain and each.default is inspect.Parameter.empty)
 
@@ -158,12 +167,14 @@ def _tried(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str,
     try:
         adapter = load_adapter(f"{out}:Model")
         model = built(adapter)
-        heads = adapter.sites(model).heads
-    except Exception as error:
+        with theirs(adapter, "sites"):
+            heads = adapter.sites(model).heads
+    except HeadcountError as error:
         told = str(error).splitlines() or [type(error).__name__]
         return (), (f"its heads are not found yet: {told[0]}",)
     try:
-        adapter.load(model)
+        with theirs(adapter, "load"):
+            adapter.load(model)
     except HeadcountError as error:
         return heads, (f"{error.what}: see build() and checkpoint",)
     return heads, () if has_weights else ("no weights yet: say checkpoint = ..., or load them in build()",)

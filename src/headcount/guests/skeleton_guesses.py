@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 def arguments_of(kind: type) -> dict[str, str]:
     """What a class must be given, each as it stands in its signature."""
-    parameters = inspect.signature(kind).parameters.values()
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return {}  # a class that does not say
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     wanted = [each for each in parameters if each.kind in plain and each.default is inspect.Parameter.empty]
     return {each.name: str(each).replace("'", "") for each in wanted}

@@ -3,6 +3,7 @@
     config.json         what was asked for; written first
     environment.json    what it runs on: versions and device
     log.jsonl           every step's loss, every evaluation
+    timings.jsonl       the seconds of training until each evaluation; of this machine, so in no digest
     checkpoint-*        the last two states of an unfinished training; the digest is in the name
     model.safetensors   the trained weights
     results/*.json      what analyses found, each naming the weights it was found on
@@ -29,6 +30,7 @@ from headcount.errors import CheckpointError, ConfigError, RunError
 from headcount.results import Result
 from headcount.runs.config import RunConfig
 from headcount.runs.storage import (
+    create_once,
     explained,
     open_in_place,
     parse_json,
@@ -56,6 +58,7 @@ class RunFolder:
         self.config_file = path / "config.json"
         self.environment_file = path / "environment.json"
         self.log_file = path / "log.jsonl"
+        self.timings_file = path / "timings.jsonl"
         self.weights_file = path / "model.safetensors"
         self.manifest_file = path / "manifest.json"
 
@@ -196,6 +199,14 @@ class RunFolder:
             raise RunError(f"{self.log_file} is damaged: {str(odd)[:60]!r} is no step", _RESTORE)
         return lines
 
+    def read_timings(self) -> list[dict[str, Any]]:
+        """Steps and seconds; nothing of a run that kept none, or whose file is damaged: they are only for people."""
+        try:
+            lines = [json.loads(line) for line in self.timings_file.read_bytes().splitlines()]
+            return [{"step": int(line["step"]), "seconds": float(line["seconds"])} for line in lines]
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
+
     def cut_log(self, n_bytes: int) -> None:
         """Forget what was logged after a checkpoint that is now gone on from."""
         with explained(f"cut {self.log_file}"):
@@ -237,6 +248,33 @@ class RunFolder:
         """A finished run needs none."""
         for file in self.checkpoints():
             file.unlink()
+
+
+MARKER = "model.json"
+"""Says which model the results in a folder belong to."""
+
+
+def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs")) -> Path:
+    """Where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model."""
+    mark = {"schema": 1, "name": origin, "weights": weights}
+    long = f"{stem}-{digest(f'{origin}{weights}'.encode())[:8]}"
+    for path in (root / stem, root / long):
+        if _claim(path, mark):
+            return path
+    raise RunError(f"{root / stem} and {root / long} belong to other models", f"move one of them away: {root / long}")
+
+
+def _claim(path: Path, mark: dict[str, Any]) -> bool:
+    """Whether a folder is this model's, or nobody's and from now on this model's."""
+    if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
+        return False  # a run or a model of its own
+    marker = path / MARKER
+    if not os.path.lexists(marker):
+        create_once(marker, (json.dumps(mark, indent=1) + "\n").encode())
+    try:
+        return bool(read_json(marker) == mark)
+    except RunError:
+        return False  # damaged: somebody's, and not known whose
 
 
 def digest(data: bytes) -> str:

@@ -12,7 +12,7 @@ was done since the parent was trained stands in the manifest:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,12 +33,12 @@ from headcount.runs.run import Run, load
 from headcount.runs.storage import explained, read_bytes, write_atomically
 from headcount.runs.train import Log, environment, stop_on_interrupt, weights_of
 from headcount.seeds import integer
-from headcount.statistics import Share
 from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.averaging import averaged
 from headcount.training.config import TrainingConfig
 from headcount.training.device import n_threads
 from headcount.training.evaluation import BLOCK, evaluating, on_device
+from headcount.training.learners import StepScores
 from headcount.training.loop import Listener, fit, new_state
 
 TOLERANCE = 1e-9
@@ -135,7 +135,7 @@ class _GoingOn:
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
         self.log.on_steps(self.n_past + last_step, losses, rates)
 
-    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
+    def on_evaluation(self, step: int, scores: StepScores) -> None:
         self.log.on_evaluation(self.n_past + step, scores)
 
 

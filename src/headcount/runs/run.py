@@ -10,6 +10,7 @@ torch.Size([4, 7])
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from headcount.models.build import Model, build_model
 from headcount.models.finite import require_finite
 from headcount.runs.asking import Reply, ask
 from headcount.runs.config import RunConfig
-from headcount.runs.folder import SAMPLE, RunFolder
+from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
 from headcount.tasks.base import Task
@@ -42,13 +43,18 @@ class Run:
 
     name: str
     folder: RunFolder
-    output: RunFolder
-    """Where analyses of it are written: the same folder, unless the run is a packaged sample."""
     config: RunConfig
     task: Task
     model: Model
     digest: str
     """Of the weights; every result names it."""
+
+    @cached_property
+    def output(self) -> RunFolder:
+        """Where analyses of it are written: the same folder, unless the run is a packaged sample."""
+        if not self.name.startswith(SAMPLE):
+            return self.folder
+        return RunFolder(claimed_folder(self.name.replace(":", "-"), self.name, self.digest))
 
     def predict(self, text: str) -> str:
         """The model's own answer."""
@@ -92,8 +98,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
     weights, digest = folder.read_weights()
     task, model = build(config)
     _fill(model, weights, folder)
-    output = RunFolder(Path("runs") / name.replace(":", "-")) if name.startswith(SAMPLE) else folder
-    return Run(name, folder, output, config, task, model.to(device).eval(), digest)
+    return Run(name, folder, config, task, model.to(device).eval(), digest)
 
 
 def _fill(model: Model, weights: bytes, folder: RunFolder) -> None:

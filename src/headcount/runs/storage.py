@@ -124,6 +124,24 @@ def write_atomically(path: Path, data: bytes) -> None:
         _sync_folder(path.parent)
 
 
+def create_once(path: Path, data: bytes) -> None:
+    """A new file that is never half-written; if another process was first, its file stays."""
+    with explained(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = _draft_name(path)
+        write_atomically(draft, data)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _HERE_ONLY, 0o666)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
 def open_in_place(path: Path, flags: int) -> int:
     """A handle on a regular file of this very name, for what cannot be drafted; never through a link."""
     return _open_regular(path, flags | _HERE_ONLY)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from headcount.statistics import Share
+from headcount.training.learners import StepScores
 from headcount.training.loop import Listener
 
 
@@ -37,10 +37,12 @@ class TensorBoard:
         self._writer.add_scalar("loss", sum(losses) / len(losses), last_step)
         self._writer.add_scalar("learning rate", rates[-1], last_step)
 
-    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
+    def on_evaluation(self, step: int, scores: StepScores) -> None:
         """Every score."""
-        for name, share in scores.items():
-            self._writer.add_scalar(f"validation/{name}", share.rate, step)
+        self._writer.add_scalar("validation/loss", scores.validation_loss, step)
+        for split, shares in (("validation", scores.validation), ("training", scores.training)):
+            for name, share in shares.items():
+                self._writer.add_scalar(f"{split}/{name}", share.rate, step)
         self._writer.flush()
 
     def close(self) -> None:

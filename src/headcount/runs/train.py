@@ -8,7 +8,7 @@ import platform
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
 from headcount.runs.storage import explained, open_in_place, write_atomically
 from headcount.runs.tensorboard import tensorboard_listeners
-from headcount.statistics import Share
+from headcount.runs.timings import Timings
 from headcount.tasks import TASKS
 from headcount.training.averaging import averaged
 from headcount.training.checkpoint import TrainingState, pack, unpack
 from headcount.training.device import choose_device, n_threads
+from headcount.training.learners import StepScores
 from headcount.training.loop import Listener, diverged, fit, new_state
 
 
@@ -77,15 +78,16 @@ def _train(
 ) -> None:
     task, model = build(config)
     state = new_state(model.to(device), config.training)
-    log_bytes = 0
+    header: dict[str, Any] = {}
     if (checkpoint := folder.read_checkpoint()) is not None:
-        log_bytes = unpack(checkpoint, state)["log_bytes"]
-    folder.cut_log(log_bytes)
+        header = unpack(checkpoint, state)
+    folder.cut_log(header.get("log_bytes", 0))
+    clock = Timings(folder, state.step, header.get("seconds", 0.0))
     with Log(folder) as log, tensorboard_listeners(folder.path, state.step) as boards:
-        everyone = [log, *listeners, *boards]
+        everyone: list[Listener] = [log, clock, *listeners, *boards]
 
         def save(state: TrainingState) -> None:
-            folder.write_checkpoint(state.step, pack(state, {"log_bytes": log.flush()}))
+            folder.write_checkpoint(state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds}))
 
         done = fit(
             state, task, config.training, config.seed, listeners=everyone, save=save, asked_to_stop=asked_to_stop
@@ -163,10 +165,9 @@ class Log:
         for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
             self._write({"step": step, "loss": loss, "learning_rate": rate})
 
-    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
+    def on_evaluation(self, step: int, scores: StepScores) -> None:
         """One line an evaluation."""
-        n = next(iter(scores.values())).n
-        self._write({"step": step, "n": n, **{name: share.rate for name, share in scores.items()}})
+        self._write({"step": step, **scores.to_dict()})
 
     def flush(self) -> int:
         """Everything onto the disk; returns how long the log is."""

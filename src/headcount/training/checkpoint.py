@@ -7,7 +7,9 @@ header. There is no random state in it, since every stream is made anew from the
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -36,7 +38,7 @@ class TrainingState:
     """Training examples that were found hard, the newest last."""
 
 
-def pack(state: TrainingState, extra: dict[str, int]) -> bytes:
+def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
     """The state as one safetensors file; `extra` comes back from `unpack`."""
     header = {"step": state.step, "targets_met": state.targets_met, **extra}
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
@@ -49,12 +51,12 @@ def pack(state: TrainingState, extra: dict[str, int]) -> bytes:
     return safetensors.torch.save(on_cpu, metadata={"headcount": json.dumps(header)})
 
 
-def unpack(data: bytes, state: TrainingState) -> dict[str, int]:
+def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
     """Put packed bytes into a freshly built state; returns the header."""
     try:
         tensors = safetensors.torch.load(data)
         size = int.from_bytes(data[:8], "little")
-        header: dict[str, int] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["headcount"])
+        header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["headcount"])
         _restore(state, tensors)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error

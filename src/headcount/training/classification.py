@@ -50,6 +50,13 @@ class Answers:
         return Share.count(self.said == self.logits.shape[1] - 1)
 
     @property
+    def loss(self) -> float:
+        """Cross-entropy per example."""
+        logits = self.logits.astype(np.float64)
+        right = logits[np.arange(len(logits)), self.labels]
+        return float((np.logaddexp.reduce(logits, axis=1) - right).mean())
+
+    @property
     def margins(self) -> NDArray[np.float32]:
         """The lead of the right class over the best other one."""
         rows = np.arange(len(self.labels))

@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
@@ -35,6 +36,13 @@ class Answers:
     free: Tokens
     """Whole answers, the model having heard only itself."""
     batch: Batch
+    losses: NDArray[np.float32]
+    """[example, label]: cross-entropy of the right token, the right ones having been fed; 0 where nothing is asked."""
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy per token that is asked for."""
+        return float(self.losses.sum(dtype=np.float64) / max(1, (self.batch.labels != IGNORE).sum()))
 
     @property
     def teacher_forced_hits(self) -> NDArray[np.bool_]:
@@ -78,16 +86,36 @@ def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
 def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Answers:
     """Both ways of answering these examples."""
     batch, start = task.encode(examples), task.generation
-    forced, free = [], []
+    forced, free, losses = [], [], []
     with evaluating(model) as device:
         for part in in_blocks(batch):
-            source, fed = on_device(device, part.source, part.fed)
+            source, fed, labels = on_device(device, part.source, part.fed, part.labels)
             memory = model.encode(source)
-            forced.append(model.decode(fed, memory).argmax(dim=-1).cpu().numpy())
+            logits = model.decode(fed, memory)
+            forced.append(logits.argmax(dim=-1).cpu().numpy())
+            losses.append(_token_losses(logits, labels).cpu().numpy())
             free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())
     said = np.concatenate(free)
     given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(said), len(start.given)))
-    return Answers(np.concatenate(forced), np.concatenate([given, said], axis=1), batch)
+    return Answers(
+        np.concatenate(forced), np.concatenate([given, said], axis=1), batch, np.concatenate(losses, dtype=np.float32)
+    )
+
+
+def forced_exact(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Share:
+    """Exact match under teacher forcing alone: no decoding."""
+    hits = []
+    with evaluating(model) as device:
+        for part in in_blocks(task.encode(examples)):
+            source, fed, labels = on_device(device, part.source, part.fed, part.labels)
+            right = (model(source, fed).argmax(dim=-1) == labels) | (labels == IGNORE)
+            hits.append(right.all(dim=1).cpu().numpy())
+    return Share.count(np.concatenate(hits))
+
+
+def _token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    flat = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none")
+    return flat.view(labels.shape)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,28 @@ from headcount.statistics import Share
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
 from headcount.training import classification, evaluation
 from headcount.training.classification import Classification
-from headcount.training.evaluation import Evaluation, answer, on_device
+from headcount.training.evaluation import Evaluation, answer, forced_exact, on_device
 from headcount.training.margins import margins
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """How good a model is after some step of its training."""
+
+    validation: Mapping[str, Share]
+    """By name; all of the same examples."""
+    validation_loss: float
+    """Cross-entropy as in training, of the pass that gave the scores."""
+    training: Mapping[str, Share]
+    """One score on examples such as it is trained on, by name."""
+
+    def to_dict(self) -> dict[str, float]:
+        """As it is logged."""
+        logged: dict[str, float] = {}
+        for prefix, shares in (("", self.validation), ("training_", self.training)):
+            logged |= {f"{prefix}n": share.n for share in shares.values()}
+            logged |= {f"{prefix}{name}": share.rate for name, share in shares.items()}
+        return logged | {"validation_loss": self.validation_loss}
 
 
 class Learner(Protocol):
@@ -31,8 +51,11 @@ class Learner(Protocol):
     def loss(self, examples: Examples) -> Tensor:
         """What a training step makes smaller."""
 
-    def scores(self, examples: Examples) -> Mapping[str, Share]:
-        """How good the model is, briefly; all shares are of these examples."""
+    def scores(self, examples: Examples) -> tuple[Mapping[str, Share], float]:
+        """How good the model is, briefly, and its loss, from one pass over these examples."""
+
+    def training_scores(self, examples: Examples) -> Mapping[str, Share]:
+        """The score that is watched on training examples, by name."""
 
     def margins(self, examples: Examples) -> NDArray[np.float32]:
         """How surely it is right on each: positive if it is."""
@@ -57,10 +80,15 @@ class SequenceLearner:
         logits = self.model(source, fed)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
-    def scores(self, examples: Examples) -> Mapping[str, Share]:
-        """Exact match, both ways."""
-        forced, free = answer(self.model, self.task, examples).exact
-        return {"teacher_forced": forced, "free_running": free}
+    def scores(self, examples: Examples) -> tuple[Mapping[str, Share], float]:
+        """Exact match, both ways, and cross-entropy per token."""
+        said = answer(self.model, self.task, examples)
+        forced, free = said.exact
+        return {"teacher_forced": forced, "free_running": free}, said.loss
+
+    def training_scores(self, examples: Examples) -> Mapping[str, Share]:
+        """Exact match, fed the right answer."""
+        return {"teacher_forced": forced_exact(self.model, self.task, examples)}
 
     def margins(self, examples: Examples) -> NDArray[np.float32]:
         """By the least sure token."""
@@ -85,10 +113,14 @@ class ClassLearner:
         source, labels = on_device(next(self.model.parameters()).device, batch.source, batch.labels)
         return F.cross_entropy(self.model(source), labels)
 
-    def scores(self, examples: Examples) -> Mapping[str, Share]:
+    def scores(self, examples: Examples) -> tuple[Mapping[str, Share], float]:
         """How often it is right, and how often it says the last class: a constant answer shows at once."""
         said = classification.classify(self.model, self.task, examples)
-        return {"accuracy": Share.count(said.hits), f"says_{self.task.classes[-1]}": said.says_last}
+        return {"accuracy": Share.count(said.hits), f"says_{self.task.classes[-1]}": said.says_last}, said.loss
+
+    def training_scores(self, examples: Examples) -> Mapping[str, Share]:
+        """How often it is right."""
+        return {"accuracy": Share.count(classification.classify(self.model, self.task, examples).hits)}
 
     def margins(self, examples: Examples) -> NDArray[np.float32]:
         """By the lead of the right class."""

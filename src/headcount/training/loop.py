@@ -5,7 +5,7 @@ It knows no files: what it learns goes to listeners, and what must outlive a cra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,17 +14,19 @@ import torch
 from headcount.errors import HeadcountError
 from headcount.models.build import Model
 from headcount.seeds import integer, stream
-from headcount.statistics import Share
 from headcount.tasks.base import Examples, Task
 from headcount.training.averaging import averaged, update_average
 from headcount.training.checkpoint import TrainingState
 from headcount.training.config import TrainingConfig
 from headcount.training.hard import MOSTLY_RIGHT, find_hard
-from headcount.training.learners import Learner, learner_of
+from headcount.training.learners import Learner, StepScores, learner_of
 from headcount.training.schedule import learning_rate
 
 REPORT_EVERY = 10
 """Steps between reports to the listeners: reading a loss waits for the device, so it is not done at every step."""
+
+MOST_TRAINING_EXAMPLES = 500
+"""Training examples that an evaluation looks at: enough to see a gap, and quick."""
 
 
 class Listener(Protocol):
@@ -33,8 +35,8 @@ class Listener(Protocol):
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
         """Losses and learning rates of the steps up to `last_step` that were not told yet."""
 
-    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
-        """How good the model is on the validation set."""
+    def on_evaluation(self, step: int, scores: StepScores) -> None:
+        """How good the model is on the validation set, and on examples such as it is trained on."""
 
 
 def new_state(model: Model, config: TrainingConfig) -> TrainingState:
@@ -133,11 +135,23 @@ def _evaluate(
     listeners: Sequence[Listener],
 ) -> None:
     with averaged(state):
-        scores = learner.scores(task.split("validation"))
-        reached = scores[learner.aim].rate
+        scores = _scores(state, task, learner, seed)
+        reached = scores.validation[learner.aim].rate
         for listener in listeners:
             listener.on_evaluation(state.step, scores)
         if config.hard_share and reached >= MOSTLY_RIGHT:
             state.hard = find_hard(learner, task, stream(seed, "hard", state.step), state.hard)
     if config.target is not None:
         state.targets_met = state.targets_met + 1 if reached >= config.target else 0
+
+
+def _scores(state: TrainingState, task: Task, learner: Learner, seed: int) -> StepScores:
+    """Training examples come from a stream of their own, so that watching changes nothing."""
+    held_out = task.split("validation")
+    validation, loss = learner.scores(held_out)
+    if not np.isfinite(loss):
+        raise diverged(state.step)
+    rng = stream(seed, "training accuracy", state.step)
+    return StepScores(
+        validation, loss, learner.training_scores(task.draw(rng, min(len(held_out), MOST_TRAINING_EXAMPLES)))
+    )

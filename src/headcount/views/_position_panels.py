@@ -27,6 +27,8 @@ STATES: dict[str, dict[str, Any]] = {
 LINES = [(colour, style) for style in ("-", "--", ":") for colour in (BLUE, ORANGE, "#009E73", "#CC79A7")]
 """One look per head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
 HIDDEN = "#d9d9d9"
+MOST_NAMED = 8
+"""Heads that are named among their curves: more would cover them."""
 
 
 def draw_table(axes: Axes, encoding: EncodingShown, trained: int | None) -> AxesImage:
@@ -55,7 +57,7 @@ def draw_biases(axes: Axes, encoding: EncodingShown, trained: int | None) -> Axe
     biases = numbers(tuple(curve.mean for curve in encoding.curves))
     n, heads = len(encoding.kernel), len(biases)
     image = _heat_map(axes, biases, extent=(0.5 - n, n - 0.5, heads - 0.5, -0.5))
-    axes.set(xlabel="distance s - t (positions)", ylabel="head", yticks=range(heads))
+    axes.set(xlabel="distance s - t (positions)", ylabel="head", yticks=range(0, heads, 1 + (heads - 1) // 8))
     _mark_farthest(axes, trained, n)
     return image
 
@@ -76,7 +78,7 @@ def draw_curves(axes: Axes, encoding: EncodingShown, trained: int | None) -> Non
     axes.axhline(0, color="black", linewidth=0.5)
     axes.grid(alpha=0.25)
     _mark_farthest(axes, trained, n)
-    if len(encoding.curves) > 1:
+    if 1 < len(encoding.curves) <= MOST_NAMED:
         axes.legend(fontsize=8, ncols=2 if len(encoding.curves) > 4 else 1)
 
 

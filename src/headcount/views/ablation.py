@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from headcount.heads import HeadId
-from headcount.views.style import GREY, PALETTE
+from headcount.views.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, Condition, Effect
@@ -34,7 +36,7 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     """One row per head, the costliest first; one mark per kind, with its 95 % interval."""
     ranked = ranking(result, condition.length)
     shown = ranked[:MOST_ROWS]
-    figure = Figure(figsize=(8.5, 0.1 * (len(result.kinds) + 1) * len(shown) + 2.2), layout="constrained")
+    figure = Page(8.5, 0.1 * (len(result.kinds) + 1) * len(shown) + 1.3)
     axes = figure.subplots()
     for i, kind in enumerate(result.kinds):
         marker, colour = LOOKS[i % len(LOOKS)]
@@ -47,8 +49,10 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     axes.set_xlabel(f"{_what(result)}, with 95 % bootstrap interval")
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
-    figure.suptitle(f"{result.run or 'model'}: {result.metric} without each head\n{_about(result, condition)}{more}")
-    figure.legend(frameon=False, loc="outside lower center", ncols=len(result.kinds), title="silenced by")
+    figure.head(
+        f"{result.run or 'model'}: {result.metric} without each head", f"{_about(result, condition)}{more}", size=12
+    )
+    figure.key(*axes.get_legend_handles_labels(), title="silenced by", size=10)
     return figure
 
 
@@ -85,24 +89,24 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
         panels.append(("gradient: mean |dL/dg|", {each.head: each.importance for each in condition.importances}))
     sites = list(dict.fromkeys(HeadId.parse(effect.head).site for effect in result.heads))
     n_heads = max(HeadId.parse(effect.head).index for effect in result.heads) + 1
-    width = max(2.6, 0.62 * n_heads + 0.6)
+    width = max(2.4, 0.62 * n_heads + 0.4)
     across = len(panels) if n_heads <= WIDE else min(2, len(panels))
     down = -(-len(panels) // across)
-    size = (width * across + 0.8, (0.48 * len(sites) + 0.6) * down + 1.3)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Page(width * across + 1.7, 0)
+    titles = [wrapped(title, (figure.room - 1.6) / across, 9) for title, _ in panels]
+    lines = 1 + max(title.count("\n") for title in titles)
+    figure.set_figheight((0.48 * len(sites) + 0.3 + 0.16 * lines) * down + 0.3)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[len(panels) :]:
         axes.remove()
-    for axes, (title, values) in zip(grid, panels, strict=False):
+    for axes, title, (_, values) in zip(grid, titles, panels, strict=False):
         _heat(axes, [[values.get(str(site.head(i))) for i in range(n_heads)] for site in sites])
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=8)
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
         axes.label_outer()
     about = _about(result, condition)
-    figure.suptitle(
-        f"{result.run or 'model'}: {about}; shade: share of a panel's largest; white: no worse", fontsize=10
-    )
+    figure.head(f"{result.run or 'model'}: {about}; shade: share of a panel's largest; white: no worse", size=10)
     return figure
 
 
@@ -110,7 +114,7 @@ def _heat(axes: Axes, rows: Sequence[Sequence[float | None]]) -> None:
     """Each panel has its own range; the numbers are written into it."""
     values = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
     largest = max(float(np.nanmax(values)), 1e-12)
-    axes.imshow(values.clip(min=0) / largest, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    axes.imshow(values.clip(min=0) / largest, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             text = f"{value:.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
@@ -124,7 +128,7 @@ def draw_lengths(result: Ablation) -> Figure:
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
     banded = {effect.length for effect in result.heads if effect.band}
     void = set(lengths) - banded if result.is_share else set()  # there a drop of 0 would look harmless
-    figure = Figure(figsize=(4.4 * len(result.kinds) + 0.6, 4.9), layout="constrained")
+    figure = Page(4.4 * len(result.kinds) + 0.6, 4.0)
     panels = figure.subplots(1, len(result.kinds), sharey=True, squeeze=False)[0]
     for axes, kind in zip(panels, result.kinds, strict=True):
         for i, head in enumerate(heads):
@@ -134,16 +138,32 @@ def draw_lengths(result: Ablation) -> Figure:
                 _draw_length(axes, shown, scale(result), i, len(heads))
         axes.set_xscale("log", base=2)
         axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
-        axes.set_xticks(lengths, [f"{n}\n(nothing to lose)" if n in void else str(n) for n in lengths])
-        axes.set(title=f"silenced by {kind}", xlabel="length (numbers)")
+        _name_lengths(axes, lengths, void)
+        axes.set(title=plain(f"silenced by {kind}"), xlabel="length (numbers)")
         axes.grid(alpha=0.25)
     panels[0].set_ylabel(f"{_what(result)}, with 95 % interval")
-    figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=8)
-    clean = ", ".join(f"{each.length}: {_score(result, each.clean)}" for each in result.conditions)
-    figure.suptitle(
-        f"{result.run}: each head silenced alone, by length (clean {result.metric} at {clean})", fontsize=10
+    figure.key(*panels[0].get_legend_handles_labels(), columns=12)
+    clean = "; ".join(f"{each.length}: {_clean(result, each)} (n = {each.n:,})" for each in result.conditions)
+    figure.head(
+        f"{result.run or 'model'}: each head silenced alone, by length", f"clean {result.metric} at {clean}", size=10
     )
     return figure
+
+
+def _name_lengths(axes: Axes, lengths: Sequence[int], void: Collection[int]) -> None:
+    """Upright where they would run into each other; where even so they would, not all are named."""
+    labels = {n: f"{n}\n(nothing to lose)" if n in void else str(n) for n in sorted(lengths)}
+    inches = 3.6 / math.log(1.25**2 * max(lengths) / min(lengths))
+    widest = max(width_of(line, 8) for label in labels.values() for line in label.splitlines())
+    turned = any(inches * math.log(b / a) < widest for a, b in pairwise(labels))
+    last = 0.0
+    for n in labels:
+        if turned and last and inches * math.log(n / last) < (2 if n in void else 1) * LINE * 8:
+            labels[n] = ""
+        else:
+            last = n
+    axes.set_xticks(list(labels), list(labels.values()), fontsize=8, rotation=90 if turned else 0)
+    axes.minorticks_off()
 
 
 def _draw_length(axes: Axes, effects: Sequence[Effect], times: float, i: int, n: int) -> None:
@@ -167,14 +187,27 @@ def ranking(result: Ablation, length: int | None) -> list[str]:
 
 def ablation_table(result: Ablation, condition: Condition) -> Table:
     """The ranking as text."""
-    title = f"{result.run or 'model'}: {_what(result)}; {_about(result, condition)}"
-    table = Table("head", *result.kinds, "gradient", title=title, title_justify="left")
+    head, rows = ablation_rows(result, condition)
+    table = Table(*head, title=ablation_title(result, condition), title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def ablation_title(result: Ablation, condition: Condition) -> str:
+    """What a ranking is about."""
+    return f"{result.run or 'model'}: {_what(result)}; {_about(result, condition)}"
+
+
+def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], list[list[str]]]:
+    """The ranking: what its columns are called, and one row per head."""
+    rows = []
     effects = {(e.head, e.kind): e for e in result.heads if e.length == condition.length}
     gradients = {each.head: f"{each.importance:.1e}" for each in condition.importances}
     for head in ranking(result, condition.length):
         cells = [effect_text(effects[head, kind], scale(result)) for kind in result.kinds]
-        table.add_row(HeadId.parse(head).short, *cells, gradients.get(head, ""))
-    return table
+        rows.append([HeadId.parse(head).short, *cells, gradients.get(head, "")])
+    return ["head", *result.kinds, "gradient"], rows
 
 
 def effect_text(effect: Effect, times: float) -> str:
@@ -191,8 +224,14 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     banded = any(effect.band for effect in result.heads if effect.length == condition.length)
     if result.unit == "points" and not banded:
         notes.append(
-            f"NO BANDS: with all heads {_score(result, condition.clean)} is reached, and one answer to everything gets "
+            f"NO BANDS: with all heads {_clean(result, condition)} is reached, and one answer to everything gets "
             f"{_score(result, condition.floor)}. A head that costs nothing here proves nothing."
+        )
+    if result.unit == "nats" and condition.clean <= condition.floor:
+        notes.append(
+            f"NO BETTER THAN GUESSING: with all heads the loss is {_score(result, condition.clean)} nats, and even "
+            f"odds over {math.exp(-condition.floor):,.0f} tokens or classes have {_score(result, condition.floor)}. "
+            "A head that costs nothing here proves nothing."
         )
     for kind in result.kinds if banded else ():
         mine = _of(result, condition.length, kind)
@@ -247,7 +286,16 @@ def _what(result: Ablation) -> str:
 
 
 def _about(result: Ablation, condition: Condition) -> str:
-    return f"{_score(result, condition.clean)} with all heads, n = {condition.n:,} ({condition.data})"
+    return f"{_clean(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
+
+
+def _clean(result: Ablation, condition: Condition) -> str:
+    """The score with all heads, with the interval of that score."""
+    if condition.clean_interval is None:
+        return _score(result, condition.clean)
+    ends = condition.clean_interval[:: -1 if result.unit == "nats" else 1]
+    low, high = (_score(result, end).removesuffix(" %") for end in ends)
+    return f"{_score(result, condition.clean)} [{low}, {high}]"
 
 
 def _score(result: Ablation, clean: float) -> str:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from headcount.views.style import BLUE, ORANGE
+from headcount.views.style import BLUE, ORANGE, Page, plain
 
 if TYPE_CHECKING:
     from headcount.statistics import Share
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure:
     """One row per group."""
     rows, columns = evaluation.rows, evaluation.COLUMNS
-    figure = Figure(figsize=(8, 0.32 * len(rows) + 1.8), layout="constrained")
+    figure = Page(8, 0.32 * len(rows) + 1.0)
     axes = figure.subplots()
     looks = list(zip(reversed(columns), ((BLUE, "o"), (ORANGE, "s")), strict=False))
     for y, scores in enumerate(rows):
@@ -27,12 +27,13 @@ def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure
             if share := getattr(scores, key):
                 beside = 0.26 * (i - (len(looks) - 1) / 2)
                 _dot(axes, share, y + beside, colour, marker, columns[key] if y == 0 else None)
-    axes.set_yticks(range(len(rows)), [f"{_name(s)}  (n = {_n(evaluation, s):,})" for s in rows])
-    axes.invert_yaxis()
-    axes.set(xlabel="right (%), with 95 % Wilson interval", title=title)
+    axes.set_yticks(range(len(rows)), [f"{plain(_name(s), 48)}  (n = {_n(evaluation, s):,})" for s in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set(xlabel="right (%), with 95 % Wilson interval")
     axes.grid(axis="x", alpha=0.25)
+    figure.head(title, size=12)
     if len(columns) > 1:
-        figure.legend(frameon=False, loc="outside lower center", ncols=len(columns))
+        figure.key(*axes.get_legend_handles_labels(), size=10)
     return figure
 
 
@@ -62,7 +63,7 @@ def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ..
 def answers_note(evaluation: Evaluation | Classification) -> str:
     """How often a classifier gives each answer; empty for a model that writes its answers."""
     says = getattr(evaluation, "says", ())
-    shares = ", ".join(f"“{each.group}” to {100 * each.right.rate:.1f} %" for each in says)
+    shares = ", ".join(f"“{each.group}” to {percent(each.right)}" for each in says)
     if constant := getattr(evaluation, "constant", None):
         return f"CONSTANT: it says “{constant}” to (nearly) everything ({shares})"
     return f"it says {shares}" if says else ""

@@ -6,7 +6,6 @@ A picture is made of whole pixels, all heads in one: with axes for each, 144 hea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -15,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -23,8 +21,8 @@ from rich.text import Text
 
 from headcount.errors import InputError
 from headcount.heads import HeadId
-from headcount.views.attention import KINDS, MOST_LABELS
-from headcount.views.style import SEQUENTIAL
+from headcount.views.attention import KINDS, LONGEST, MOST_LABELS, Panel, draw_panels
+from headcount.views.style import SEQUENTIAL, plain, width_of, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.glance import Glance, HeadGlance, SiteGlance
@@ -33,12 +31,10 @@ DPI = 150
 """Of `style.png`. All lengths here are in its pixels, so that all cells are of one size."""
 WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
 """A mosaic's sides and a cell's, at most; what is between heads."""
-CLOSE, MOST_CLOSE, CLOSE_CELL = 1050, 512, 45
-"""A closeup's sides, its rows and columns, and a cell, at most."""
+CLOSE, MOST_CLOSE, CLOSE_CELL, LEAST = 1050, 512, 45, 170
+"""A closeup's sides, its rows and columns, and a cell, at most; its sides at least, as names of axes need them."""
 LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
 """What goes around a picture; less of it would cut the lines above and the colour bar beside it short."""
-LETTER, LONGEST = 9.2, 16
-"""The width of a letter of a token, about, and how many are shown."""
 SHADES = 64
 """As many as can be told apart; more would only make files larger."""
 TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
@@ -90,10 +86,11 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
         raise InputError(f"weights of {weights.shape} for {len(tokens[0])} queries and {len(tokens[1])} keys")
     rows, columns = (_edges(len(each)) for each in tokens)
     pooled = _pooled(weights, rows, columns)
-    picture = np.kron(pooled, np.ones([min(CLOSE_CELL, CLOSE // n) for n in pooled.shape]))
+    cells = [max(min(CLOSE_CELL, CLOSE // n), -(-LEAST // n)) for n in pooled.shape]
+    picture = np.kron(pooled, np.ones(cells))
     lines = (f"{_tail(result.run)}: {found} ({found.short})", _scope(rows, columns, site.kind), result.title)
     places, labels = zip(*map(_named, tokens), strict=True)
-    figure, axes = _page(picture, lines, *(70 + int(LETTER * max(map(len, each))) for each in labels))
+    figure, axes = _page(picture, lines, *(70 + int(DPI * max(width_of(name, 7) for name in each)) for each in labels))
     ticks = [
         (np.array(at) + 0.5) * n / len(each) - 0.5 for at, n, each in zip(places, picture.shape, tokens, strict=True)
     ]
@@ -102,6 +99,21 @@ def draw_closeup(result: Glance, head: str | HeadId, weights: Picture) -> Figure
     axes.set_ylabel("query ↓ (looks)", fontsize=8)
     axes.set_xlabel("key → (looked at)", fontsize=8)
     return figure
+
+
+def draw_over_texts(
+    results: Sequence[Glance], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
+) -> Figure:
+    """One head's own weights on several texts, on one scale; of many tokens, neighbours share a cell."""
+    panels = list[Panel]()
+    for result, note, each in zip(results, notes, weights, strict=True):
+        site = next(site for site in result.sites if site.site == str(head.site))
+        tokens = [axis.tokens for axis in result.axes_of(site)]
+        edges = [_edges(len(some)) for some in tokens]
+        queries, keys = (tuple(some[i] for i in at[:-1]) for some, at in zip(tokens, edges, strict=True))
+        panels.append(Panel(note or result.title, queries, keys, _pooled(each, *edges).tolist()))
+    title = f"{_tail(results[0].run)}: {head} ({head.short}) on {len(panels)} texts (square-root scale)"
+    return draw_panels(panels, title, "query (looks)", PowerNorm(0.5, vmin=0, vmax=1))
 
 
 def glance_table(result: Glance) -> Table:
@@ -153,8 +165,16 @@ def _tiled(sites: Sequence[SiteGlance], n_columns: int, n_queries: int, n_keys: 
 
 def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tuple[Figure, Axes]:
     """A picture in its own pixels, with lines above it and a colour bar beside it."""
-    (height, width), above = picture.shape, LINE * (len(lines) + 2)
-    whole_width, whole_height = max(left + width + RIGHT, NARROWEST), above + max(height, LOWEST) + below
+    height, width = picture.shape
+    whole_width = max(left + width + RIGHT, NARROWEST)
+    sizes = [10, *(8 for _ in lines[1:])]
+    rows = [
+        (row, size)
+        for line, size in zip(lines, sizes, strict=True)
+        for row in wrapped(line, (whole_width - 40) / DPI, size).splitlines()
+    ]
+    above = LINE * (len(rows) + 2)
+    whole_height = above + max(height, LOWEST) + below
     figure = Figure(figsize=(whole_width / DPI, whole_height / DPI), dpi=DPI)
 
     def at(x: int, y: int, width: int, height: int) -> Axes:
@@ -169,9 +189,10 @@ def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tupl
     bar = figure.colorbar(ScalarMappable(norm, colours), cax=beside, ticks=TICKS, format="%g")
     bar.ax.tick_params(labelsize=7)
     bar.set_label("attention weight\n(square-root scale)", fontsize=8)
-    for i, line in enumerate(lines):
-        y = 1 - LINE * (i + 0.5) / whole_height
-        figure.text(20 / whole_width, y, _plain(line), fontsize=10 if i == 0 else 8, va="top", parse_math=False)
+    for i, (row, size) in enumerate(rows):
+        figure.text(
+            20 / whole_width, 1 - LINE * (i + 0.5) / whole_height, row, fontsize=size, va="top", parse_math=False
+        )
     return figure, axes
 
 
@@ -189,24 +210,13 @@ def _name_tiles(axes: Axes, picture: Picture, rows: Sequence[str], n_columns: in
 def _named(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
     """Where which names of tokens stand: every one's, or of many every n-th's with its place."""
     places = list(range(0, len(tokens), 1 + (len(tokens) - 1) // MOST_LABELS))
-    short = [word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…" for word in map(_plain, tokens)]
-    few = len(places) == len(tokens)
+    few, short = len(places) == len(tokens), {i: plain(tokens[i], LONGEST) for i in places}
     return places, [short[i] if few else f"{i}: {short[i]}" for i in places]
 
 
 def _spelt(text: str) -> str:
     """On one line, whatever it holds."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def _plain(text: str) -> str:
-    """What can be drawn: letters that the font lacks are boxes."""
-    return "".join(char if ord(char) in _drawable() else "□" for char in _spelt(text))
-
-
-@cache
-def _drawable() -> frozenset[int]:
-    return frozenset(get_font(findfont(FontProperties())).get_charmap())
 
 
 def _edges(n: int) -> list[int]:

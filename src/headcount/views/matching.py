@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from headcount.heads import HeadId
 from headcount.views.attention import KINDS
-from headcount.views.style import ORANGE, SEQUENTIAL
+from headcount.views.style import ORANGE, SEQUENTIAL, Page, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.matching import KindMatch, Matching, Pair
@@ -21,23 +20,21 @@ if TYPE_CHECKING:
 
 def draw_matching(result: Matching) -> Figure:
     """One matrix of overlaps per kind of site; frames mark the pairs, broken ones those that are no match."""
-    widths = [len(kind.others) for kind in result.kinds]
-    tallest = max(len(kind.heads) for kind in result.kinds)
-    width = max(0.52 * sum(widths) + 1.3 * len(widths) + 1.6, 6.5)
-    figure = Figure(figsize=(width, 0.52 * tallest + 2.6), layout="constrained")
+    widths = [max(0.52 * len(kind.others), 2.9) for kind in result.kinds]
+    height = max(0.52 * max(len(kind.heads) for kind in result.kinds), 2.0)
+    figure = Page(max(sum(widths) + 0.7 * len(widths) + 1.6, 6.5), height + 1.5)
     panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
-    for axes, kind in zip(panels, result.kinds, strict=True):
-        _draw_overlaps(axes, kind)
-        axes.set_xlabel(f"heads of {result.other}")
-    panels[0].set_ylabel(f"heads of {result.run}")
+    for axes, kind, width in zip(panels, result.kinds, widths, strict=True):
+        _draw_overlaps(axes, kind, width)
+        axes.set_xlabel("head of the other run")
+    panels[0].set_ylabel("head")
     figure.colorbar(panels[0].images[0], ax=panels, label="overlap (attention shared)", shrink=0.7)
     title = "Which heads look alike? Frames: the best pairing, broken where a pair shares no more than any two heads do"
-    lines = [*textwrap.wrap(title, round(10 * width)), f"(n = {result.n:,}: {result.data})"]
-    figure.suptitle("\n".join(lines), fontsize=11)
+    figure.head(title, f"down: {result.run}; across: {result.other} (n = {result.n:,}: {result.data})")
     return figure
 
 
-def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
+def _draw_overlaps(axes: Axes, kind: KindMatch, width: float) -> None:
     axes.imshow(kind.overlaps, vmin=0, vmax=1, cmap=SEQUENTIAL)
     for y, row in enumerate(kind.overlaps):
         for x, overlap in enumerate(row):
@@ -50,7 +47,7 @@ def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
     axes.set_xticks(range(len(kind.others)), map(_short, kind.others), fontsize=8, rotation=60)
     axes.set_yticks(range(len(kind.heads)), map(_short, kind.heads), fontsize=8)
     means = f"mean of the pairs {kind.matched:.2f}, of any two {kind.arbitrary:.2f}"
-    axes.set_title(f"{KINDS[kind.stack, kind.kind].capitalize()}\n{means}", fontsize=9)
+    axes.set_title(f"{KINDS[kind.stack, kind.kind].capitalize()}\n{wrapped(means, width, 9)}", fontsize=9)
 
 
 def match_table(result: Matching) -> Table:

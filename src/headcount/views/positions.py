@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from rich.table import Table
 
-from headcount.views._position_panels import draw_biases, draw_curves, draw_kernel, draw_rows, draw_table
+from headcount.views._position_panels import MOST_NAMED, draw_biases, draw_curves, draw_kernel, draw_rows, draw_table
+from headcount.views.style import Page, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow
@@ -30,21 +31,23 @@ def draw_positions(shown: PositionsShown) -> Figure:
     panels = _panels(shown)
     across = 2 if len(panels) == 4 else len(panels)
     down = len(panels) // across
-    figure = Figure(figsize=(5.6 * across, 4.5 * down + 0.9), layout="constrained")
+    figure = Page(5.6 * across, 4.5 * down)
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr,call-arg]
     # Down first, so that a table and what happened to its rows stand above each other.
     for axes, (title, draw, label) in zip(figure.subplots(down, across, squeeze=False).T.flat, panels, strict=True):
         if image := draw(axes):
             figure.colorbar(image, ax=axes, label=label)
-        axes.set_title(title, fontsize=11)
-    figure.suptitle(f"Positions of {shown.run}: {_heading(shown.encoding)}\n{_trained_on(shown)}", fontsize=12)
+        axes.set_title("\n".join(wrapped(line, 4.2, 11) for line in title.splitlines()), fontsize=11)
+    if len(shown.encoding.curves) > MOST_NAMED:
+        figure.key(*axes.get_legend_handles_labels(), columns=12)
+    figure.head(f"Positions of {shown.run}: {_heading(shown.encoding)}", _trained_on(shown), size=12)
     return figure
 
 
 def draw_encodings(shown: EncodingsShown) -> Figure:
     """Each encoding's table, biases or curve, and its kernel below."""
     blocks = -(-len(shown.encodings) // ACROSS)
-    figure = Figure(figsize=(3.5 * ACROSS, 6.6 * blocks + 0.8), layout="constrained")
+    figure = Page(3.5 * ACROSS, 6.6 * blocks + 0.3)
     grid = figure.subplots(2 * blocks, ACROSS, squeeze=False)
     for i in range(blocks * ACROSS):
         row, column = divmod(i, ACROSS)
@@ -55,7 +58,7 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
             figure.delaxes(pair[0])
             figure.delaxes(pair[1])
     whose = f"“{shown.trained}” as trained in {shown.run}, the others" if shown.trained else "all"
-    figure.suptitle(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", fontsize=14)
+    figure.head(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", size=14)
     return figure
 
 
@@ -116,7 +119,8 @@ def _draw_pair(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingShown,
         if image:
             figure.colorbar(image, ax=axes)
     weight = "bold" if own else "normal"
-    top.set_title(f"{encoding.name}{' (trained)' if own else ''}\n{given(encoding)}", fontsize=11, fontweight=weight)
+    name, what = f"{encoding.name}{' (trained)' if own else ''}", given(encoding)
+    top.set_title(f"{wrapped(name, 2.6, 11)}\n{wrapped(what, 2.6, 11)}", fontsize=11, fontweight=weight)
     bottom.set_title(f"not explained by t - s: {encoding.shift.unexplained:.2f}", fontsize=10)
 
 

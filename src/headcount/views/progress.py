@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from headcount.statistics import Share
+    from headcount.training.learners import StepScores
 
-_SHORT = {"teacher_forced": "forced", "free_running": "free"}
+_SHORT = {"teacher_forced": "forced", "free_running": "free", "accuracy": "right", "says_sorted": "sorted"}
 LINE_EVERY = 10.0
 """Seconds between plain lines."""
 
@@ -35,28 +35,20 @@ def mute(stream: IO[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _bar(console: Console, *columns: TextColumn) -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=6),
-        MofNCompleteColumn(),
-        *columns,
-        TextColumn("eta"),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        refresh_per_second=4,
-    )
+def _bar(console: Console, *columns: ProgressColumn) -> Progress:
+    return Progress(*columns, TimeRemainingColumn(compact=True), console=console, refresh_per_second=4)
 
 
 class TrainingProgress:
     """Listens to a training loop."""
 
-    def __init__(self, steps: int, batch_size: int, *, quiet: bool = False) -> None:
+    def __init__(self, steps: int, *, quiet: bool = False) -> None:
         self._console = Terminal(stderr=True, quiet=quiet)
-        self._steps, self._batch_size = steps, batch_size
+        self._steps = steps
         self._is_bar = self._console.is_terminal and not quiet
-        self._progress = _bar(self._console, TextColumn("{task.fields[state]}", markup=False))
-        self._loss, self._scores = float("nan"), ""
+        state = TextColumn("{task.fields[state]}", markup=False)
+        self._progress = _bar(self._console, BarColumn(bar_width=4), MofNCompleteColumn(), state)
+        self._loss, self._validation_loss, self._scores = "", "", ""
         self._started: tuple[float, int] | None = None
         self._last_line = 0.0
 
@@ -74,35 +66,38 @@ class TrainingProgress:
         """Move the bar, or now and then print a line."""
         if self._started is None:
             self._started = time.monotonic(), last_step
-        self._loss = sum(losses) / len(losses)
+        self._loss = f"{sum(losses) / len(losses):.3f}"
         if self._is_bar:
-            self._progress.update(self._task, completed=last_step, state=self._state(last_step))
+            self._progress.update(self._task, completed=last_step, state=self._state)
         elif time.monotonic() - self._last_line >= LINE_EVERY or last_step == self._steps:
             self._print_line(last_step)
 
-    def on_evaluation(self, step: int, scores: Mapping[str, Share]) -> None:
+    def on_evaluation(self, step: int, scores: StepScores) -> None:
         """Show every score."""
-        self._scores = " ".join(f"{_SHORT.get(name, name)} {share.rate:.2%}" for name, share in scores.items())
+        shares = {"train": next(iter(scores.training.values())), **scores.validation}
+        self._scores = " ".join(f"{_SHORT.get(name, name)} {share.rate:.1%}" for name, share in shares.items())
+        self._validation_loss = f"/{scores.validation_loss:.3f}"
         if self._is_bar:
-            self._progress.update(self._task, state=self._state(step))
+            self._progress.update(self._task, state=self._state)
         else:
             self._print_line(step)
 
-    def _state(self, step: int) -> str:
-        speed = f"{self._speed(step):,.0f} ex/s" if self._speed(step) else ""
-        return " ".join(filter(None, [f"loss {self._loss:.4f}", self._scores, speed]))
+    @property
+    def _state(self) -> str:
+        """The training loss, behind a slash the validation loss, and the scores; a line of it fits 80 columns."""
+        return f"loss {self._loss}{self._validation_loss} {self._scores}".rstrip()
 
     def _print_line(self, step: int) -> None:
         self._last_line = time.monotonic()
         speed = self._speed(step)
-        eta = f"  eta {(self._steps - step) * self._batch_size / speed:.0f} s" if speed else ""
-        self._console.print(f"step {step:,}/{self._steps:,}  {self._state(step)}{eta}", soft_wrap=True)
+        eta = f" eta {(self._steps - step) / speed:.0f} s" if speed else ""
+        self._console.print(f"step {step}/{self._steps} {self._state}{eta}", soft_wrap=True)
 
     def _speed(self, step: int) -> float:
         if self._started is None:
             return 0.0
         seconds, first = time.monotonic() - self._started[0], self._started[1]
-        return (step - first) * self._batch_size / seconds if seconds > 0 else 0.0
+        return (step - first) / seconds if seconds > 0 else 0.0
 
 
 def announcer(quiet: bool) -> Callable[[str], None]:
@@ -118,7 +113,8 @@ def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int],
     if not console.is_terminal or quiet:
         yield _plain_counter(console, what)
         return
-    with _bar(console) as bar:
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=6), MofNCompleteColumn(), TextColumn("eta")
+    with _bar(console, *columns) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -10,14 +9,12 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from headcount.heads import HeadId
-from headcount.views.style import GREY, PALETTE
+from headcount.views.style import GREY, PALETTE, Page, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Curve, Point, Pruning
 
-LINE = 100
-"""Characters that fit into a line of the title."""
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
     "together": ("removed together, in the order of their own drops", PALETTE[1], "-", "s"),
@@ -28,7 +25,7 @@ LOOKS = {
 
 def draw_pruning(result: Pruning) -> Figure:
     """Score against the number of heads removed."""
-    figure = Figure(figsize=(9.5, 6.4), layout="constrained")
+    figure = Page(9.5, 4.6)
     axes = figure.subplots()
     sizes = [each.n_removed for each in result.chance]
     label = f"random orders ({result.n_orders}): median, and 10th to 90th percentile (n = {result.n_chance:,} each)"
@@ -40,16 +37,17 @@ def draw_pruning(result: Pruning) -> Figure:
     for curve in result.curves:
         _draw_curve(axes, result, curve)
     _point_out(axes, result)
-    axes.set(xlabel=f"heads removed (of {result.n_heads})", ylabel=f"{_named(result)}, with 95 % interval")
+    axes.set_xlabel(f"heads removed (of {result.n_heads})")
+    axes.set_ylabel(wrapped(f"{_named(result)}, with its 95 % interval", 4.0, 10))
     axes.set(xlim=(-0.5, result.n_heads + 0.5))
     if result.is_share:
         axes.set(ylim=(-3, 106))
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.grid(alpha=0.25)
-    figure.legend(frameon=False, loc="outside lower center", ncols=1, fontsize=9)
-    title = f"{result.run}: {_score(result, result.clean, 2)} with all heads"
+    figure.key(*axes.get_legend_handles_labels(), columns=1)
+    whole = result.curves[0].points[0]
     told = f"chosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})"
-    figure.suptitle(title + "\n" + fill(told, LINE), fontsize=10)
+    figure.head(f"{result.run}: {_left(result, whole)} with all heads", told, size=10)
     return figure
 
 
@@ -67,17 +65,17 @@ def _point_out(axes: Axes, result: Pruning) -> None:
     """The two figures to remember, as upright lines."""
     together, kept = result.together, result.kept
     if result.chosen:
-        label = f"{kept.n_removed}: greedy, for at most {_allowed(result)} ({_score(result, kept.score)} is left)"
+        label = f"{kept.n_removed}: greedy, for at most {_allowed(result)} ({_left(result, kept)} is left)"
         axes.axvline(kept.n_removed, color=PALETTE[0], linestyle="-.", linewidth=1, label=label)
     if result.harmless:
-        label = f"{together.n_removed}: all harmless alone (without them all, {_score(result, together.score)} is left)"
+        label = f"{together.n_removed}: all harmless alone (without them all, {_left(result, together)} is left)"
         axes.axvline(together.n_removed, color=PALETTE[1], linestyle="-.", linewidth=1, label=label)
 
 
 def pruning_table(result: Pruning) -> Table:
     """The curves as text."""
     measured = [curve for curve in result.curves if curve.name != "alone"]
-    title = f"{result.run}: {_named(result)} as heads go; on {result.measured_on}, n = {result.n:,}"
+    title = f"{result.run}: {_named(result)} as heads go, [95 % interval]; on {result.measured_on}, n = {result.n:,}"
     names = [name for curve in measured for name in (curve.name, "")]
     table = Table("removed", *names, "random: median [10 %, 90 %]", title=title, title_justify="left")
     chance = {each.n_removed: each for each in result.chance}
@@ -97,15 +95,15 @@ def _cells(result: Pruning, point: Point) -> tuple[str, str]:
 def pruning_notes(result: Pruning) -> list[str]:
     """The five answers in words."""
     together, kept = result.together, result.kept
-    lost = result.clean - kept.score
-    left = f"without all of those {_left(result, together)} is left" if result.harmless else "there are none to remove"
-    beyond = f" ({_amount(result, lost)}: more than asked for, as other examples tell)" if lost > result.loss else ""
+    told = f"without all of those {_left(result, together)} is left{_lost(result, together)}"
+    left = told if result.harmless else "there are none to remove"
+    beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
     return [
         f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under {_amount(result, 0.01)} by "
         f"the interval; {result.under} by the point estimate)",
         f"together:  {left}",
         f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
-        f"{_left(result, kept)} is left on {result.measured_on}{beyond}",
+        f"{_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
         f"no heads:  {_left(result, result.curves[-1].points[-1])} is what the rest of the model reaches alone",
     ]
@@ -145,6 +143,15 @@ def _allowed(result: Pruning) -> str:
     return _amount(result, result.loss)
 
 
+def _lost(result: Pruning, point: Point) -> str:
+    """What is paired has an interval of its own."""
+    if point.drop is None or not point.n_removed:
+        return ""
+    times, digits = (100, 2) if result.unit == "points" else (1, 4)
+    low, high = (f"{times * end:.{digits}f}" for end in (point.drop.low, point.drop.high))
+    return f", a {'rise' if result.unit == 'nats' else 'drop'} of {_amount(result, point.drop.mean)} [{low}, {high}]"
+
+
 def _left(result: Pruning, point: Point) -> str:
     ends = sorted((_shown(result, point.low), _shown(result, point.high)))
     digits = 2 if result.is_share else 4
@@ -164,12 +171,17 @@ def cost_table(cost: Cost) -> Table:
         f"{times * value:.{2 if times > 1 else 4}f}" for value in (cost.drop.mean, cost.drop.low, cost.drop.high)
     )
     lost = f"{'rise' if cost.unit == 'nats' else 'drop'} {drop} {cost.unit} [{low}, {high}]"
-    name, scores = (
-        ("right", [f"{score:.2%}" for score in cost.score])
-        if cost.is_share
-        else (cost.metric, [f"{-score if cost.unit == 'nats' else score:.4f}" for score in cost.score])
-    )
-    table.add_row(name, *scores, f"{lost}, {cost.data}")
+    scores = [_measured(cost, *each) for each in zip(cost.score, cost.score_intervals, strict=True)]
+    table.add_row("right" if cost.is_share else cost.metric, *scores, f"{lost}, {cost.data}")
     tuned = f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""
     table.add_row("against silencing", "", f"{cost.difference:.1e}", f"largest difference, of the largest logit{tuned}")
     return table
+
+
+def _measured(cost: Cost, score: float, interval: tuple[float, float]) -> str:
+    """A score with its own interval, as people read it."""
+    if cost.is_share:
+        return f"{score:.2%} [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+    sign = -1 if cost.unit == "nats" else 1
+    low, high = sorted(sign * end for end in interval)
+    return f"{sign * score:.4f} [{low:.4f}, {high:.4f}]"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from headcount.views.accuracy import accuracy_rows
+from headcount.views.export import ablation_markdown, markdown_table
 from headcount.views.pruning import pruning_notes
 from headcount.views.stretch import accuracy_text, mark
 
 if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation
     from headcount.analysis.exhaustive import Certificate
     from headcount.analysis.extrapolation import Stretch
     from headcount.analysis.pruning import Pruning
     from headcount.training.evaluation import Evaluation, WrongAnswer
 
+ALONE = "What each head is worth alone"
 SHOWN = 50
 """Wrong answers listed; all of them are in the result file."""
 
@@ -32,26 +36,37 @@ def addition_part(
     pruning: Pruning | None,
     pictures: Mapping[str, Sequence[Path]],
     folder: Path,
+    *,
+    ablation: Ablation,
+    examples: tuple[str, str],
 ) -> str:
-    """An adder; picture paths are relative to `folder`."""
+    """An adder; picture paths are relative to `folder`, and `examples` are sums that it can be asked."""
     parts = [
         "## Addition",
         f"Run `{run}`, weights `{certificate.model[:16]}`.",
         "### Is it right?",
         verdict(certificate),
         f"On the {evaluation.split} set, which it never saw (95 % Wilson intervals):",
-        _table(["group", "n", *evaluation.COLUMNS.values()], accuracy_rows(evaluation)),
+        markdown_table(["group", "n", *evaluation.COLUMNS.values()], accuracy_rows(evaluation)),
         "For a sound model the two columns agree on exact match: fed the right prefix, the first wrong digit is the "
         "same either way. A gap would be a fault in the pipeline.",
         *_wrong(certificate.wrong),
         "### Which heads count?",
         "\n".join(f"- {note.strip()}" for note in pruning_notes(pruning)) if pruning else "It is hardly ever right.",
-        *_pictures(pictures, folder),
+        *_pictures(pictures, folder, {ALONE: ablation_markdown(ablation).rstrip()}),
         "### Go on",
-        f"    headcount predict {run} 374+814\n    headcount heads {run} --on 999+1\n    headcount verify {run}\n"
-        f"    headcount ablate {run} --examples\n    headcount prune {run} --loss 0.01 -o {run}-small",
+        "\n".join(f"    {command}" for command in _commands(run, examples, can_prune=pruning is not None)),
     ]
     return "\n\n".join(parts)
+
+
+def _commands(run: str, examples: tuple[str, str], *, can_prune: bool) -> list[str]:
+    """What can be done with an adder next; a model that is hardly ever right cannot be pruned."""
+    small = quote(f"{run}-small")
+    run, one, other = map(quote, (run, *examples))
+    asked = [f"predict {run} {one}", f"heads {run} --on {other}", f"verify {run}", f"ablate {run} --examples"]
+    pruned = [f"prune {run} --loss 0.01 -o {small}"] if can_prune else []
+    return [f"headcount {each}" for each in (*asked, *pruned)]
 
 
 def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Sequence[Path]], folder: Path) -> str:
@@ -71,13 +86,13 @@ def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Seq
         ("adjacent", "One adjacent swap, the hardest: a single broken pair"),
     ):
         rows = [[f"{name} ({mark(found)})", *_reach(found, kind, lengths)] for name, found in stretches.items()]
-        parts += [f"### {note}", _table(["model", *map(str, lengths)], rows)]
-    runs = next(iter(stretches.values())).run
+        parts += [f"### {note}", markdown_table(["model", *map(str, lengths)], rows)]
+    run = quote(next(iter(stretches.values())).run)
     parts += [
         *_pictures(pictures, folder),
         "### Go on",
         "    headcount predict sample:sortedness '3 5 5 9'",
-        f"    headcount stretch {runs}\n    headcount positions {runs}",
+        f"    headcount stretch {run}\n    headcount positions {run}",
     ]
     return "\n\n".join(parts)
 
@@ -87,10 +102,14 @@ def _reach(found: Stretch, kind: str, lengths: Sequence[int]) -> list[str]:
     return [accuracy_text(cells[length]) if length in cells else "refused" for length in lengths]
 
 
-def _pictures(pictures: Mapping[str, Sequence[Path]], folder: Path) -> list[str]:
-    shown = []
+def _pictures(
+    pictures: Mapping[str, Sequence[Path]], folder: Path, texts: Mapping[str, str] | None = None
+) -> list[str]:
+    """Under its title, what there is to read and then what there is to see."""
+    shown, texts = [], texts or {}
     for title, files in pictures.items():
-        shown += [f"### {title}", *(f"![{f.stem}]({f.relative_to(folder).as_posix()})" for f in files)]
+        text = [texts[title]] if title in texts else []
+        shown += [f"### {title}", *text, *(f"![{f.stem}]({f.relative_to(folder).as_posix()})" for f in files)]
     return shown
 
 
@@ -110,9 +129,4 @@ def _wrong(wrong: Sequence[WrongAnswer]) -> list[str]:
         return []
     more = f"The first {SHOWN} of {len(wrong):,}." if len(wrong) > SHOWN else ""
     rows = [(w.example, w.said, w.right, w.why) for w in wrong[:SHOWN]]
-    return ["#### What it gets wrong", _table(["sum", "said", "right", "what went wrong"], rows), more]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return ["#### What it gets wrong", markdown_table(["sum", "said", "right", "what went wrong"], rows), more]

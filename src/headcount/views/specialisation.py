@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from headcount.views.attention import KINDS
-from headcount.views.style import BLUE, GREY, ORANGE, SEQUENTIAL
+from headcount.views.style import BLUE, GREY, ORANGE, SEQUENTIAL, Page
 
 if TYPE_CHECKING:
     from headcount.analysis.labels import Measure
@@ -32,15 +32,14 @@ def draw_stats(result: Specialisation) -> Figure:
     rows = [len(heads) for heads in kinds.values()]
     widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1
     words = max(len(line) for head in result.heads for line in _wrapped(head.label).splitlines())
-    size = 1.02 * widest + 0.075 * words + 2.0, 0.44 * sum(rows) + 1.05 * len(rows) + 1.4
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Page(1.02 * widest + 0.075 * words + 2.0, 0.44 * sum(rows) + 1.05 * len(rows) + 0.3)
     grid = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[n + 1 for n in rows])[:, 0]
     for axes, (kind, heads) in zip(grid, kinds.items(), strict=True):
         _draw_heads(axes, heads)
         axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
     figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
-    figure.suptitle(f"{result.run}: mean ± standard error over {result.n:,} examples ({result.data})", fontsize=12)
-    figure.supxlabel("\n".join(textwrap.wrap(result.thresholds.words, round(13 * size[0]))), fontsize=8.5)
+    figure.head(f"{result.run}: mean ± standard error over {result.n:,} examples ({result.data})", size=12)
+    figure.foot(result.thresholds.words)
     return figure
 
 
@@ -93,7 +92,7 @@ def draw_conditions(result: Specialisation) -> dict[str, Figure]:
 def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) -> Figure:
     shown = [*_targets(heads), "entropy share"]
     columns = _columns(heads, shown)
-    figure = Figure(figsize=(max(1.9 * len(shown) + 1.0, 8.5), 1.25 * len(heads) + 1.6), layout="constrained")
+    figure = Page(max(1.9 * len(shown) + 1.0, 8.5), 1.25 * len(heads) + 0.9)
     grid = figure.subplots(len(heads), len(shown), sharex=True, sharey=True, squeeze=False)
     for row, head in zip(grid, heads, strict=True):
         for axes, name in zip(row, shown, strict=True):
@@ -106,8 +105,8 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         bottom.set_xticks(range(len(columns)), columns if len(columns) > 1 else ["all queries"], fontsize=8)
         bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
     handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=3)
-    figure.suptitle(f"{result.run}: {kind}, mean ± 2 standard errors (n = {result.n:,})", fontsize=11)
+    figure.key(handles, labels, size=10)
+    figure.head(f"{result.run}: {kind}, mean ± 2 standard errors (n = {result.n:,})")
     return figure
 
 
@@ -140,10 +139,10 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 
 def stats_table(result: Specialisation) -> Table:
-    """One row per head: its label, and its main measures in percent, mean ± standard error."""
+    """One row per head: its label, and its main measures in percent, mean ± standard error; sparsity 100 is one key."""
     title = f"{result.run}: attention in %, mean ± standard error over {result.n:,} examples ({result.data})"
     targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
-    shown = (*targets, "entropy share")
+    shown = (*targets, *SPREAD)
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("head")
     table.add_column("label", min_width=25)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from headcount.views.style import GREY, PALETTE
+from headcount.views.style import GREY, PALETTE, Page
 
 if TYPE_CHECKING:
     from headcount.analysis.dispersion import Look
@@ -28,7 +28,7 @@ def mark(result: Stretch) -> str:
 def draw_stretch(results: Sequence[Stretch]) -> Figure:
     """One panel per kind of negative, one line per configuration, a band over its seeds."""
     kinds = list(dict.fromkeys(cell.negative for result in results for cell in result.cells))
-    figure = Figure(figsize=(3.4 * len(kinds) + 0.6, 4.6 + 0.22 * _n_groups(results)), layout="constrained")
+    figure = Page(3.4 * len(kinds) + 0.6, 4.2)
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for kind, axes in zip(kinds, panels, strict=True):
         for i, (name, group) in enumerate(_groups(results)):
@@ -39,11 +39,12 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
         axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     panels[0].set_ylabel("right (%), half of the examples sorted")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=1 if _n_groups(results) < 5 else 2)
+    figure.key(*panels[0].get_legend_handles_labels(), columns=1 if _n_groups(results) < 5 else 2, size=10)
     sizes = sorted({cell.n for result in results for cell in result.cells})
     n = " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
-    figure.suptitle(f"How far it reaches (n = {n} per point; shaded: trained lengths; × : one answer to everything)")
+    figure.head(
+        f"How far it reaches (n = {n} per point; shaded: trained lengths; ×: one answer to everything)", size=12
+    )
     return figure
 
 
@@ -84,7 +85,7 @@ def _draw_line(
 
 def draw_dispersion(result: Stretch) -> Figure:
     """Where attention still goes, and the lead of the right class, against length."""
-    figure = Figure(figsize=(15, 4.8), layout="constrained")
+    figure = Page(15, 4.2)
     neighbours, alike, leads = figure.subplots(1, 3)
     for i, head in enumerate(dict.fromkeys(look.head for look in result.looks)):
         looks = [look for look in result.looks if look.head == head]
@@ -100,12 +101,12 @@ def draw_dispersion(result: Stretch) -> Figure:
     leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
     for axes in (neighbours, alike, leads):
         _frame(axes, result.trained)
-        if axes.get_lines():  # a model without heads looks nowhere
-            axes.legend(frameon=False, fontsize=8, ncols=2 if len(axes.get_lines()) > 8 else 1)
+    leads.legend(frameon=False, fontsize=8)
+    figure.key(*neighbours.get_legend_handles_labels(), columns=12)
     for axes in (neighbours, alike):
         axes.set_ylim(-3, 103)
-    figure.suptitle(
-        f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of sorted sequences"
+    figure.head(
+        f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of sorted sequences", size=12
     )
     return figure
 
@@ -137,13 +138,14 @@ def stretch_tables(result: Stretch) -> list[Table]:
     accuracy = Table("length", "n", *kinds, title=f"{title}\nright, by kind of negative", title_justify="left")
     title = "right (%), each class apart"
     recalls = Table("length", "sorted", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
-    answers = Table("length", *kinds, title="answers “sorted”, right or wrong", title_justify="left")
+    title = "answers “sorted” (%), right or wrong"
+    answers = Table("length", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
     for length in dict.fromkeys(cell.length for cell in result.cells):
         row = [cell for cell in result.cells if cell.length == length]
         accuracy.add_row(str(length), f"{row[0].n:,}", *map(accuracy_text, row))
         classes = row[0].recall[1], *(cell.recall[0] for cell in row)
         recalls.add_row(str(length), *(_share(share).replace(" %", "") for share in classes))
-        answers.add_row(str(length), *(f"{100 * cell.answers[1].rate:.1f} %" for cell in row))
+        answers.add_row(str(length), *(_share(cell.answers[1]).replace(" %", "") for cell in row))
     return [accuracy, recalls, answers, *([_gap_table(result, kinds)] if result.same_gaps else [])]
 
 

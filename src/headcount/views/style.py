@@ -1,10 +1,23 @@
-"""One look for every figure: readable in print, in grey and by the colour-blind."""
+"""One look for every figure: readable in print, in grey and by the colour-blind, and no word of it cut off."""
 
 from __future__ import annotations
 
 import io
+import re
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.text import Text
+from matplotlib.ticker import LogFormatter
+
+if TYPE_CHECKING:
+    from matplotlib.backend_bases import RendererBase
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
 """From Okabe and Ito's palette for colour-blind readers."""
@@ -14,10 +27,122 @@ SEQUENTIAL = "Blues"
 """Lightness falls evenly, so that a black-and-white print keeps the order."""
 DIVERGING = "PuOr_r"
 """For signed values, white at 0: purple below and orange above are told apart by the colour-blind too."""
+NARROWEST, MARGIN = 5.0, 0.15
+"""Inches: in a narrower page a title would be a tower of words; what is free at either side of a title."""
+LINE = 1.3 / 72
+"""Inches that a line of text takes, per point of its size."""
+HANDLE = 5.2 / 72
+"""And what stands beside a label in a legend."""
+
+
+class Page(Figure):
+    """A figure whose words are neither cut off nor read as mathematics.
+
+    Its size is that of the panels with their axes: a title above and a key below them make the page higher.
+    """
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(figsize=(max(width, NARROWEST), height), layout="constrained")
+
+    @property
+    def room(self) -> float:
+        """Inches that a line of text may take."""
+        return float(self.get_figwidth()) - 2 * MARGIN
+
+    def head(self, *lines: str, size: float = 11) -> None:
+        """The title above all panels."""
+        text = "\n".join(wrapped(line, self.room, size) for line in lines)
+        self.suptitle(text, fontsize=size)
+        self._grow(text.count("\n") + 1.5, size)
+
+    def foot(self, text: str, size: float = 8.5) -> None:
+        """A note below all panels."""
+        text = wrapped(text, self.room, size)
+        self.supxlabel(text, fontsize=size)
+        self._grow(text.count("\n") + 1.5, size)
+
+    def key(
+        self, handles: Sequence[Artist], labels: Sequence[str], *, columns: int = 8, size: float = 9, title: str = ""
+    ) -> None:
+        """The legend of all panels, below them, in as many columns as there is room for."""
+        if not labels:
+            return
+        widest = max(width_of(plain(label), size) for label in labels) + HANDLE * size
+        n = max(1, min(columns, len(labels), int(self.room / widest)))
+        texts = [wrapped(label, self.room / n - HANDLE * size, size) for label in labels]
+        place: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "title": title or None}
+        self.legend(handles, texts, ncols=n, fontsize=size, title_fontsize=size, **place)
+        heights = [sum(1.3 + text.count("\n") for text in column) for column in np.array_split(texts, n)]
+        self._grow(max(heights) + 1 + bool(title), size)
+
+    def draw(self, renderer: RendererBase) -> None:
+        """As any figure is drawn; but a dollar in a name is a dollar."""
+        mathematics = {label for axes in self.axes for label in _powers(axes.xaxis) + _powers(axes.yaxis)}
+        for text in self.findobj(Text):
+            if isinstance(text, Text) and text not in mathematics:
+                text.set_parse_math(False)
+        super().draw(renderer)
+
+    def _grow(self, lines: float, size: float) -> None:
+        self.set_figheight(self.get_figheight() + lines * LINE * size)
+
+
+def _powers(axis: Any) -> list[Text]:
+    """Labels such as 10², which are set as mathematics."""
+    formatters = axis.get_major_formatter(), axis.get_minor_formatter()
+    return axis.get_ticklabels(which="both") if any(isinstance(each, LogFormatter) for each in formatters) else []
+
+
+def plain(text: str, most: int | None = None) -> str:
+    r"""What can be drawn on one line, of at most so many letters: those that the font lacks are boxes.
+
+    >>> plain("tab\tand 中"), plain("runs/sortedness", most=8)
+    ('tab\\tand □', 'runs/so…')
+    """
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    text = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+    return "".join(char if ord(char) in _drawable() else "□" for char in text)
+
+
+def wrapped(text: str, inches: float, size: float) -> str:
+    """In lines of at most so many inches; a word that is longer than that is broken."""
+    lines, line = list[str](), ""
+    for word in re.findall(r"\s*\S+", plain(text)):
+        if line and width_of(line + word, size) > inches:
+            lines.append(line)
+            line = word.lstrip()
+        else:
+            line += word
+        while len(line) > 1 and width_of(line, size) > inches:
+            n = next((n for n in range(len(line) - 1, 1, -1) if width_of(line[:n], size) <= inches), 1)
+            lines.append(line[:n])
+            line = line[n:]
+    return "\n".join([*lines, line])
+
+
+def width_of(text: str, size: float) -> float:
+    """Inches that a line of text of this size takes, with a little to spare."""
+    return 1.05 * sum(map(_advance, text)) * size / 72
+
+
+@cache
+def _advance(char: str) -> float:
+    """The width of a letter, as a share of the size of the text."""
+    font = get_font(findfont(FontProperties()))
+    font.set_size(100, 72)
+    return float(font.load_char(ord(char)).linearHoriAdvance) / 65536 / 100
+
+
+@cache
+def _drawable() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())
 
 
 def png(figure: Figure) -> bytes:
     """A figure as PNG; the same data give the same bytes."""
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=150, metadata={"Software": None})
+    with warnings.catch_warnings():
+        for fault in ("Glyph .* missing from", "Matplotlib currently does not support"):  # a box is drawn instead
+            warnings.filterwarnings("ignore", message=fault)
+        figure.savefig(data, format="png", dpi=150, metadata={"Software": None})
     return data.getvalue()

@@ -37,7 +37,8 @@ def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> E
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(sources, targets, strict=True)])
     return Exam(
-        f"{len(table)} answers of {name}{candidate.cut_note(row[0] for row in table)}",
+        f"{len(table)} answers of {name}{candidate.cut_note(row[0] for row in table)}"
+        f"{candidate.unknown_note([*sources, *targets])}",
         (LOSS,),
         lengths,
         ask,

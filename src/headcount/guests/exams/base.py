@@ -107,6 +107,14 @@ class Candidate:
         n = sum(len(ids) > self.length for ids in whole)
         return f" ({n} texts cut to {self.length} tokens)" if n else ""
 
+    def unknown_note(self, rows: Iterable[Iterable[int]]) -> str:
+        """What to say if the tokenizer does not know most of what it was given."""
+        unknown, special = getattr(self.tokenizer, "unk_token_id", None), set(self.tokenizer.all_special_ids)
+        tokens = [int(token) for row in rows for token in row if token == unknown or int(token) not in special]
+        n = sum(token == unknown for token in tokens)
+        told = f" (UNKNOWN TO THE TOKENIZER: {n:,} of {len(tokens):,} tokens; is it this model's own?)"
+        return told if unknown is not None and 2 * n > len(tokens) else ""
+
     def padded(self, rows: Sequence[Sequence[int]], fill: int | None = None) -> tuple[Tensor, Tensor]:
         """Rows of one length, filled up on the right, and which positions hold tokens."""
         longest = max(map(len, rows))

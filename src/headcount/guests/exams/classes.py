@@ -43,6 +43,7 @@ def make(name: str, table: Sequence[tuple[str, str]], candidate: Candidate) -> E
     lengths = np.array([len(ids) for ids in tokens])
     width = max(candidate.config.hidden_size, candidate.config.num_labels)
     data = f"{len(table)} texts of {name}{candidate.cut_note(text for text, _ in table)}"
+    data += candidate.unknown_note(tokens)
     return Exam(data, (ACCURACY, LOSS), lengths, ask, width, floor=lambda rows: _most(right[rows]))
 
 

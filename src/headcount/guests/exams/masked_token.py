@@ -39,6 +39,7 @@ def make(name: str, text: str, candidate: Candidate) -> Exam:
         return Asked((ids, torch.ones_like(ids)), {LOSS.name: score}, negative(score))
 
     data = f"windows of {length} tokens of {name}, loss of masked tokens ({int(hidden[0].sum())} in each)"
+    data += candidate.unknown_note(inner)
     return Exam(data, (LOSS,), np.full(n, length), ask, candidate.config.vocab_size)
 
 

@@ -22,7 +22,7 @@ def make(name: str, text: str, candidate: Candidate) -> Exam:
         return Asked((ids, torch.ones_like(ids)), {LOSS.name: score}, negative(score))
 
     n, length = tokens.shape
-    data = f"windows of {length} tokens of {name}, loss of the next token"
+    data = f"windows of {length} tokens of {name}, loss of the next token{candidate.unknown_note(tokens)}"
     return Exam(data, (LOSS,), np.full(n, length), ask, candidate.config.vocab_size)
 
 

@@ -53,7 +53,7 @@ def make(name: str, table: Sequence[tuple[str, str, str]], candidate: Candidate)
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(first, second, strict=True)])
     cut = candidate.cut_note(sentence for pair in table for sentence in pair[:2])
-    data = f"{len(table)} sentence pairs of {name}{cut}"
+    data = f"{len(table)} sentence pairs of {name}{cut}{candidate.unknown_note([*first, *second])}"
     return Exam(data, (SPEARMAN,), lengths, ask, candidate.config.hidden_size, {SPEARMAN.name: total}, n_rows=2)
 
 

@@ -1,0 +1,57 @@
+"""What results and figures are called: by what was asked, so that none is ever put over another.
+
+>>> result_name("ablation", kinds=("zero",), n=500), result_name("ablation", kinds=None, n=None)
+('ablation-zero-n500', 'ablation')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headcount.heads import HeadId
+from headcount.runs.folder import digest
+from headcount.runs.storage import read_bytes
+
+BARE = ("kinds", "metric", "negatives", "heads", "lengths", "data")
+"""Settings whose value says what it is."""
+
+
+def result_name(verb: str, **asked: Any) -> str:
+    """The verb, then each setting that was given (None, False and nothing are the defaults)."""
+    parts = [_part(name, value) for name, value in asked.items() if value is not None and value is not False]
+    return file_name("-".join([verb, *filter(None, parts)]))
+
+
+def file_name(text: str) -> str:
+    """A name for every file system; a text that is longer, or holds more than one may, ends in its digest."""
+    name = text.replace(" ", "_")
+    plain = re.sub(r"[^\w.,+=-]", "-", name)
+    plain = plain if not plain.startswith(".") else f"_{plain}"
+    return name if name == plain and len(name) <= 80 else f"{plain[:60]}-{digest(name.encode(errors='replace'))[:12]}"
+
+
+def _part(name: str, value: Any) -> str:
+    said = "" if value is True else _said(value)
+    return said if said and name in BARE else f"{name.replace('_', '-')}{said}"
+
+
+def _said(value: Any) -> str:
+    """A value in letters that a file's name may have; what is longer than that by its digest."""
+    if isinstance(value, Path):
+        return f"{value.stem}-{digest(read_bytes(value))[:8]}"  # another file of that name is another question
+    if isinstance(value, HeadId):
+        return value.short
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        return getattr(value, "__name__", "score")
+    if isinstance(value, np.ndarray):
+        return digest(value.tobytes())[:8]
+    if isinstance(value, Iterable):
+        return "-".join(map(_said, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
