@@ -138,7 +138,7 @@ def asked(command: str) -> tuple[str, list[str]]:
     """The model that a command is about, and the examples that it is asked."""
     args = parsed(words(command)[1:])
     found = getattr(args, "example", None) or getattr(args, "on", None) or []
-    return getattr(args, "model", ""), [found] if isinstance(found, str) else list(found)
+    return getattr(args, "model", ""), [each for each in ([found] if isinstance(found, str) else found) if each != "x"]
 
 
 ASKED = {command: asked(command) for where, command in SHOWN + HINTS if re.search(r" (predict|heads) ", command)}

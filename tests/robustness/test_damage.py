@@ -17,13 +17,10 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from lines import parsers
 from worker import Reply, Worker
 
 SHORT, LONG = 150, 1600
 MOST_TOLD = 30
-ALLOWED = "--run-adapter" if "--run-adapter" in parsers()["heads"].format_help() else ""
-"""Code is only run where it was asked for."""
 READERS: dict[str, tuple[str, ...]] = {
     "run": ("predict {} 3+4", "predict {} 3+4", "heads {}", "evaluate {}"),
     "sorter": ("predict {} '3 5 4'", "heads {}", "stretch {} --lengths 4 --n 4 --negatives shuffle --quiet"),
@@ -31,7 +28,7 @@ READERS: dict[str, tuple[str, ...]] = {
     "bert": ("heads {}", "ablate {} --data data.tsv --n 4 --kinds zero --quiet"),
     "gpt2": ("heads {}", "heads {} --on 'the cat'"),
     "cut": ("heads {}", "ablate {} --data data.tsv --n 4 --kinds zero --quiet"),
-    "adapted": (f"heads {{}} {ALLOWED}", f"ablate {{}} {ALLOWED} --n 4 --kinds zero --quiet"),
+    "adapted": ("heads {} --run-adapter", "ablate {} --run-adapter --n 4 --kinds zero --quiet"),
 }
 """What reads each kind of folder."""
 VALUES: tuple[Any, ...] = (
@@ -215,7 +212,7 @@ def _numbers(reply: Reply) -> Any:
     if reply.code != 0:
         return None
     data = json.loads(reply.out)
-    return {key: value for key, value in data.items() if key not in ("files", "figures", "data")}
+    return {key: value for key, value in data.items() if key not in ("files", "figures", "data", "seconds")}
 
 
 # --- weights that are no numbers --------------------------------------------------------------------------------------
