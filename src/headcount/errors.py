@@ -5,18 +5,20 @@
     ├── InputError              a sum, head or part name that cannot be understood
     ├── RunError                a run folder that cannot be used
     │   └── CheckpointError     a saved state that is damaged or belongs to another run
-    ├── Interrupted             asked to stop; everything is saved
+    ├── Interrupted             asked to stop by a signal; everything is saved
     └── CheckFailed             a check that was asked for did not hold
         └── InstrumentError     an intervention that did not reach the model
 
 The command line prints the message without a traceback and exits with the error's `exit_code`: 1 for a failed check,
-130 when interrupted, 2 for the rest.
+128 + N when stopped by signal N (130 by Ctrl-C), 2 for the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
+from signal import SIGINT
 
 
 class HeadcountError(Exception):
@@ -28,6 +30,15 @@ class HeadcountError(Exception):
         super().__init__("\n  ".join([what, *advice]))
         self.what = what
         self.advice = advice
+
+
+def argument(name: object) -> str:
+    """A name as it is typed in a shell: quoted, and never taken for a flag.
+
+    >>> argument("my run"), argument("-x")
+    ("'my run'", './-x')
+    """
+    return quote(f"./{name}" if str(name).startswith("-") else str(name))
 
 
 def shortened(text: str, most: int = 120) -> str:
@@ -69,9 +80,19 @@ class CheckpointError(RunError):
 
 
 class Interrupted(HeadcountError):
-    """Training was asked to stop; everything is saved."""
+    """Training was asked to stop by a signal; everything is saved."""
 
-    exit_code = 130
+    def __init__(self, what: str, *advice: str, signal: int = SIGINT) -> None:
+        super().__init__(what, *advice)
+        self.exit_code = 128 + signal
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal other than Ctrl-C, or a second one: what Ctrl-C ends in good order, these do too."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.exit_code = 128 + signal
 
 
 class CheckFailed(HeadcountError):

@@ -98,7 +98,7 @@ def run_lab(
         parts.append(part)
     whole = set(experiments) == set(EXPERIMENTS)
     report = out / ("report.md" if whole else f"report-{'-'.join(experiments)}.md")
-    write_atomically(report, write_report(parts).encode())
+    write_atomically(report, write_report(parts).encode(errors="replace"))
     return Lab(report, addition, sortedness)
 
 

@@ -7,8 +7,10 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from headcount.errors import InputError
+from headcount.errors import InputError, shortened
 
+COPIES = 4
+"""How often the numbers of an example are there at the same time."""
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -30,17 +32,22 @@ def require_room(n_bytes: int, what: str, *advice: str) -> None:
     """Refuse what cannot fit, with the estimate and what there is, before anything is made."""
     there = available_memory()
     if there is not None and n_bytes > there:
-        raise InputError(
-            f"{what} would need about {in_words(n_bytes)} of memory; this machine has {in_words(there)} free", *advice
-        )
+        needs, has = format_bytes(n_bytes), format_bytes(there)
+        raise InputError(f"{what} would need about {needs} of memory; this machine has {has}", *advice)
 
 
-def in_words(n_bytes: int) -> str:
+def require_room_for(n: int, length: int, advice: str) -> None:
+    """The same for `n` examples of so many whole numbers: drawn, shuffled, as tokens and as tensors."""
+    require_room(8 * COPIES * n * length, f"{shortened(f'{n:,}')} examples", advice)
+
+
+def format_bytes(n_bytes: int) -> str:
     """As people say it.
 
-    >>> in_words(23_400_000_000)
+    >>> format_bytes(23_400_000_000)
     '23 GB'
     """
+    if n_bytes >= 10**24:
+        return "10^24 bytes or more"
     power = min((len(str(n_bytes)) - 1) // 3, len(_UNITS) - 1)
-    scaled = n_bytes // 1000**power
-    return f"{scaled:,} {_UNITS[power]}" if scaled < 10**6 else f"10^{len(str(n_bytes)) - 1} bytes"
+    return f"{n_bytes // 1000**power:,} {_UNITS[power]}"

@@ -83,7 +83,7 @@ def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_p
     again = run_json(capsys, "ablate", folder, "--kinds", "zero,mean,resample", "--split", "test")[1]
     assert again["data"] == first["data"], "said in full, the defaults are the defaults"
     assert main(["ablate", str(folder), "--n", "12", "--kinds", "zero", "--quiet"]) == 0
-    assert "ablation-zero-n12.json  (the newest of 6; there are also ablation-" in capsys.readouterr().out
+    assert "ablation-zero-n12.json  (the newest of 6; there are also ablation" in capsys.readouterr().out
 
 
 def test_the_table_as_markdown_and_as_csv(sorter, capsys):

@@ -132,7 +132,8 @@ def test_a_search_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["prune", model, *ask, "-o", "small"]) == 0
     printed = capsys.readouterr().out
     assert "greedy" in printed
-    assert "runs/model/figures/pruning.png" in printed
+    (figure,) = Path("runs/model/figures").glob("pruning-*.png")
+    assert f"figure:  {figure}" in printed
     assert Path("small/headcount.safetensors").exists()
 
 
@@ -215,7 +216,7 @@ def test_verbs_take_an_adapter_as_they_take_a_run(in_tmp: Path, capsys: pytest.C
     heads = [each["short"] for each in run_json(capsys, "heads", ADDER)["heads"]]
     assert heads == [f"{site}H{i}" for site in ("E0", "E1", "D0", "D1", "X0", "X1") for i in range(4)]
     shown = run_json(capsys, "heads", ADDER, "--on", "37+81", "--head", "X1H2")
-    assert shown["note"] == "37+81 = 118"
+    assert shown["note"] == "37+81 = 118 (right)"
     assert [axis["tokens"] for axis in shown["axes"]] == [list("37+81"), ["<s>", *"118"]]
     ablated = run_json(capsys, "ablate", ADDER, "--n", "60", "--kinds", "zero,resample", "--quiet")
     assert [each["short"] for each in ablated["heads"]] == heads * 2

@@ -198,13 +198,15 @@ def test_what_is_left_is_trained_as_if_the_rest_were_silent(name: str) -> None:
         wrap(model)(*inputs).square().sum().backward()
     wrap(cut)(*inputs).square().sum().backward()
     whole = dict(model.named_parameters())
+    # Of the largest of all: a key's bias has no gradient, and what is left there is rounding.
+    atol = 1e-6 * max(float(each.grad.abs().max()) for each in whole.values() if each.grad is not None)
     n_same = 0
     for path, each in cut.named_parameters():
         if path in whole and each.shape == whole[path].shape:
             expected = whole[path].grad
             expected = torch.zeros_like(each) if expected is None else expected
             found = torch.zeros_like(each) if each.grad is None else each.grad
-            torch.testing.assert_close(found, expected, atol=1e-6 * float(expected.abs().max()), rtol=1e-6)
+            torch.testing.assert_close(found, expected, atol=atol, rtol=1e-6)
             n_same += 1
     assert n_same > 10
 

@@ -53,7 +53,9 @@ def test_models_in_other_precisions(name: str, tmp_path: Path) -> None:
         cut = cut_heads(model, planned("a layer", model))
         read = load_model(save_model(cut, tmp_path / str(dtype)))
         assert {each.dtype for each in read.parameters()} == {dtype}
-        assert torch.equal(says(read, inputs), says(cut, inputs))
+        torch.testing.assert_close(
+            says(read, inputs), says(cut, inputs)
+        )  # elsewhere in memory sums may round otherwise
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -124,7 +126,9 @@ def test_generating_after_loading(name: str, tmp_path: Path) -> None:
     cut: Any = cut_heads(model, planned("a layer", model))
     read: Any = load_model(save_model(cut, tmp_path / "cut"))
     assert read.generation_config.max_new_tokens == 5
-    assert all(map(torch.equal, generated(name, read), generated(name, cut)))
+    (tokens, *others), (expected, *logits) = generated(name, read), generated(name, cut)
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(others, logits)
 
 
 def test_shared_weights_are_written_once(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_results_of_two_adapters_of_one_name() -> None:
     one, other = (
         ablate_heads(written(name, size), kinds=["zero"], quiet=True) for name, size in (("one", 8), ("other", 16))
     )
-    assert one.data == Path("runs/my_adapter.py-Model/results/ablation.json")
+    assert one.data == Path("runs/my_adapter.py-Model/results/ablation-zero.json")
     assert other.data is not None
     assert other.data != one.data
     assert json.loads(one.data.read_text())["model"] != json.loads(other.data.read_text())["model"]

@@ -274,7 +274,8 @@ def test_a_damaged_checkpoint_is_told_and_nothing_lost(tiny, tmp_path, damage):
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "not permitted")]
+    ("number", "advice"),
+    [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "permission denied")],
 )
 def test_a_full_or_closed_disk_is_told_and_nothing_lost(tiny, tmp_path, monkeypatch, number, advice):
     config = RunConfig.build("addition", **tiny)

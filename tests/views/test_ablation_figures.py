@@ -54,6 +54,7 @@ def condition(heads, kinds, length=None):
         data="the test set",
         n=2000,
         clean=0.9,
+        clean_interval=(0.88, 0.92),
         floor=0.5,
         decoded=80,
         importances=tuple(Importance(head, 0.01 * (i + 1), 0.001) for i, head in enumerate(heads)),

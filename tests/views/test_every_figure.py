@@ -364,7 +364,7 @@ def test_a_title_is_as_long_as_it_was(width: float) -> None:
     """Lines are broken, not lost; the page grows by them, so that panels keep their height."""
     text = "w" * 99 + " and some words more " * 9
     figure = Page(width, 3)
-    figure.head(text, "second line")
+    figure.headline(text, "second line")
     lines = figure.get_suptitle().splitlines()
     assert "".join("".join(lines).split()) == "".join((text + "second line").split())
     assert figure.get_figheight() > 3 + 0.15 * len(lines)

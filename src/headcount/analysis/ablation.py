@@ -67,9 +67,9 @@ class Condition:
     """Answers that were also decoded for real, with the same verdict on each."""
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
+    clean_interval: tuple[float, float]
+    """95 % interval of the clean score."""
     breakages: tuple[Breakage, ...] = ()
-    clean_interval: tuple[float, float] | None = None
-    """95 % interval of the clean score; None in results of older versions."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import cast
 
 import numpy as np
 
-from headcount.errors import CheckFailed, InputError
+from headcount.errors import CheckFailed, InputError, argument
 from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.finite import require_numbers
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.tasks.base import Examples, SequenceTask
@@ -50,7 +51,7 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
     if not isinstance(model, EncoderDecoder):
         raise InputError(
             f"{run.task.name} has no end of examples to check",
-            f"see how far {run.name} reaches instead: headcount stretch {run.name}",
+            f"see how far {run.name} reaches instead: headcount stretch {argument(run.name)}",
         )
     task = cast(SequenceTask, run.task)
     total = task.domain_size
@@ -63,8 +64,7 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
     least, tightest = np.inf, ""
     with evaluating(model), workers(model) as compute:
         for examples, lead in compute(lambda block: (block, margins(model, task, block)), task.walk()):
-            if np.isnan(lead).any():
-                raise CheckFailed(f"{run.name} answers with numbers that are not numbers", "its weights are useless")
+            require_numbers(float(lead.sum()), task.show(examples[0]))
             picked = np.arange(len(examples)) % nth == -done % nth
             wrong.append(examples[lead <= 0])
             right.append(examples[picked & (lead > 0)])

@@ -22,8 +22,9 @@ import numpy as np
 
 from headcount.analysis.dispersion import Look, look
 from headcount.errors import InputError
-from headcount.limits import require_room
+from headcount.limits import require_room_for
 from headcount.models.classifier import Classifier
+from headcount.models.finite import require_numbers
 from headcount.results import Result
 from headcount.runs.folder import digest
 from headcount.runs.run import Run
@@ -180,7 +181,7 @@ def require_possible(
         raise InputError(f"{what} is not a list of lengths", f"each is 2 to {LONGEST:,}")
     if n is not None and n < 2:
         raise InputError(f"{n} examples are too few", "at least 2: one of each class")
-    require_room(8 * 4 * (n or 0) * max(lengths), f"{n or 0:,} examples of each kind", "lower --n or --lengths")
+    require_room_for(n or 0, max(lengths), "lower --n or --lengths")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch of {batch_size} is none", "at least 1 example per forward pass")
     unknown = [kind for kind in kinds or () if kind not in task.kinds]
@@ -225,7 +226,9 @@ def _ask(
             parts.append(part)
             if watch:
                 watch.add(_work(model, length) * len(part.labels))
-    return Answers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
+    said = Answers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
+    require_numbers(said.loss, f"sequences of {length:,}")
+    return said
 
 
 def _cell(task: ClassTask, length: int, kind: str, right: Answers, wrong: Answers) -> Cell:

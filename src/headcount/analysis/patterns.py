@@ -72,6 +72,8 @@ class AttentionPatterns(Result):
         """`374+814 = 0188 (wrong: 1000s: 0, should be 1; probability 0.9312)`, in full; of averages, their title."""
         if self.example is None:
             return self.title
+        if self.correct is None:
+            return self.title  # a result of before
         told = "right" if self.correct else f"wrong: {self.why}"
         return f"{self.example} = {self.said} ({told}; probability {self.probability:.4f})"
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from headcount.config import suggestion
 from headcount.errors import InputError
 from headcount.instruments.sites import Sites
-from headcount.limits import require_room
+from headcount.limits import require_room_for
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, Examples, SequenceTask, Task, Tokens
@@ -30,8 +30,6 @@ Total = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
 LONGEST = 8192
 N_LENGTH = 400
 """Sequences of each asked length, unless it is said how many."""
-COPIES = 8
-"""How often an example's numbers are there at the same time: drawn, shuffled, as tokens, as tensors, ..."""
 AT_ONCE = 128
 """Examples of one block: their activations, and those of a few ablations beside them, stay in a processor's cache."""
 
@@ -212,7 +210,7 @@ def given(task: Task, examples: Any) -> Examples:
 def _require_possible(n: int, length: int) -> None:
     if n < 2:
         raise InputError(f"{n} examples are too few", "at least 2")
-    require_room(8 * COPIES * n * length, f"{n:,} examples", "lower --n")
+    require_room_for(n, length, "lower --n")
 
 
 def _constant(labels: Tokens) -> float:

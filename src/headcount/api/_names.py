@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from headcount.heads import HeadId
 from headcount.runs.folder import digest
 from headcount.runs.storage import read_bytes
 
-BARE = ("kinds", "metric", "negatives", "heads", "lengths", "data")
+BARE = ("kinds", "metric", "negatives", "lengths", "data")
 """Settings whose value says what it is."""
 
 
@@ -48,10 +48,10 @@ def _said(value: Any) -> str:
         return value.short
     if isinstance(value, str):
         return value
-    if isinstance(value, Callable):  # type: ignore[arg-type]
-        return getattr(value, "__name__", "score")
+    if callable(value):
+        code = getattr(value, "__code__", None)
+        said = repr((code.co_code, code.co_consts, code.co_names)) if code else repr(value)
+        return f"{getattr(value, '__name__', 'score')}-{digest(said.encode())[:8]}"
     if isinstance(value, np.ndarray):
-        return digest(value.tobytes())[:8]
-    if isinstance(value, Iterable):
-        return "-".join(map(_said, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return digest(repr((value.shape, value.dtype)).encode() + value.tobytes())[:8]
+    return "-".join(map(_said, value)) if isinstance(value, Iterable) else str(value)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from headcount.errors import InputError
 from headcount.guests.guest import Guest, code_of, load_guest, looks_like_guest
 from headcount.runs.folder import SAMPLE
 from headcount.runs.run import Run, load
+from headcount.views.progress import announcer
 
 AnyRun = str | Path | Run
 AnyModel = AnyRun | Guest
@@ -37,7 +37,7 @@ def ready(model: AnyModel, *, run_adapter: bool = False) -> Run | Guest:
         return model
     if run_adapter or looks_like_guest(model):
         if (code := code_of(model, run_adapter=run_adapter)) is not None:
-            sys.stderr.write(f"running {code} to build the model\n")
+            announcer(quiet=False)(f"running {code} to build the model")
         return load_guest(model, run_adapter=run_adapter)
     if str(model).endswith(".py") and Path(model).is_file():
         raise InputError(f"which class of {model}?", f"say {model}:Class, one that inherits headcount.Adapter")

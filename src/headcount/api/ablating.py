@@ -85,15 +85,6 @@ def ablate_heads(
         subjects = _subjects(run, "test" if data is None else data, metric, n, lengths, batch_size)
     for kind in kinds or ():
         KINDS.get(kind)
-    run.output.require_writable()
-    done = []
-    for length, subject in subjects:
-        at = "" if length is None else f" at length {length}"
-        with counting(f"silencing heads of {run.name}{at}", quiet=quiet) as progress:
-            done.append(
-                ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
-            )
-    result = _result(label_of(run), run.digest, subjects[0][1], done)
     name = result_name(
         "ablation",
         data=asked_data(data),
@@ -104,12 +95,21 @@ def ablate_heads(
         examples=examples,
         batch=None if batch_size == BATCH else batch_size,
     )
+    run.output.require_writable()
+    done = []
+    for length, subject in subjects:
+        at = "" if length is None else f" at length {length}"
+        with counting(f"silencing heads of {run.name}{at}", quiet=quiet) as progress:
+            done.append(
+                ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
+            )
+    result = _result(label_of(run), run.digest, subjects[0][1], done)
     figures = {f"{name}-by-length.png": draw_lengths(result)} if len(subjects) > 1 else {}
     for condition in result.conditions:
         at = f"-at-{condition.length}" if len(subjects) > 1 else ""
         figures |= {f"{name}{at}.png": draw_ranking(result, condition)}
         figures |= {f"{name}{at}-map.png": draw_map(result, condition)}
-    written = tuple(run.output.write_figure(name, png(figure)) for name, figure in figures.items())
+    written = tuple(run.output.write_figure(file, png(figure)) for file, figure in figures.items())
     data_file = run.output.write_result(name, result)
     return HeadsAblated(result, data_file, written, _write_tables(data_file, result))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headcount.analysis.extrapolation import LENGTHS, Stretch, require_possible
 from headcount.analysis.extrapolation import stretch as stretch_run
@@ -15,7 +16,7 @@ from headcount.api._names import file_name, result_name
 from headcount.api._run import AnyModel, AnyRun, loaded, ready
 from headcount.errors import InputError
 from headcount.guests.guest import Guest
-from headcount.guests.reading import look, look_closer, read
+from headcount.guests.reading import look, look_closer
 from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
 from headcount.views.attention import draw_heads, draw_over_examples, draw_pages
@@ -64,14 +65,12 @@ class HeadShown:
 def glance_over(model: AnyModel, on: Sequence[str], head: str | HeadId) -> tuple[list[HeadsGlanced], Path]:
     """One head of a model of others over several texts: each by itself, and one page of that head on all of them."""
     guest = ready(model)
-    shown = [glance_heads(guest, text, head) for text in on]
-    assert isinstance(guest, Guest), "or it would have been refused"
-    found, readings = guest.find_head(head), [read(guest, text) for text in on]
-    weights = [look_closer(guest, reading, found) for reading in readings]
-    figure = draw_over_texts(
-        [each.glance for each in shown], [each.note if each.said else "" for each in readings], found, weights
-    )
-    return shown, guest.output.write_figure(f"{_page_name(found, on)}.png", png(figure))
+    if not isinstance(guest, Guest) or not on:
+        raise InputError("this is for some texts and a model of others", "look at runs of headcount's own by show_head")
+    found = guest.find_head(head)
+    shown, notes, weights = zip(*(_glance(guest, text, found) for text in on), strict=True)
+    figure = draw_over_texts([each.glance for each in shown], notes, found, weights)
+    return list(shown), guest.output.write_figure(f"{_page_name(found, on)}.png", png(figure))
 
 
 def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
@@ -88,7 +87,7 @@ def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
 
 
 def _page_name(head: HeadId, on: Sequence[str]) -> str:
-    return f"head-{head.short}-{file_name('_'.join(on))}"
+    return f"head-{head.short}-{file_name('_'.join(on))}-{digest(repr(list(on)).encode(errors='replace'))[:8]}"
 
 
 def glance_heads(
@@ -98,14 +97,21 @@ def glance_heads(
     guest = ready(model, run_adapter=run_adapter)
     if not isinstance(guest, Guest):
         raise InputError(f"{guest.name} is a run of headcount's own", "look at it with show_heads")
+    return _glance(guest, on, None if head is None else guest.find_head(head))[0]
+
+
+def _glance(guest: Guest, on: str, head: HeadId | None) -> tuple[HeadsGlanced, str, Any]:
+    """One text: what was drawn, the model's own answer to it if it gives one, and the weights of one head."""
     found, reading = look(guest, on)
     name = f"heads-{file_name(found.title)}"
-    figures = draw_mosaics(found)
+    figures, weights = draw_mosaics(found), None
     if head is not None:
-        figures[str(guest.find_head(head))] = draw_closeup(found, head, look_closer(guest, reading, head))
+        weights = look_closer(guest, reading, head)
+        figures[str(head)] = draw_closeup(found, head, weights)
     written = [guest.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
     data = guest.output.write_result(name, found)
-    return HeadsGlanced(found, reading.note, data, written, reading.said, reading.right)
+    glanced = HeadsGlanced(found, reading.note, data, written, reading.said, reading.right)
+    return glanced, reading.note if reading.said else "", weights
 
 
 def show_heads(run: AnyRun, on: str | None = None, *, split: str = "test") -> HeadsShown:

@@ -17,7 +17,7 @@ from headcount.analysis.trials import run_trials
 from headcount.api._names import result_name
 from headcount.api._run import AnyModel, label_of, ready
 from headcount.api.ablating import asked_data, block_size
-from headcount.errors import InputError
+from headcount.errors import InputError, argument
 from headcount.guests.exams.base import Exam
 from headcount.guests.guest import Guest
 from headcount.guests.pruned import prune_guest
@@ -79,7 +79,6 @@ def prune_heads(
     result = file = figure = None
     subjects = _subjects_of(run, data, metric, length, n, batch_size) if heads is None or isinstance(run, Guest) else ()
     if heads is None:
-        result = _search(run, subjects, loss, n_orders, batch_size, quiet)
         name = result_name(
             "pruning",
             data=asked_data(data),
@@ -90,6 +89,7 @@ def prune_heads(
             orders=None if n_orders == ORDERS else n_orders,
             batch=None if batch_size == BATCH else batch_size,
         )
+        result = _search(run, subjects, loss, n_orders, batch_size, quiet)
         file = run.output.write_result(name, result)
         figure = run.output.write_figure(f"{name}.png", png(draw_pruning(result)))
         heads = result.chosen
@@ -116,7 +116,7 @@ def _require_sense(
         raise InputError(f"{fine_tune} steps of fine-tuning are none", "at least 0")
     if heads is not None:
         if not heads:
-            raise InputError("no heads to cut out", f"list the heads: headcount heads {run.name}")
+            raise InputError("no heads to cut out", f"list the heads: headcount heads {argument(run.name)}")
         for head in heads:
             run.find_head(head)
     if out is not None:

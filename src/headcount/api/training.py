@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any, cast
 
 from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate
 from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.extrapolation import LENGTHS
 from headcount.api._run import AnyRun, loaded
+from headcount.errors import argument
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
@@ -76,7 +76,7 @@ def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classificatio
 
 def next_command(run: Run) -> str:
     """What to do with a run that was just trained; it can be done with this one."""
-    name = quote(run.name)
+    name = argument(run.name)
     if isinstance(run.model, EncoderDecoder):
         few_enough = cast(SequenceTask, run.task).domain_size <= LARGEST_DOMAIN
         return f"headcount {'verify' if few_enough else 'evaluate'} {name}"

@@ -15,19 +15,11 @@ from headcount import __version__
 from headcount.cli._output import flush, print_error
 from headcount.cli._verb import Parser, Verb
 from headcount.config import suggestion
-from headcount.errors import HeadcountError, InputError, Interrupted, shortened
+from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
 from headcount.registry import Registry
-from headcount.views.progress import Terminal
+from headcount.views.progress import LOST, Terminal
 
 VERBS = Registry("headcount.cli")
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: what Ctrl-C ends in good order, these do too."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,11 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning are a hundred times slower as soon as something else wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _print_anything()
+    LOST.clear()
     try:
         with _ending_in_good_order():
-            return _run(sys.argv[1:] if arguments is None else list(arguments))
+            code = _run(sys.argv[1:] if arguments is None else list(arguments))
     finally:
         flush()
+    if LOST and not code:
+        print_error(f"error: could not print everything: {LOST[0]}")
+    return code or (2 if LOST else 0)
 
 
 def _run(arguments: list[str]) -> int:

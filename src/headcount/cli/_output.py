@@ -6,50 +6,45 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from headcount.results import plain_json
-from headcount.views.progress import Terminal, mute
+from headcount.views.progress import Steady, Terminal
 
+WIDE = 240
+"""Columns of a pipe or a file: no line of a table wraps."""
 SHOWN = 20
 """Wrong answers printed; the rest is in the result file."""
 
 
 def print_json(data: Any) -> None:
     """One object on one line."""
-    _write(sys.stdout, json.dumps(plain_json(data), allow_nan=False))
+    print_text(json.dumps(plain_json(data), allow_nan=False) + "\n")
 
 
 def print_text(text: str) -> None:
     """As it is, for a file or another program."""
-    _write(sys.stdout, text, end="")
+    Steady(sys.stdout).write(text)
 
 
 def print_error(text: str) -> None:
     """On standard error, if anybody reads it."""
-    _write(sys.stderr, text)
+    Steady(sys.stderr).write(f"{text}\n")
 
 
 def flush() -> None:
     """What is left to print, before the process ends."""
-    for stream in (sys.stdout, sys.stderr):
-        _write(stream, "", end="")
-
-
-def _write(stream: TextIO, text: str, end: str = "\n") -> None:
-    try:
-        print(text, end=end, file=stream, flush=True)
-    except BrokenPipeError:
-        mute(stream)
+    Steady(sys.stdout).flush()
+    Steady(sys.stderr).flush()
 
 
 def console() -> Console:
     """Standard output for people; a pipe gets lines that do not wrap."""
     out = Terminal()
-    return out if out.is_terminal else Terminal(width=120, soft_wrap=True)
+    return out if out.is_terminal else Terminal(width=WIDE, soft_wrap=True)
 
 
 def wrong_table(wrong: Iterable[Any]) -> Table:

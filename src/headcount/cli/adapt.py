@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from headcount.cli._output import console, print_json
+from headcount.cli._output import console, print_error, print_json
 from headcount.cli._verb import Verb, add_json
+from headcount.errors import argument
 
 if TYPE_CHECKING:
     from headcount.guests.skeleton import Skeleton
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from headcount.guests.skeleton import write_skeleton
 
     checkpoint = None if args.checkpoint is None else Path(args.checkpoint)
-    made = write_skeleton(args.model, Path(args.out), checkpoint, say=lambda text: print(text, file=sys.stderr))
+    made = write_skeleton(args.model, Path(args.out), checkpoint, say=print_error)
     if args.json:
         guesses = [vars(guess) for guess in made.guesses]
         heads, notes = [str(head) for head in made.heads], list(made.notes)
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if made.heads:
         out.print(f"heads:   {len(made.heads)}, {made.heads[0].short} to {made.heads[-1].short}")
     out.print(f"written: {made.file}; fill in what is marked TODO there, then")
-    out.print(f"         headcount ablate {made.file}:Model")
+    out.print(f"         headcount ablate {argument(f'{made.file}:Model')}")
     return 0
 
 

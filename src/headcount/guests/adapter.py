@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import InputError
-from headcount.guests.user_code import imported, theirs
+from headcount.guests.user_code import import_file, user_code_errors
 from headcount.heads import HeadSite
 from headcount.instruments.sites import Sites
 from headcount.instruments.wrapping import said, wrap
@@ -112,7 +112,7 @@ def load_adapter(name: str) -> Adapter:
     file = Path(path)
     if not file.is_file():
         raise InputError(f"no file {path}", "write one: headcount adapt my_model.py:MyModel")
-    module = imported(file)
+    module = import_file(file)
     found = getattr(module, kind, None)
     if not (isinstance(found, type) and issubclass(found, Adapter)):
         named = [key for key, each in vars(module).items() if _is_adapter(each)]
@@ -121,23 +121,23 @@ def load_adapter(name: str) -> Adapter:
             f"it has: {', '.join(named)}" if named else "make a class there that inherits headcount.Adapter",
         )
     found.folder, found.origin = file.resolve().parent, f"{file.resolve()}:{kind}"
-    with theirs(found, "__init__"):
+    with user_code_errors(found, "__init__"):
         return found()
 
 
 def load_adapted(adapter: Adapter) -> tuple[nn.Module, Sites]:
     """The model with its weights, at rest, and where its heads are."""
     model = built(adapter)
-    with theirs(adapter, "load"):
+    with user_code_errors(adapter, "load"):
         adapter.load(model)
     require_finite_model(model, adapter.origin or type(adapter).__name__)
-    with theirs(adapter, "sites"):
+    with user_code_errors(adapter, "sites"):
         return model.eval(), adapter.sites(model)
 
 
 def built(adapter: Adapter) -> nn.Module:
     """The model without its weights."""
-    with theirs(adapter, "build"):
+    with user_code_errors(adapter, "build"):
         model = adapter.build()
     if not isinstance(model, nn.Module):
         raise InputError(f"build() returned {type(model).__name__}", "it should return a torch.nn.Module")
@@ -160,7 +160,7 @@ class Adapted(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits."""
-        with theirs(self.adapter, "forward", besides=RuntimeError):  # which sweeps and proofs know how to take
+        with user_code_errors(self.adapter, "forward"):
             logits = self.adapter.forward(self.model, *inputs)
         if not isinstance(logits, Tensor):
             raise InputError(f"forward() returned {type(logits).__name__}", "it should return a tensor of logits")
@@ -169,7 +169,7 @@ class Adapted(nn.Module):
     @torch.no_grad()
     def require_answer(self, inputs: Sequence[Tensor]) -> None:
         """Let it answer once: what fails is told as the adapter's fault, whatever it is."""
-        with theirs(self.adapter, "forward"):
+        with user_code_errors(self.adapter, "forward"):
             self(*inputs)
 
 

@@ -16,7 +16,7 @@ from headcount.config import parse
 from headcount.errors import InputError
 from headcount.guests.adapter import Adapted, Adapter
 from headcount.guests.exams.base import Asked, Exam, Rows, require_logits, token_loss
-from headcount.guests.user_code import theirs
+from headcount.guests.user_code import user_code_errors
 from headcount.tasks import TASKS
 from headcount.tasks.base import IGNORE, Task
 
@@ -43,7 +43,7 @@ def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
         return Asked(tuple(each.to(device) for each in inputs), scores, lambda logits: -loss(logits), real)
 
     def decode(rows: Rows) -> NDArray[np.bool_]:
-        with theirs(adapter, "generate"):
+        with user_code_errors(adapter, "generate"):
             said = adapter.generate(model.model, [pairs[row][0] for row in rows])
         return np.array([one == pairs[row][1] for one, row in zip(said, rows, strict=True)])
 
@@ -72,11 +72,11 @@ def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
             )
         if split != "test":
             raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
-        with theirs(adapter, "data"):
-            pairs = list(adapter.data())
-        if len(pairs) < 2 or not all(len(pair) == 2 for pair in pairs):
+        with user_code_errors(adapter, "data"):
+            pairs = [(str(question), str(answer)) for question, answer in adapter.data()]
+        if len(pairs) < 2:
             raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
-        return [(str(question), str(answer)) for question, answer in pairs], "the adapter's data"
+        return pairs, "the adapter's data"
     task = task_of(adapter)
     examples = task.split(split)
     return [(task.show(row), task.answer(row)) for row in examples], f"the {split} set of {task.name}"
@@ -85,7 +85,7 @@ def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
 def task_of(adapter: Adapter) -> Task:
     """The task that the model was trained on."""
     kind = TASKS.get(str(adapter.task))
-    settings = parse({"task": kind.config_class}, {"task": dict(adapter.settings)})["task"]
+    settings = parse({"task": kind.config_class}, {"task": adapter.settings})["task"]
     return cast(Task, kind(settings))
 
 
@@ -93,14 +93,14 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
     """What the model is given, and what it should say."""
     if type(adapter).encode is Adapter.encode:
         raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
-    with theirs(adapter, "encode"):
+    with user_code_errors(adapter, "encode"):
         made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Tensor)):
         raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")
     inputs = (made[0],) if isinstance(made[0], Tensor) else made[0]
     if not (isinstance(inputs, tuple | list) and inputs and all(isinstance(each, Tensor) for each in inputs)):
         raise InputError("encode() should return tensors, then labels", "return (tensor, ...), labels")
-    rows = [len(each) for each in (*inputs, made[1])]
+    rows = [len(each) if each.dim() else 0 for each in (*inputs, made[1])]
     if set(rows) != {len(pairs)}:
         raise InputError(f"encode() made tensors of {rows} rows from {len(pairs)} questions", "rows come first")
     return tuple(inputs), made[1]

@@ -24,7 +24,7 @@ from headcount.guests.cut_layers import Made, Zeros, features, keep_inputs, keep
 from headcount.guests.cut_layers import require_plain as require_plain_layer
 from headcount.guests.foreign_torch import AnyHeads, leave_fast_path
 from headcount.guests.foreign_tracing import Heard, is_linear, owners, trace
-from headcount.guests.user_code import theirs
+from headcount.guests.user_code import user_code_errors
 from headcount.heads import HeadId, HeadSite
 from headcount.instruments.sites import Site, Sites
 
@@ -210,7 +210,7 @@ def carry_out(plan: Plan, model: nn.Module, adapter: Adapter, sites: Sites) -> S
         raise ValueError(f"{name} has other heads than it had when it was cut")
     path = plan.projection
     if plan.way == "adapter":
-        with theirs(adapter, "cut", besides=Exception):  # a cut that fails is one of several ways to try
+        with user_code_errors(adapter, "cut", besides=Exception):  # a cut that fails is one of several ways to try
             adapter.cut(model, name, list(plan.keep))
     elif plan.way == "torch":
         replace(model, path.rpartition(".")[0], lambda old: AnyHeads(old, list(plan.keep)))

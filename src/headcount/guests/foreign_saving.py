@@ -25,7 +25,7 @@ from headcount.errors import CheckFailed, HeadcountError, InputError, RunError
 from headcount.guests.adapter import Adapted, Adapter, built, load_adapter
 from headcount.guests.foreign_plans import Plan, carry_out
 from headcount.guests.guest import ADAPTED, digest_of
-from headcount.guests.user_code import theirs
+from headcount.guests.user_code import user_code_errors
 from headcount.instruments.proof import difference
 from headcount.instruments.running import at_rest
 from headcount.instruments.sites import Sites
@@ -164,7 +164,7 @@ def _is_python(file: Path) -> bool:
 
 
 def _cut_again(cuts: tuple[Plan, ...], model: nn.Module, adapter: Adapter, folder: Path) -> Sites:
-    with theirs(adapter, "sites"):
+    with user_code_errors(adapter, "sites"):
         sites = adapter.sites(model)
     for cut in cuts:
         try:

@@ -25,6 +25,7 @@ from headcount.guests.exams.base import Candidate, Exam
 from headcount.heads import HeadId
 from headcount.instruments.sites import Sites
 from headcount.instruments.wrapping import Wrapped, wrap
+from headcount.models.finite import require_finite_model
 from headcount.runs.folder import RunFolder, claimed_folder
 from headcount.runs.storage import read_json
 
@@ -54,6 +55,7 @@ class Guest:
         wrapped = wrap(model)
         name = name or type(wrapped.model).__name__
         require_fit(wrapped.model, tokenizer, name)
+        require_finite_model(wrapped.model, name)
         return cls(name, wrapped, digest_of(wrapped.model), name, tokenizer, length=length)
 
     @cached_property

@@ -14,7 +14,7 @@ from headcount.errors import InputError
 from headcount.guests.adapter import Adapted, Adapter
 from headcount.guests.asking import encoded, task_of
 from headcount.guests.guest import Guest, longest_of
-from headcount.guests.user_code import theirs
+from headcount.guests.user_code import user_code_errors
 from headcount.heads import HeadId
 
 MOST_SAID = 64
@@ -111,13 +111,13 @@ def _special(guest: Guest, ids: Sequence[int]) -> list[bool]:
 
 def _adapted(guest: Guest, adapter: Adapter, question: str) -> Reading:
     generates = type(adapter).generate is not Adapter.generate
-    with theirs(adapter, "generate"):
+    with user_code_errors(adapter, "generate"):
         answer = adapter.generate(guest.inner, [question])[0] if generates else _right_answer(guest, adapter, question)
     inputs = tuple(each.to(next(guest.model.parameters()).device) for each in encoded(adapter, [(question, answer)])[0])
     if isinstance(guest.model, Adapted):
         guest.model.require_answer(inputs)
     stacks = ("encoder", "decoder") if any(site.stack == "encoder" for site in guest.sites) else ("layer",)
-    with theirs(adapter, "tokens"):
+    with user_code_errors(adapter, "tokens"):
         labels = [list(map(str, part)) for part in adapter.tokens(question, answer)]
     labels += [list(map(str, range(each.shape[1]))) for each in inputs[len(labels) :]]
     tokens = dict(zip(stacks, labels, strict=False))
@@ -144,7 +144,7 @@ def _right_answer(guest: Guest, adapter: Adapter, question: str) -> str:
     if adapter.task is not None:
         task = task_of(adapter)
         return task.answer(task.parse(question)[0])
-    with theirs(adapter, "data"):
+    with user_code_errors(adapter, "data"):
         known = {str(asked): str(answer) for asked, answer in adapter.data()}
     if question not in known:
         raise InputError(f"{guest.name} cannot answer {question!r}", "add generate() to the adapter")

@@ -47,6 +47,8 @@ LAYERS = (
 """What configurations call numbers of modules, or repeat that many times."""
 MOST_CLASSES = 10**6
 """Every class gets a name as soon as a configuration is read, also where the model has no classes."""
+MOST_LAYERS = 1000
+"""Of models whose layers share their weights."""
 MOST_TOKENIZER = 2**27
 """Bytes of one file of a tokenizer."""
 _FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
@@ -250,7 +252,9 @@ def _require_possible(path: Path, kind: Any, settings: dict[str, Any]) -> None:
     """Refuse sizes that cannot be, before anything of that size is made."""
     n_tensors = _count_tensors(path)
     for name, value in settings.items():
-        most = n_tensors if name in LAYERS else MOST_CLASSES if name == "num_labels" else None
+        most = n_tensors if name in LAYERS else {"num_labels": MOST_CLASSES}.get(name)
+        if name == "num_hidden_layers" and "num_hidden_groups" in settings:
+            most = MOST_LAYERS  # which share their tensors
         if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
             raise InputError(
                 f"{name} = {too_many[0]:,} in {path / CONFIG} cannot be: the files hold {n_tensors:,} tensors",

@@ -15,7 +15,7 @@ from headcount.errors import HeadcountError, InputError
 from headcount.guests.adapter import built, load_adapter, read_weights
 from headcount.guests.skeleton_guesses import arguments_of, guessed_values, tree_of
 from headcount.guests.skeleton_text import TAKEN, Parts, written
-from headcount.guests.user_code import at_home, imported, theirs
+from headcount.guests.user_code import at_home, import_file, user_code_errors
 from headcount.heads import HeadId
 from headcount.instruments.finding import Guess, guess, sites_calls
 from headcount.runs.storage import write_atomically
@@ -87,7 +87,7 @@ def _class_in(file: Path, kind: str, say: Callable[[str], object]) -> type[nn.Mo
             f"no file {file}" if file.suffix == ".py" else f"{file} is no Python file", "say FILE.py:Class"
         )
     say(f"running {file.resolve()} to look at its class")
-    module = imported(file)
+    module = import_file(file)
     found = getattr(module, kind, None)
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
@@ -167,13 +167,13 @@ def _tried(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str,
     try:
         adapter = load_adapter(f"{out}:Model")
         model = built(adapter)
-        with theirs(adapter, "sites"):
+        with user_code_errors(adapter, "sites"):
             heads = adapter.sites(model).heads
     except HeadcountError as error:
         told = str(error).splitlines() or [type(error).__name__]
         return (), (f"its heads are not found yet: {told[0]}",)
     try:
-        with theirs(adapter, "load"):
+        with user_code_errors(adapter, "load"):
             adapter.load(model)
     except HeadcountError as error:
         return heads, (f"{error.what}: see build() and checkpoint",)

@@ -1,7 +1,7 @@
 """Files of users, run as code: each in a world of its own, and what goes wrong there is told with its line.
 
 Every student's `my_adapter.py` imports a `model.py` from beside it. While code of one folder runs, that folder is first
-on the path, and modules of other folders' code are out of sight; afterwards all is as it was.
+on the path, and modules of other folders' code are out of sight.
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ _LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.
 """What is installed is shared by all; it may well lie inside a user's folder, as `.venv` does."""
 
 
+class UserCodeError(InputError, RuntimeError):
+    """Code of the user's own fails; as a RuntimeError it is also what sweeps take for a model that cannot be tiled."""
+
+
 @contextmanager
-def theirs(adapter: Adapter | type[Adapter], method: str, besides: type[Exception] = HeadcountError) -> Iterator[None]:
+def user_code_errors(
+    adapter: Adapter | type[Adapter], method: str, besides: type[Exception] = HeadcountError
+) -> Iterator[None]:
     """Inside, what goes wrong in the user's own code is told as such, with its line."""
     try:
         with at_home(adapter.folder) if adapter.origin else nullcontext():
@@ -38,13 +44,14 @@ def theirs(adapter: Adapter | type[Adapter], method: str, besides: type[Exceptio
         raise
     except (Exception, SystemExit) as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
-        raise InputError(f"{method}() of the adapter {name} {_failed(error)}", _place(error, adapter.folder)) from error
+        place = _place(error, adapter.folder)
+        raise UserCodeError(f"{method}() of the adapter {name} {_failed(error)}", place) from error
 
 
-def imported(file: Path) -> Any:
+def import_file(file: Path) -> Any:
     """The user's file as a module; what is beside it can be imported from it."""
     path = file.resolve()
-    name = f"headcount_adapter_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
@@ -58,8 +65,9 @@ def imported(file: Path) -> Any:
         raise
     except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
-        advice = [_place(error, path.parent)] if isinstance(error, SystemExit) else []
-        raise InputError(f"{file} {_failed(error)}", *advice, "it is run as a Python file") from error
+        raise InputError(
+            f"{file} {_failed(error)}", _place(error, path.parent), "it is run as a Python file"
+        ) from error
     return module
 
 
@@ -92,13 +100,19 @@ class _Home:
 
 
 _HOMES: dict[str, _Home] = {}
+_CURRENT: list[_Home] = []
+"""Whose code is running, the innermost last."""
 
 
 @contextmanager
 def at_home(folder: Path) -> Iterator[None]:
     """Inside, imports come from this folder first, whatever other folders imported under the same names."""
-    place = str(folder.resolve())
+    place = str(folder)
     home = _HOMES.get(place) or _HOMES.setdefault(place, _Home([place], _siblings(place)))
+    if _CURRENT and _CURRENT[-1] is home:
+        yield
+        return
+    _CURRENT.append(home)
     away = _put_away(home)
     sys.modules.update(home.modules)
     known, path = set(sys.modules), list(sys.path)
@@ -111,6 +125,7 @@ def at_home(folder: Path) -> Iterator[None]:
         home.modules |= {name: each for name, each in new.items() if _is_users(name, each, home.path)}
         sys.modules.update(away)  # who came first stays in sight
         sys.path[:] = path
+        _CURRENT.pop()
 
 
 def _put_away(home: _Home) -> dict[str, ModuleType]:

@@ -89,9 +89,8 @@ class StackConfig(EncodingSettings):
         return 4 * (len(self.sites) * (attention + feed_forward) + (n_tokens + n_positions) * self.d_model)
 
     def row_bytes(self, n_tokens: int) -> int:
-        """About what a forward pass over one sequence of so many tokens keeps for the backward pass."""
-        n_keys = min(n_tokens, 2 * self.window + 1) if self.window else n_tokens
-        return 4 * len(self.sites) * n_tokens * (8 * self.d_model + 2 * self.d_ff + 3 * self.n_heads * n_keys)
+        """The least that a forward pass over one sequence of so many tokens keeps for the backward pass."""
+        return 4 * len(self.sites) * n_tokens * (8 * self.d_model + 2 * self.d_ff)
 
     def kept(self, site: HeadSite) -> tuple[int, ...]:
         """Which of a site's heads are there."""

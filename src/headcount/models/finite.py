@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -13,7 +14,7 @@ from headcount.errors import CheckFailed, InputError
 def require_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     """Refuse weights with NaN or infinite numbers; the first such tensor is named."""
     for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
+        if _is_plain(tensor) and not bool(torch.isfinite(tensor).all()):
             raise _fault(name, tensor, where)
 
 
@@ -21,14 +22,20 @@ def require_finite_model(model: nn.Module, where: str) -> None:
     """All parameters of a model; in buffers infinity is fair, for masks are made of it, and NaN is not."""
     require_finite(dict(model.named_parameters()), where)
     for name, buffer in model.named_buffers():
-        if bool(torch.isnan(buffer).any()):
+        if _is_plain(buffer) and bool(torch.isnan(buffer).any()):
             raise _fault(name, buffer, where)
 
 
-def require_numbers(output: Tensor, example: str) -> None:
-    """Refuse an output with NaN in it, which would count as one wrong answer among others."""
-    if bool(torch.isnan(output).any()):
+def require_numbers(output: Tensor | float, example: str) -> None:
+    """Refuse an output (or its loss) with NaN in it, which would count as one wrong answer among others."""
+    total = float(output.sum()) if isinstance(output, Tensor) else output  # a sum is quicker than a look at each
+    if math.isnan(total) and (not isinstance(output, Tensor) or bool(torch.isnan(output).any())):
         raise CheckFailed(f"the model's output on {example} holds NaN", "its weights or activations overflow")
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Numbers that can be looked at: not quantised, not without memory, not of eight bits."""
+    return tensor.is_floating_point() and tensor.element_size() > 1 and not tensor.is_quantized and not tensor.is_meta
 
 
 def _fault(name: str, tensor: Tensor, where: str) -> InputError:

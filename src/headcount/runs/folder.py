@@ -18,18 +18,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 from typing import Any, TypeVar
 
-from headcount.errors import CheckpointError, ConfigError, RunError
+from headcount.errors import CheckpointError, ConfigError, RunError, argument, shortened
 from headcount.results import Result
 from headcount.runs.config import RunConfig
 from headcount.runs.storage import (
+    MOST_JSON,
     create_once,
     explained,
     open_in_place,
@@ -170,7 +171,7 @@ class RunFolder:
         if not self.is_finished:
             raise RunError(
                 f"the run in {self.path} is not finished",
-                f"go on with it: headcount train {self.read_config().task_name} -o {quote(str(self.path))} --resume",
+                f"go on with it: headcount train {self.read_config().task_name} -o {argument(self.path)} --resume",
             )
         manifest = _read_json(self.manifest_file)
         files, steps = manifest.get("files"), manifest.get("steps")
@@ -195,17 +196,19 @@ class RunFolder:
     def read_log(self) -> list[dict[str, Any]]:
         """Every line of the log."""
         lines = [parse_json(line, self.log_file) for line in read_bytes(self.log_file).splitlines()]
-        if odd := next((line for line in lines if not _is_log_line(line)), None):
-            raise RunError(f"{self.log_file} is damaged: {str(odd)[:60]!r} is no step", _RESTORE)
+        for line in lines:
+            if not _is_log_line(line):
+                raise RunError(f"{self.log_file} is damaged: {shortened(str(line))} is no step", _RESTORE)
         return lines
 
     def read_timings(self) -> list[dict[str, Any]]:
         """Steps and seconds; nothing of a run that kept none, or whose file is damaged: they are only for people."""
         try:
-            lines = [json.loads(line) for line in self.timings_file.read_bytes().splitlines()]
-            return [{"step": int(line["step"]), "seconds": float(line["seconds"])} for line in lines]
-        except (OSError, ValueError, TypeError, KeyError):
+            data = read_bytes(self.timings_file, MOST_JSON)
+            lines = [parse_json(line, self.timings_file) for line in data.splitlines()]
+        except RunError:
             return []
+        return lines if all(_is_log_line(line) and "seconds" in line for line in lines) else []
 
     def cut_log(self, n_bytes: int) -> None:
         """Forget what was logged after a checkpoint that is now gone on from."""
@@ -257,7 +260,7 @@ MARKER = "model.json"
 def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs")) -> Path:
     """Where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model."""
     mark = {"schema": 1, "name": origin, "weights": weights}
-    long = f"{stem}-{digest(f'{origin}{weights}'.encode())[:8]}"
+    long = f"{stem}-{digest(os.fsencode(f'{origin}{weights}'))[:8]}"
     for path in (root / stem, root / long):
         if _claim(path, mark):
             return path
@@ -270,11 +273,14 @@ def _claim(path: Path, mark: dict[str, Any]) -> bool:
         return False  # a run or a model of its own
     marker = path / MARKER
     if not os.path.lexists(marker):
+        with explained(f"look into {path}"):
+            if path.exists() and any(path.iterdir()):
+                return False  # somebody's, and not known whose
         create_once(marker, (json.dumps(mark, indent=1) + "\n").encode())
     try:
         return bool(read_json(marker) == mark)
     except RunError:
-        return False  # damaged: somebody's, and not known whose
+        return False  # damaged
 
 
 def digest(data: bytes) -> str:
@@ -298,4 +304,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _is_log_line(line: object) -> bool:
-    return isinstance(line, dict) and isinstance(line.get("step"), int)
+    return isinstance(line, dict) and "step" in line and all(map(_is_number, line.values()))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from headcount.config import adapter, parse
-from headcount.errors import CheckFailed, InputError, Interrupted
+from headcount.errors import CheckFailed, InputError, Interrupted, argument
 from headcount.heads import HeadId
 from headcount.models.build import Model
 from headcount.models.encoder_decoder import EncoderDecoder
@@ -80,7 +80,7 @@ def prune_run(
     """Cut these heads out, train the rest for `fine_tune` steps more, and write a new run to `path`."""
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
-        raise InputError("no heads to cut out", f"list the heads: headcount heads {run.name}")
+        raise InputError("no heads to cut out", f"list the heads: headcount heads {argument(run.name)}")
     if learning_rate is not None and not fine_tune:
         raise InputError(f"a learning rate of {learning_rate:g} does nothing without fine-tuning", "say how many steps")
     recipe = _recipe(run.config.training, fine_tune, learning_rate) if fine_tune else None
@@ -120,7 +120,8 @@ def _fine_tuned(
         everyone = [_GoingOn(log, _steps(run)), *listeners]
         done = fit(state, run.task, recipe, seed, listeners=everyone, asked_to_stop=asked_to_stop)
     if not done:
-        raise Interrupted(f"stopped at step {state.step:,} of the fine-tuning; nothing was written")
+        what = f"stopped at step {state.step:,} of the fine-tuning; nothing was written"
+        raise Interrupted(what, signal=asked_to_stop.signal)
     with averaged(state):
         return deepcopy(model).eval()
 

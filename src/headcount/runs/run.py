@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headcount.config import suggestion
-from headcount.errors import InputError, RunError, shortened
+from headcount.errors import InputError, RunError, argument, shortened
 from headcount.heads import HeadId
 from headcount.limits import require_room
 from headcount.models.build import Model, build_model
@@ -78,7 +78,9 @@ class Run:
         found = HeadId.parse(head) if isinstance(head, str) else head
         if found not in self.model.heads:
             raise InputError(
-                f"no head {str(found)!r} in {self.name}", self._has, f"list its heads: headcount heads {self.name}"
+                f"no head {str(found)!r} in {self.name}",
+                self._has,
+                f"list its heads: headcount heads {argument(self.name)}",
             )
         return found
 

@@ -13,9 +13,9 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from headcount.errors import RunError
 
@@ -108,38 +108,43 @@ def _no_file(file: Path, mode: int) -> RunError:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """All of `data` or, after a crash at any moment, what was there before."""
-    with explained(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = _draft_name(path)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _HERE_ONLY, 0o666)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+    with explained(f"write {path}"), _draft(path, data) as draft:
+        draft.replace(path)
         _sync_folder(path.parent)
 
 
 def create_once(path: Path, data: bytes) -> None:
     """A new file that is never half-written; if another process was first, its file stays."""
-    with explained(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = _draft_name(path)
-        write_atomically(draft, data)
+    with explained(f"write {path}"), _draft(path, data) as draft, suppress(FileExistsError):
         try:
             os.link(draft, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _HERE_ONLY, 0o666)
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-        finally:
+        except (AttributeError, PermissionError, NotImplementedError):  # a file system without links
+            if not path.exists():
+                draft.replace(path)
+
+
+@contextmanager
+def _draft(path: Path, data: bytes) -> Iterator[Path]:
+    """A file of this call's own beside `path`, with all of `data` on the disk; gone afterwards."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = _draft_name(path)
+    with _create(draft) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
             draft.unlink(missing_ok=True)
+            raise
+    try:
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _create(path: Path) -> IO[bytes]:
+    """A new file of this very name, or an error."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _HERE_ONLY, 0o666), "wb")
 
 
 def open_in_place(path: Path, flags: int) -> int:
@@ -152,7 +157,7 @@ def require_writable(folder: Path) -> None:
     with explained(f"write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = _draft_name(folder / "probe")
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _HERE_ONLY, 0o666))
+        _create(probe).close()
         probe.unlink()
 
 

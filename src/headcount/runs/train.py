@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import safetensors.torch
 import torch
 
 from headcount import __version__
-from headcount.errors import Interrupted, RunError
-from headcount.limits import require_room
+from headcount.errors import Interrupted, RunError, Terminated, argument
+from headcount.limits import require_room, require_room_for
 from headcount.models.build import Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
@@ -61,12 +60,14 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
 def _require_room(config: RunConfig) -> None:
     """Before anything is made: weights with their gradients, moments and average, a batch, and the examples."""
     task = TASKS.get(config.task_name)(config.task)
-    weights, n_tokens = config.model.weight_bytes(len(task.tokens)), 2 * task.longest
-    rows = config.training.batch_size * config.model.row_bytes(n_tokens)
     sets = sum(getattr(config.task, name) for name in ("n_train", "n_validation", "n_test"))
-    require_room(5 * weights, "training a model of this size", "lower --d-model, --d-ff or the number of layers")
-    require_room(5 * weights + rows, f"a batch of {config.training.batch_size:,}", "lower --batch-size")
-    require_room(8 * 4 * n_tokens * sets, f"{sets:,} examples", "lower --n-train, --n-validation or --n-test")
+    require_room_for(sets, task.longest, "lower --n-train, --n-validation or --n-test")
+    if choose_device(config.training.device).type != "cpu":
+        return  # what another device has room for, it says itself
+    weights = 5 * config.model.weight_bytes(len(task.tokens))
+    rows = config.training.batch_size * config.model.row_bytes(task.longest)
+    require_room(weights, "training a model of this size", "lower --d-model, --d-ff or the number of layers")
+    require_room(weights + rows, f"a batch of {config.training.batch_size:,}", "lower --batch-size")
 
 
 def _train(
@@ -74,7 +75,7 @@ def _train(
     config: RunConfig,
     device: torch.device,
     listeners: Sequence[Listener],
-    asked_to_stop: Callable[[], bool],
+    asked_to_stop: StopRequest,
 ) -> None:
     task, model = build(config)
     state = new_state(model.to(device), config.training)
@@ -95,7 +96,8 @@ def _train(
     if not done:
         raise Interrupted(
             f"stopped at step {state.step:,}; everything is saved in {folder.path}",
-            f"go on with: headcount train {config.task_name} -o {shlex.quote(str(folder.path))} --resume",
+            f"go on with: headcount train {config.task_name} -o {argument(folder.path)} --resume",
+            signal=asked_to_stop.signal,
         )
     with averaged(state):
         data = weights_of(state.model, state.step)
@@ -181,24 +183,35 @@ class Log:
             self._file.write(json.dumps(line).encode() + b"\n")
 
 
+class StopRequest:
+    """Whether a signal asked to stop, and which."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.signal > 0
+
+
 @contextmanager
-def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+def stop_on_interrupt() -> Iterator[StopRequest]:
     """Inside, the first Ctrl-C, SIGTERM or SIGHUP asks training to stop after its step; a second one stops at once."""
+    asked = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield asked
         return
-    asked: list[int] = []
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
     def note(number: int, frame: object) -> None:
-        asked.append(number)
-        if len(asked) > 1:
-            raise KeyboardInterrupt
+        if asked():
+            raise Terminated(number)
+        asked.signal = number
 
     # One that is ignored, as under nohup, stays so.
     before = {number: signal.signal(number, note) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
-        yield lambda: bool(asked)
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

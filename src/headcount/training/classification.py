@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.models.classifier import Classifier
+from headcount.models.finite import require_numbers
 from headcount.results import Result
 from headcount.statistics import Share
 from headcount.tasks.base import ClassTask, Examples, Tokens
@@ -125,6 +126,7 @@ def evaluate(model: Classifier, task: ClassTask, split: str, digest: str = "") -
     """Everything that is measured on a held-out set."""
     examples = task.split(split)
     said = classify(model, task, examples)
+    require_numbers(said.loss, f"the {split} set")
     groups = tuple(
         ClassScores(facet, group, Share.count(said.hits[np.array(labels) == group]))
         for facet, labels in task.facets(examples).items()

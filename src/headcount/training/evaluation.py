@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.finite import require_numbers
 from headcount.results import Result
 from headcount.statistics import Share
 from headcount.tasks.base import IGNORE, Batch, Examples, SequenceTask, Tokens
@@ -162,6 +163,7 @@ def evaluate(model: EncoderDecoder, task: SequenceTask, split: str, digest: str 
     """Everything that is measured on a held-out set."""
     examples = task.split(split)
     said = answer(model, task, examples)
+    require_numbers(said.loss, f"the {split} set")
     forced, free = _all_right(said.teacher_forced_hits), _all_right(said.free_hits)
     groups = tuple(
         Scores(facet, group, Share.count(forced[rows]), Share.count(free[rows]))

@@ -49,7 +49,7 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     axes.set_xlabel(f"{_what(result)}, with 95 % bootstrap interval")
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
-    figure.head(
+    figure.headline(
         f"{result.run or 'model'}: {result.metric} without each head", f"{_about(result, condition)}{more}", size=12
     )
     figure.key(*axes.get_legend_handles_labels(), title="silenced by", size=10)
@@ -106,7 +106,7 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
         axes.label_outer()
     about = _about(result, condition)
-    figure.head(f"{result.run or 'model'}: {about}; shade: share of a panel's largest; white: no worse", size=10)
+    figure.headline(f"{result.run or 'model'}: {about}; shade: share of a panel's largest; white: no worse", size=10)
     return figure
 
 
@@ -144,7 +144,7 @@ def draw_lengths(result: Ablation) -> Figure:
     panels[0].set_ylabel(f"{_what(result)}, with 95 % interval")
     figure.key(*panels[0].get_legend_handles_labels(), columns=12)
     clean = "; ".join(f"{each.length}: {_clean(result, each)} (n = {each.n:,})" for each in result.conditions)
-    figure.head(
+    figure.headline(
         f"{result.run or 'model'}: each head silenced alone, by length", f"clean {result.metric} at {clean}", size=10
     )
     return figure
@@ -291,8 +291,6 @@ def _about(result: Ablation, condition: Condition) -> str:
 
 def _clean(result: Ablation, condition: Condition) -> str:
     """The score with all heads, with the interval of that score."""
-    if condition.clean_interval is None:
-        return _score(result, condition.clean)
     ends = condition.clean_interval[:: -1 if result.unit == "nats" else 1]
     low, high = (_score(result, end).removesuffix(" %") for end in ends)
     return f"{_score(result, condition.clean)} [{low}, {high}]"

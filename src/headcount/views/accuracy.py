@@ -31,7 +31,7 @@ def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set(xlabel="right (%), with 95 % Wilson interval")
     axes.grid(axis="x", alpha=0.25)
-    figure.head(title, size=12)
+    figure.headline(title, size=12)
     if len(columns) > 1:
         figure.key(*axes.get_legend_handles_labels(), size=10)
     return figure

@@ -62,7 +62,7 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
             axes.set_title(f"{heads[index].head}  ({heads[index].short})", fontsize=9)
             _label(axes, site, first=index == min(heads), last=lowest[index] is site)
     figure.colorbar(image, ax=grid, label="attention weight\n(each row sums to 1)", shrink=0.8)
-    figure.head(f"{KINDS[stack, kind].capitalize()}: {patterns.title}")
+    figure.headline(f"{KINDS[stack, kind].capitalize()}: {patterns.title}")
     return figure
 
 
@@ -80,7 +80,7 @@ def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern)
     axes.set_xlabel("key (looked at)")
     axes.set_ylabel(_query_label(site))
     figure.colorbar(image, label="attention weight")
-    figure.head(f"{head.head} ({head.short})", patterns.title, size=10)
+    figure.headline(f"{head.head} ({head.short})", patterns.title, size=10)
     return figure
 
 
@@ -126,7 +126,7 @@ def draw_panels(panels: Sequence[Panel], title: str, query_label: str, norm: Nor
         row[0].set_ylabel(query_label, fontsize=8)
     bar = figure.colorbar(image, ax=list(grid.flat[: len(panels)]), shrink=0.8)
     bar.set_label("attention weight\n(each row sums to 1)", fontsize=8)
-    figure.head(title)
+    figure.headline(title)
     return figure
 
 

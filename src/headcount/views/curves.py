@@ -35,7 +35,7 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
     _draw_scores(right, evaluations)
     for axes in (left, right):
         axes.grid(alpha=0.25)
-    figure.head(title, size=12)
+    figure.headline(title, size=12)
     return figure
 
 

@@ -30,7 +30,7 @@ def draw_matching(result: Matching) -> Figure:
     panels[0].set_ylabel("head")
     figure.colorbar(panels[0].images[0], ax=panels, label="overlap (attention shared)", shrink=0.7)
     title = "Which heads look alike? Frames: the best pairing, broken where a pair shares no more than any two heads do"
-    figure.head(title, f"down: {result.run}; across: {result.other} (n = {result.n:,}: {result.data})")
+    figure.headline(title, f"down: {result.run}; across: {result.other} (n = {result.n:,}: {result.data})")
     return figure
 
 

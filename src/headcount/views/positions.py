@@ -40,7 +40,7 @@ def draw_positions(shown: PositionsShown) -> Figure:
         axes.set_title("\n".join(wrapped(line, 4.2, 11) for line in title.splitlines()), fontsize=11)
     if len(shown.encoding.curves) > MOST_NAMED:
         figure.key(*axes.get_legend_handles_labels(), columns=12)
-    figure.head(f"Positions of {shown.run}: {_heading(shown.encoding)}", _trained_on(shown), size=12)
+    figure.headline(f"Positions of {shown.run}: {_heading(shown.encoding)}", _trained_on(shown), size=12)
     return figure
 
 
@@ -58,7 +58,7 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
             figure.delaxes(pair[0])
             figure.delaxes(pair[1])
     whose = f"“{shown.trained}” as trained in {shown.run}, the others" if shown.trained else "all"
-    figure.head(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", size=14)
+    figure.headline(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", size=14)
     return figure
 
 

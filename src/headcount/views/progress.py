@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -19,20 +20,49 @@ LINE_EVERY = 10.0
 """Seconds between plain lines."""
 
 
+LOST: list[OSError] = []
+"""Why something could not be printed, unless nobody wanted to read it."""
+
+
+class Steady:
+    """A stream that work goes on without: what was asked for is done, and its verdict given, whoever reads it.
+
+    A reader that went away, as `| head` does, has read enough; a full disk or a terminal that is gone is remembered.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """All of it, or nothing from now on."""
+        with self._going_on():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Likewise."""
+        with self._going_on():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                LOST.append(error)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
 class Terminal(Console):
-    """Prints text as it is, brackets and colons too, and goes on when nobody reads it any more."""
+    """Prints text as it is, brackets and colons too."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, **settings)
-
-    def on_broken_pipe(self) -> None:
-        """The reader went away, as `| head` does: what was asked for is done, and its verdict given, all the same."""
-        mute(self.file)
-
-
-def mute(stream: IO[str]) -> None:
-    """Send what is still written to a closed pipe nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    def __init__(self, *, stderr: bool = False, **settings: Any) -> None:
+        stream: Any = Steady(sys.stderr if stderr else sys.stdout)
+        super().__init__(**{"file": stream, "highlight": False, "markup": False, "emoji": False} | settings)
 
 
 def _bar(console: Console, *columns: ProgressColumn) -> Progress:
@@ -113,8 +143,8 @@ def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int],
     if not console.is_terminal or quiet:
         yield _plain_counter(console, what)
         return
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=6), MofNCompleteColumn(), TextColumn("eta")
-    with _bar(console, *columns) as bar:
+    name = TextColumn("{task.description}", markup=False)
+    with _bar(console, name, BarColumn(bar_width=6), MofNCompleteColumn(), TextColumn("eta")) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

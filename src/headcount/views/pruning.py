@@ -47,7 +47,7 @@ def draw_pruning(result: Pruning) -> Figure:
     figure.key(*axes.get_legend_handles_labels(), columns=1)
     whole = result.curves[0].points[0]
     told = f"chosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})"
-    figure.head(f"{result.run}: {_left(result, whole)} with all heads", told, size=10)
+    figure.headline(f"{result.run}: {_left(result, whole)} with all heads", told, size=10)
     return figure
 
 

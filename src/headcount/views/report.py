@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
+from headcount.errors import argument
 from headcount.views.accuracy import accuracy_rows
 from headcount.views.export import ablation_markdown, markdown_table
 from headcount.views.pruning import pruning_notes
@@ -62,8 +62,8 @@ def addition_part(
 
 def _commands(run: str, examples: tuple[str, str], *, can_prune: bool) -> list[str]:
     """What can be done with an adder next; a model that is hardly ever right cannot be pruned."""
-    small = quote(f"{run}-small")
-    run, one, other = map(quote, (run, *examples))
+    small = argument(f"{run}-small")
+    run, one, other = map(argument, (run, *examples))
     asked = [f"predict {run} {one}", f"heads {run} --on {other}", f"verify {run}", f"ablate {run} --examples"]
     pruned = [f"prune {run} --loss 0.01 -o {small}"] if can_prune else []
     return [f"headcount {each}" for each in (*asked, *pruned)]
@@ -87,7 +87,7 @@ def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Seq
     ):
         rows = [[f"{name} ({mark(found)})", *_reach(found, kind, lengths)] for name, found in stretches.items()]
         parts += [f"### {note}", markdown_table(["model", *map(str, lengths)], rows)]
-    run = quote(next(iter(stretches.values())).run)
+    run = argument(next(iter(stretches.values())).run)
     parts += [
         *_pictures(pictures, folder),
         "### Go on",

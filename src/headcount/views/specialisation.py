@@ -38,8 +38,8 @@ def draw_stats(result: Specialisation) -> Figure:
         _draw_heads(axes, heads)
         axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
     figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
-    figure.head(f"{result.run}: mean ± standard error over {result.n:,} examples ({result.data})", size=12)
-    figure.foot(result.thresholds.words)
+    figure.headline(f"{result.run}: mean ± standard error over {result.n:,} examples ({result.data})", size=12)
+    figure.caption(result.thresholds.words)
     return figure
 
 
@@ -106,7 +106,7 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.key(handles, labels, size=10)
-    figure.head(f"{result.run}: {kind}, mean ± 2 standard errors (n = {result.n:,})")
+    figure.headline(f"{result.run}: {kind}, mean ± 2 standard errors (n = {result.n:,})")
     return figure
 
 

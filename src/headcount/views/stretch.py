@@ -42,7 +42,7 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     figure.key(*panels[0].get_legend_handles_labels(), columns=1 if _n_groups(results) < 5 else 2, size=10)
     sizes = sorted({cell.n for result in results for cell in result.cells})
     n = " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
-    figure.head(
+    figure.headline(
         f"How far it reaches (n = {n} per point; shaded: trained lengths; ×: one answer to everything)", size=12
     )
     return figure
@@ -105,7 +105,7 @@ def draw_dispersion(result: Stretch) -> Figure:
     figure.key(*neighbours.get_legend_handles_labels(), columns=12)
     for axes in (neighbours, alike):
         axes.set_ylim(-3, 103)
-    figure.head(
+    figure.headline(
         f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of sorted sequences", size=12
     )
     return figure

@@ -49,13 +49,13 @@ class Page(Figure):
         """Inches that a line of text may take."""
         return float(self.get_figwidth()) - 2 * MARGIN
 
-    def head(self, *lines: str, size: float = 11) -> None:
+    def headline(self, *lines: str, size: float = 11) -> None:
         """The title above all panels."""
         text = "\n".join(wrapped(line, self.room, size) for line in lines)
         self.suptitle(text, fontsize=size)
         self._grow(text.count("\n") + 1.5, size)
 
-    def foot(self, text: str, size: float = 8.5) -> None:
+    def caption(self, text: str, size: float = 8.5) -> None:
         """A note below all panels."""
         text = wrapped(text, self.room, size)
         self.supxlabel(text, fontsize=size)

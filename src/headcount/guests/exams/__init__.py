@@ -12,19 +12,20 @@ from pathlib import Path
 from headcount.errors import InputError
 from headcount.guests.exams.base import Candidate, Exam, ExamKind
 from headcount.registry import Registry
-from headcount.runs.storage import explained
+from headcount.runs.storage import read_bytes
 
 EXAMS = Registry("headcount.guests.exams")
+MOST_DATA = 2**30
+"""Bytes of a file of data."""
 
 
 def read_exam(file: str | Path, candidate: Candidate) -> Exam:
     """The exam that a file makes: by its header, or by what the model says of plain text."""
     path = Path(file)
-    with explained(f"read {path}"):
-        try:
-            text = path.read_text(encoding="utf-8-sig")  # as spreadsheets write it
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
+    try:
+        text = read_bytes(path, MOST_DATA).decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
     header = tuple(text.partition("\n")[0].rstrip("\r").split("\t"))
     kinds: dict[str, ExamKind] = {name: EXAMS.get(name) for name in EXAMS.names()}
     for kind in kinds.values():
