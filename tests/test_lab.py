@@ -100,7 +100,7 @@ def test_names_are_quoted_for_the_shell(name):
 )
 def test_what_train_says_to_do_next_can_be_done(task, settings, verb, tmp_path):
     config = RunConfig.build(task, **settings)
-    run = Run(str(tmp_path / "a run"), *[None] * 2, config, *build(config), "")
+    run = Run(str(tmp_path / "a run"), None, config, *build(config), "")
     command = shlex.split(next_command(run))
     assert (command[:3], command[3:]) == (["headcount", verb[0], str(tmp_path / "a run")], verb[1:])
     assert not _parser().parse_known_args(command[1:])[1]

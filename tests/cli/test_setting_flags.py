@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from headcount.cli import main
 from headcount.cli._flags import add_settings
+from headcount.cli._main import _parser
 from headcount.config import field_names
 from headcount.runs.config import RunConfig
 from headcount.runs.run import load
@@ -64,3 +66,18 @@ def test_runs_that_named_the_start_token_the_other_way_round_still_open(tiny: di
     del data["task"]["start_token"]
     data["task"]["no_start_token"] = without
     assert RunConfig.from_dict(data).task.start_token is not without
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        for sub in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from parsers(sub)
+
+
+def test_help_tells_types_and_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for parser in parsers(_parser()):
+        assert max(map(len, parser.format_help().splitlines())) <= 80, parser.prog
+        for action in parser._actions:
+            assert action.metavar not in ("X", "N"), (parser.prog, action.dest)

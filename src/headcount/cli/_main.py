@@ -17,6 +17,7 @@ from headcount.cli._verb import Parser, Verb
 from headcount.config import suggestion
 from headcount.errors import HeadcountError, InputError, Interrupted, shortened
 from headcount.registry import Registry
+from headcount.views.progress import Terminal
 
 VERBS = Registry("headcount.cli")
 
@@ -58,6 +59,7 @@ def _run(arguments: list[str]) -> int:
         print_error(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt as stopped:
+        Terminal(stderr=True).show_cursor()  # a bar that was just being opened has hidden it
         print_error("error: interrupted")
         return getattr(stopped, "exit_code", 130)
     except (OSError, MemoryError) as error:

@@ -23,6 +23,11 @@ def print_json(data: Any) -> None:
     _write(sys.stdout, json.dumps(plain_json(data), allow_nan=False))
 
 
+def print_text(text: str) -> None:
+    """As it is, for a file or another program."""
+    _write(sys.stdout, text, end="")
+
+
 def print_error(text: str) -> None:
     """On standard error, if anybody reads it."""
     _write(sys.stderr, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_files, print_json
+from headcount.cli._output import console, print_files, print_json, print_text
 from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed, numbers
 from headcount.errors import InputError
 from headcount.instruments.kinds import all_kinds
@@ -19,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(all_kinds())
     parser.add_argument("--kinds", metavar="KIND,...", help=f"what stands in for a head, of: {kinds} [all]")
     parser.add_argument(
-        "--metric", metavar="X", help="free-running, teacher-forced, accuracy, loss, ... [by task or data]"
+        "--metric", metavar="NAME", help="free-running, teacher-forced, accuracy, loss, ... [by task or data]"
     )
-    parser.add_argument("--split", metavar="NAME", help="the examples: test or validation [test]")
-    parser.add_argument("--n", type=int, metavar="N", help="how many; beyond the split, fresh ones [all, or 400]")
-    parser.add_argument("--lengths", metavar="N,N,...", help="a classifier at these lengths, such as 16,256")
+    parser.add_argument("--split", metavar="{test,validation}", help="the examples [test]")
+    parser.add_argument("--n", type=int, metavar="INT", help="how many; beyond the split, fresh ones [all, or 400]")
+    parser.add_argument("--lengths", metavar="INT,...", help="a classifier at these lengths, such as 16,256")
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
-    parser.add_argument("--batch-size", type=int, default=512, metavar="N", help="rows per forward pass [512]")
+    parser.add_argument("--batch-size", type=int, default=512, metavar="INT", help="rows per forward pass [512]")
     printed = "what is printed: the table, or the same as Markdown or CSV [table]"
     parser.add_argument("--format", choices=FORMATS, help=printed)
     add_json(parser)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     if args.format in ("markdown", "csv"):
-        print(ablation_csv(shown.result) if args.format == "csv" else ablation_markdown(shown.result), end="")
+        print_text(ablation_csv(shown.result) if args.format == "csv" else ablation_markdown(shown.result))
         return 0
     out = console()
     for condition in shown.result.conditions:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--on", metavar="EXAMPLE", action="append", help=on)
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
     what.add_argument("--stats", action="store_true", help=f"measure what each head looks at, with errors; {LABELS}")
-    parser.add_argument("--length", type=int, metavar="N", help="with --stats: length of sequences [longest trained]")
+    parser.add_argument("--length", type=int, metavar="INT", help="with --stats: length of sequences [longest trained]")
     alike = "with --stats: pair the heads with those of runs from other seeds that look alike"
     parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
     closer = "with --on: this head closer, such as X1H2; on several examples, one page with a panel for each"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to, and which seed."""
     parser.add_argument("-o", "--out", metavar="DIR", default="runs/lab", help="where everything goes [runs/lab]")
-    parser.add_argument("--seed", type=int, metavar="N", default=0, help="decides everything random in training [0]")
+    parser.add_argument("--seed", type=int, metavar="INT", default=0, help="decides everything random in training [0]")
     parser.add_argument("--only", choices=["addition", "sortedness"], help="run one of the two experiments")
     add_json(parser)
     add_quiet(parser)

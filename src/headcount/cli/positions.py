@@ -11,7 +11,7 @@ from headcount.cli._verb import Verb, add_json, add_run_argument
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and how far to look."""
     add_run_argument(parser)
-    parser.add_argument("--n", type=int, metavar="N", help="positions to show; default: twice as many as were trained")
+    parser.add_argument("--n", type=int, metavar="INT", help="positions to show [twice as many as were trained]")
     add_json(parser)
 
 

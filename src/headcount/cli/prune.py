@@ -12,21 +12,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, how much may be lost, and where the smaller run goes."""
     add_model_argument(parser)
     add_data_argument(parser)
-    parser.add_argument("--metric", metavar="X", help="with --data: what is measured [by the data]")
+    parser.add_argument("--metric", metavar="NAME", help="with --data: what is measured [by the data]")
     parser.add_argument("-o", "--out", metavar="DIR", help="cut the heads out and save the smaller run or model here")
     parser.add_argument(
         "--loss",
         type=float,
         default=0.01,
-        metavar="X",
+        metavar="FLOAT",
         help="what may be lost, in the metric's unit or as a share [0.01]",
     )
     parser.add_argument("--heads", metavar="HEAD,...", help="cut just these, such as E0H1,X1H2, without a search")
-    parser.add_argument("--fine-tune", type=int, default=0, metavar="N", help="train for N steps after the cut [0]")
-    parser.add_argument("--length", type=int, metavar="N", help="a classifier: sequences of this length")
-    parser.add_argument("--n", type=int, metavar="N", help="examples to measure on [the test set; 400 per length]")
-    parser.add_argument("--orders", type=int, default=20, metavar="N", help="random orders to compare with [20]")
-    parser.add_argument("--batch-size", type=int, default=512, metavar="N", help="rows per forward pass [512]")
+    parser.add_argument("--fine-tune", type=int, default=0, metavar="INT", help="steps to train after the cut [0]")
+    parser.add_argument("--length", type=int, metavar="INT", help="a classifier: sequences of this length")
+    parser.add_argument("--n", type=int, metavar="INT", help="examples to measure on [the test set; 400 per length]")
+    parser.add_argument("--orders", type=int, default=20, metavar="INT", help="random orders to compare with [20]")
+    parser.add_argument("--batch-size", type=int, default=512, metavar="INT", help="rows per forward pass [512]")
     add_json(parser)
     add_quiet(parser)
 

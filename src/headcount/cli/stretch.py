@@ -14,10 +14,10 @@ HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The runs, and what to try them on."""
     parser.add_argument("models", metavar="RUN", nargs="+", help="run folders, or sample:sortedness")
-    parser.add_argument("--lengths", metavar="N,N,...", help="lengths to try [8,12,16,32,64,...,4096]")
+    parser.add_argument("--lengths", metavar="INT,...", help="lengths to try [8,12,16,32,64,...,4096]")
     parser.add_argument("--negatives", metavar="KIND,...", help="kinds of unsorted example to try [all four]")
-    parser.add_argument("--n", type=int, metavar="N", help=f"examples per length and kind {HOW_MANY}")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="examples per forward pass [by their length]")
+    parser.add_argument("--n", type=int, metavar="INT", help=f"examples per length and kind {HOW_MANY}")
+    parser.add_argument("--batch-size", type=int, metavar="INT", help="examples per forward pass [by their length]")
     parser.add_argument("-o", "--out", metavar="DIR", help="where a figure of several runs goes [runs/stretch]")
     add_json(parser)
     add_quiet(parser)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.add_argument("-o", "--out", metavar="DIR", help=f"run folder [runs/{name}-SEED]")
-        sub.add_argument("--seed", type=int, metavar="N", help="decides everything random in training [0]")
+        sub.add_argument("--seed", type=int, metavar="INT", help="decides everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
         sub.add_argument(
             "--preset", action="append", default=[], metavar="NAME", help="named settings: see below; repeatable"
