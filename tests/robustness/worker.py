@@ -104,6 +104,7 @@ def serve() -> None:
     """Read command lines from standard input, answer on what was standard output."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     replies = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a library in Rust prints past Python on some damaged tokenizers
     signal.signal(signal.SIGALRM, _hang)
     written: list[str] = []
     sys.addaudithook(lambda event, arguments: _note(written, event, arguments))
