@@ -83,7 +83,7 @@ def as_loss(result):
     effects = tuple(
         replace(e, metric="loss", clean=-0.25, silenced=-0.25 - e.drop, band=None, needed=None) for e in result.heads
     )
-    conditions = tuple(replace(each, clean=-0.25) for each in result.conditions)
+    conditions = tuple(replace(each, clean=-0.25, clean_interval=(-0.3, -0.2)) for each in result.conditions)
     changes = {"metric": "loss", "unit": "nats", "is_share": False, "heads": effects, "conditions": conditions}
     return Ablation.from_json(replace(result, **changes).to_json())
 
@@ -125,7 +125,7 @@ def test_the_ranking_has_every_head_and_its_interval(kinds):
     assert left < 100 * min(e.low for e in result.heads)
     assert right > 100 * max(e.high for e in result.heads)
     assert [text.strip(" →") for text in words(figure)] == ["important", "critical"]
-    assert "90.00 % with all heads, n = 2,000 (the test set)" in figure.get_suptitle()
+    assert "90.00 % [88.00, 92.00] with all heads, n = 2,000 (the test set)" in figure.get_suptitle()
     require_drawn(figure)
 
 
@@ -199,7 +199,7 @@ def test_lengths_are_drawn_head_by_head(kinds, lengths):
         assert [box.get_label() for box in axes.containers] == ["L0H0", "L0H1", "L0H2", "L0H3"]
         assert all(len(box.lines[0].get_ydata()) == len(lengths) for box in axes.containers)
     title = " ".join(figure.get_suptitle().split())
-    assert "; ".join(f"{length}: 90.00 % (n = 2,000)" for length in lengths) in title
+    assert "; ".join(f"{length}: 90.00 % [88.00, 92.00] (n = 2,000)" for length in lengths) in title
     require_drawn(figure)
     assert all(len(view.ranking(result, each.length)) == 4 for each in result.conditions)
 
@@ -218,7 +218,7 @@ def test_a_loss_is_shown_as_a_rise():
     ranking, at = view.draw_ranking(result, result.conditions[0]), result.conditions[0]
     assert ranking.axes[0].get_xlabel().startswith("rise of the loss (nats)")
     assert words(ranking) == [], "a loss has no bands"
-    assert "0.25 with all heads" in ranking.get_suptitle()
+    assert "0.25 [0.2, 0.3] with all heads" in ranking.get_suptitle()
     assert view.draw_map(result, at).axes[0].get_title() == "zero: rise of the loss (nats)"
     assert view.draw_lengths(result).axes[0].get_ylabel().startswith("rise of the loss (nats)")
     require_drawn(ranking)
@@ -273,7 +273,7 @@ def test_where_nothing_can_be_lost_there_are_no_bands():
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(4)])
     bare = replace(result, heads=tuple(replace(e, band=None, needed=None) for e in result.heads))
     notes = view.ablation_notes(bare, bare.conditions[0])
-    assert "NO BANDS: with all heads 90.00 % is reached" in notes[1]
+    assert "NO BANDS: with all heads 90.00 % [88.00, 92.00] is reached" in notes[1]
     assert "critical" not in " ".join(notes)
 
 

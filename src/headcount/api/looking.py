@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,9 @@ def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
 
 
 def _page_name(head: HeadId, on: Sequence[str]) -> str:
-    return f"head-{head.short}-{file_name('_'.join(on))}-{digest(repr(list(on)).encode(errors='replace'))[:8]}"
+    """By the examples; where a text ends and the next begins is told by a digest."""
+    plain, texts = f"head-{head.short}-{file_name('_'.join(on))}", repr(list(on)).encode(errors="replace")
+    return f"{plain}-{digest(texts)[:8]}" if re.search(r"[\s_]", "".join(on)) else plain
 
 
 def glance_heads(

@@ -105,7 +105,8 @@ def load_tokenizer(folder: Path) -> Any:
 
     with _their_library(f"could not read the tokenizer in {folder}", "copy or save the tokenizer again"):
         made = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        made("a", truncation=True, max_length=8)["input_ids"]  # settings of a wrong type are found out here
+        made("a")  # settings of a wrong type are found out here
+        made("a", truncation=True, max_length=8)
         return made
 
 

@@ -15,7 +15,10 @@ def choose_device(asked: str) -> torch.device:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if asked == "auto":
         return torch.device(next(kind for kind, available in there.items() if available))
-    device = torch.device(asked)
+    try:
+        device = torch.device(asked)
+    except RuntimeError as error:  # from a file that somebody changed: settings are checked
+        raise RunError(f"{asked!r} is no device", "cpu, mps, cuda or cuda:N") from error
     n_cuda = torch.cuda.device_count()
     if not there[device.type] or (device.type == "cuda" and (device.index or 0) >= n_cuda):
         available = ", ".join(kind for kind, available in there.items() if available)
