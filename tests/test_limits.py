@@ -10,6 +10,7 @@ from headcount import limits
 from headcount.cli import main
 from headcount.errors import InputError
 from headcount.limits import available_memory, format_bytes, require_room
+from headcount.runs.config import RunConfig
 
 BILLION = "1000000000"
 
@@ -27,12 +28,9 @@ def test_room_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     require_room(10**30, "on a system that does not say")
 
 
-@pytest.mark.parametrize(
-    ("n", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (10**9, "1 GB"), (10**23, "100,000 EB"), (2**20000, "10^24 bytes or more")],
-)
-def test_bytes_format_bytes(n: int, words: str) -> None:
-    assert format_bytes(n) == words
+def test_bytes_in_words() -> None:
+    words = {0: "0 bytes", 999: "999 bytes", 10**9: "1 GB", 10**23: "100,000 EB", 2**20_000: "10^24 bytes or more"}
+    assert {n: format_bytes(n) for n in words} == words
 
 
 @pytest.mark.parametrize(
@@ -75,3 +73,9 @@ def test_sizes_beyond_sense_are_refused_at_once(
     assert main(arguments) == 2
     assert told in capsys.readouterr().err
     assert not any(in_tmp.iterdir())
+
+
+def test_what_fits_is_not_refused() -> None:
+    """Long sequences cost no square of their length: attention is computed in pieces."""
+    config = RunConfig.build("sortedness", longest=1024, batch_size=128)
+    assert 128 * config.model.row_bytes(1024) < 2 * 10**9

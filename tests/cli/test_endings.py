@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 
 from headcount.cli import main
 from headcount.runs.run import Run
+from headcount.views import progress
+from headcount.views.progress import Terminal
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -64,3 +67,31 @@ def test_a_name_that_is_no_text_is_printed_and_drawn(
     """File names are bytes: Python spells those that are not UTF-8 by surrogates, which no font and no stream has."""
     shutil.copytree(tiny_run.folder.path, "run-\udcff")
     assert main(["evaluate", "run-\udcff"]) == 0
+
+
+@pytest.mark.parametrize(
+    "verb", [["predict", "sample:addition", "374+814"], ["heads", "sample:addition", "--json"], []]
+)
+def test_what_cannot_be_printed_is_no_success_and_no_traceback(verb: list[str]) -> None:
+    """A full disk behind `> file`: the work is done, but nobody has its result."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "headcount", *verb]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: could not print everything")
+    assert "Traceback" not in done.stderr
+
+
+def test_names_are_no_markup_on_a_terminal_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(progress, "Terminal", lambda **_: Terminal(file=shown, force_terminal=True, width=80))
+    with progress.counting("silencing heads of x[/y] :smile:") as count:
+        count(1, 2)
+    assert "x[/y] :smile:" in shown.getvalue()
+
+
+def test_a_hint_can_be_typed_whatever_the_name(tiny_run: Run, in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(tiny_run.folder.path, "-x y")
+    assert main(["predict", "./-x y", "3+4", "--without", "E9H9"]) == 2
+    hint = capsys.readouterr().err.splitlines()[-1].partition("headcount ")[2]
+    assert main(shlex.split(hint)) == 0

@@ -387,3 +387,21 @@ def test_pipes_are_not_opened(smaller: Path) -> None:
         load_guest(written("one", more="checkpoint = '../pipe.pth'"))
     for weights in ("pipe.pth", "one"):
         assert main(["adapt", "one/model.py:Net", "--checkpoint", weights]) == 2
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
+def test_a_forward_that_fails_later_is_told_with_its_line(n: int, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("one")
+    model, first = Path("one/model.py"), "x = self.embed(ids)"
+    tired = f"self.calls += 1\n        assert self.calls < {n}, 'tired'\n        {first}"
+    model.write_text(model.read_text().replace(first, tired))
+    assert main(["ablate", name, "--kinds", "zero", "--quiet"]) in (1, 2)
+    told = capsys.readouterr().err
+    assert "tired" in told
+    assert "Traceback" not in told
+
+
+def test_an_adapter_in_a_folder_whose_name_is_no_text() -> None:
+    name = written("one")
+    Path("one").rename("d\udcff")
+    assert main(["ablate", name.replace("one", "d\udcff", 1), "--kinds", "zero", "--quiet"]) == 0

@@ -67,3 +67,16 @@ def test_a_file_system_without_links(in_tmp: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(folder.os, "link", no_links)
     assert claimed_folder("mine", "here", "1") == claimed_folder("mine", "here", "1") == Path("runs/mine")
     assert claimed_folder("mine", "there", "1") != Path("runs/mine")
+
+
+def test_a_folder_with_something_in_it_is_not_adopted(in_tmp: Path) -> None:
+    """Results of before there were markers, or of somebody: whose they are is not known."""
+    Path("runs/mine/results").mkdir(parents=True)
+    Path("runs/mine/results/ablation.json").write_text("{}")
+    assert claimed_folder("mine", "here", "1").name.startswith("mine-")
+    assert [path.name for path in Path("runs/mine").iterdir()] == ["results"]
+
+
+def test_an_origin_may_be_no_text(in_tmp: Path) -> None:
+    claimed_folder("mine", "here", "1")
+    assert claimed_folder("mine", "d\udcff/mine.py:Model", "1").name.startswith("mine-")

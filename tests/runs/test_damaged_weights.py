@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +17,10 @@ from torch import Tensor
 from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError
 from headcount.runs.asking import ask
-from headcount.runs.folder import digest
+from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Run, load
+from headcount.runs.train import train_run
 
 
 @pytest.fixture
@@ -64,3 +68,40 @@ def test_an_output_that_is_no_number_is_no_answer(
     run = load(rewritten(huge))
     with pytest.raises(CheckFailed, match=r"output on 3\+4 holds NaN"):
         ask(run.model, run.task, run.task.parse("3+4"))
+    assert main(["evaluate", str(run.folder.path)]) == 1
+
+
+@pytest.mark.parametrize("line", ["null", "0", "[]", "{}", '{"step": 1, "loss": null}', '{"step": "1"}', "[" * 50_000])
+def test_a_damaged_log_is_told(tiny_run: Run, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(shutil.copytree(tiny_run.folder.path, tmp_path / "run"))
+    with (folder / "log.jsonl").open("a") as log:
+        log.write(f"{line}\n")
+    assert main(["train", "addition", "-o", str(folder), "--resume", "--quiet"]) == 2
+    assert "log.jsonl is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["null", '{"step": Infinity, "seconds": 1}', "[" * 50_000, None])
+def test_damaged_timings_are_nobodys_loss(tiny_run: Run, tmp_path: Path, damage: str | None) -> None:
+    folder = RunFolder(Path(shutil.copytree(tiny_run.folder.path, tmp_path / "run")))
+    folder.timings_file.unlink()
+    if damage is None:
+        os.mkfifo(folder.timings_file)
+    else:
+        folder.timings_file.write_text(damage)
+    assert folder.read_timings() == []
+
+
+@pytest.mark.parametrize("device", ["", 0, [], "gpu"])
+def test_a_damaged_device_is_told(tiny: dict[str, Any], tmp_path: Path, device: Any) -> None:
+    with pytest.raises(RuntimeError, match="crash"):
+        train_run(RunConfig.build("addition", **tiny), tmp_path / "run", listeners=[Crash()])
+    (tmp_path / "run" / "environment.json").write_text(json.dumps({"device": device}))
+    with pytest.raises(HeadcountError, match="is no device"):
+        train_run(RunConfig.build("addition", **tiny), tmp_path / "run", resume=True)
+
+
+class Crash:
+    def on_steps(self, *_: Any) -> None:
+        raise RuntimeError("crash")
+
+    def on_evaluation(self, *_: Any) -> None: ...

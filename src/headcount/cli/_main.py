@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from headcount import __version__
-from headcount.cli._output import flush, print_error
+from headcount.cli._output import flush, print_error, print_text
 from headcount.cli._verb import Parser, Verb
 from headcount.config import suggestion
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
@@ -42,7 +42,7 @@ def _run(arguments: list[str]) -> int:
     try:
         parser = _parser()
         if not arguments:
-            parser.print_help()
+            print_text(parser.format_help())
             return 0
         args, unknown = parser.parse_known_args(arguments)
         if unknown:

@@ -274,7 +274,7 @@ def _claim(path: Path, mark: dict[str, Any]) -> bool:
     marker = path / MARKER
     if not os.path.lexists(marker):
         with explained(f"look into {path}"):
-            if path.exists() and any(path.iterdir()):
+            if path.exists() and any(each.suffix != ".draft" for each in path.iterdir()):
                 return False  # somebody's, and not known whose
         create_once(marker, (json.dumps(mark, indent=1) + "\n").encode())
     try:
