@@ -72,7 +72,8 @@ def test_files_are_what_was_printed(sorter, capsys):
 
 
 def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_path, capsys):
-    folder = Path(shutil.copytree(tiny_sorter.folder.path, tmp_path / "sorter"))
+    others = shutil.ignore_patterns("results", "figures")  # of other tests
+    folder = Path(shutil.copytree(tiny_sorter.folder.path, tmp_path / "sorter", ignore=others))
     _, first = run_json(capsys, "ablate", folder)
     before = {path: Path(path).read_bytes() for path in (first["data"], *first["figures"], *first["tables"])}
     asked = [["--n", "10", "--kinds", "zero"], ["--metric", "loss"], ["--split", "validation"], ["--batch-size", "8"]]
