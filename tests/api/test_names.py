@@ -43,6 +43,15 @@ def test_a_file_is_named_by_what_is_in_it(tmp_path: Path) -> None:
     assert all(name.startswith("ablation-data-") for name in names)
 
 
+def test_examples_are_told_apart() -> None:
+    """One has a folder, several have a page: their names begin otherwise."""
+    one = ["a b", "a_b", "a  b", "a\nb", "a_b_c", *(f"{'x' * 60} {middle} {'y' * 60}" for middle in "12")]
+    several = [("a", "b"), ("a b", "c"), ("a", "b c"), ("a", "b", "c"), ("a_b", "c")]
+    assert len({file_name(each) for each in one}) == len(one)
+    assert len({file_name(*each) for each in several}) == len(several)
+    assert (file_name("374+814"), file_name("3 5 5 9"), file_name("3+4", "9+9")) == ("374+814", "3_5_5_9", "3+4_9+9")
+
+
 @pytest.mark.parametrize("text", ["../../etc", ".hidden", "a/b", "x\0y", "\udcff", "中" * 100, ".."])
 def test_a_name_stays_in_its_folder(text: str) -> None:
     name = file_name(text)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,3 +96,30 @@ def test_a_hint_can_be_typed_whatever_the_name(tiny_run: Run, in_tmp: Path, caps
     assert main(["predict", "./-x y", "3+4", "--without", "E9H9"]) == 2
     hint = capsys.readouterr().err.splitlines()[-1].partition("headcount ")[2]
     assert main(shlex.split(hint)) == 0
+
+
+def test_a_run_may_be_called_by_bytes_that_are_no_text(tiny: dict[str, Any], in_tmp: Path) -> None:
+    flags = [part for name, value in tiny.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["train", "addition", *flags, "-o", "by\udcfftes", "--quiet"]) == 0
+    assert main(["train", "addition", *flags, "-o", "by\udcfftes", "--resume", "--quiet"]) == 0
+
+
+def test_an_empty_name_is_none(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in (["train", "addition"], ["prune", "sample:addition"], ["lab"], ["stretch", "sample:sortedness"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([*verb, "-o", ""])
+        assert stopped.value.code == 2
+        assert "an empty name is none" in capsys.readouterr().err
+    assert not any(in_tmp.iterdir())
+
+
+def test_a_file_called_as_a_split_is_not_taken_for_data(tiny_run: Run, in_tmp: Path) -> None:
+    for name in ("test", "validation"):
+        Path(name).write_text("mine")
+        assert main(["ablate", str(tiny_run.folder.path), "--split", name, "--kinds", "zero", "--quiet"]) == 0
+
+
+def test_somebodys_settings_for_windows_do_not_matter(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headcount", "positions", "sample:addition", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"MPLBACKEND": "nonsense"}, capture_output=True)
+    assert done.returncode == 0

@@ -81,7 +81,7 @@ def test_one_head_over_several_texts(model: str, capsys: pytest.CaptureFixture[s
     said = run_json(capsys, "heads", model, "--head", "L1H2", "--on", "the cat sat", "--on", "the mat")
     assert [each["title"] for each in said["examples"]] == ["the cat sat", "the mat"]
     (page,) = {Path(each["files"]["pictures"][-1]) for each in said["examples"]}
-    assert re.fullmatch(r"head-L1H2-the_cat_sat_the_mat-[0-9a-f]{8}\.png", page.name)
+    assert re.fullmatch(r"head-L1H2-the_cat_sat_the_mat-[0-9a-f]{12}\.png", page.name)
     assert page.read_bytes().startswith(b"\x89PNG")
 
 

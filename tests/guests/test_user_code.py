@@ -405,3 +405,13 @@ def test_an_adapter_in_a_folder_whose_name_is_no_text() -> None:
     name = written("one")
     Path("one").rename("d\udcff")
     assert main(["ablate", name.replace("one", "d\udcff", 1), "--kinds", "zero", "--quiet"]) == 0
+
+
+def test_results_of_an_adapter_that_was_changed_are_kept_beside() -> None:
+    """The same weights, but another question: what is asked of a model stands in its adapter."""
+    one = ablate_heads(written("one"), kinds=["zero"], quiet=True)
+    adapter = Path("one/my_adapter.py")
+    adapter.write_text(f"{adapter.read_text()}\n# asked otherwise\n")
+    other = ablate_heads("one/my_adapter.py:Model", kinds=["zero"], quiet=True)
+    assert one.result.model == other.result.model
+    assert one.data != other.data

@@ -69,6 +69,7 @@ def test_an_output_that_is_no_number_is_no_answer(
     with pytest.raises(CheckFailed, match=r"output on 3\+4 holds NaN"):
         ask(run.model, run.task, run.task.parse("3+4"))
     assert main(["evaluate", str(run.folder.path)]) == 1
+    assert main(["heads", str(run.folder.path), "--stats", "--quiet"]) == 1
 
 
 @pytest.mark.parametrize("line", ["null", "0", "[]", "{}", '{"step": 1, "loss": null}', '{"step": "1"}', "[" * 50_000])

@@ -27,6 +27,7 @@ from headcount.heads import HeadSite
 from headcount.models.attention import Weights
 from headcount.models.build import Model
 from headcount.models.classifier import Classifier
+from headcount.models.finite import require_numbers
 from headcount.models.sight import Sight
 from headcount.runs.run import Run
 from headcount.tasks.base import Looks
@@ -62,7 +63,7 @@ def measure(
         for rows in watched.blocks():
             examples, inputs = watched[rows]
             reader.begin(rows, {site: run.task.looks(site.stack, site.kind, examples) for site in sites})
-            run.model(*on_device(device, *inputs), weights=reader)
+            require_numbers(run.model(*on_device(device, *inputs), weights=reader), run.task.show(examples[0]))
             if progress:
                 progress(rows.stop, len(watched))
     return reader.found

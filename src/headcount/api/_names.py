@@ -24,15 +24,23 @@ BARE = ("kinds", "metric", "negatives", "lengths", "data")
 def result_name(verb: str, **asked: Any) -> str:
     """The verb, then each setting that was given (None, False and nothing are the defaults)."""
     parts = [_part(name, value) for name, value in asked.items() if value is not None and value is not False]
-    return file_name("-".join([verb, *filter(None, parts)]))
+    return _safe("-".join([verb, *filter(None, parts)]))
 
 
-def file_name(text: str) -> str:
-    """A name for every file system; a text that is longer, or holds more than one may, ends in its digest."""
-    name = text.replace(" ", "_")
-    plain = re.sub(r"[^\w.,+=-]", "-", name)
+def file_name(*texts: str) -> str:
+    """A name for examples: readable, and another for all other texts."""
+    name = "_".join(texts).replace(" ", "_")
+    is_told = not any("_" in text for text in texts) and (len(texts) == 1 or " " not in "".join(texts))
+    return _safe(name, name if is_told else repr(texts))
+
+
+def _safe(name: str, meaning: str | None = None) -> str:
+    """A name for every file system; one that is longer, or does not tell its meaning, ends in the digest of that."""
+    plain, meaning = re.sub(r"[^\w.,+=-]", "-", name), name if meaning is None else meaning
     plain = plain if not plain.startswith(".") else f"_{plain}"
-    return name if name == plain and len(name) <= 80 else f"{plain[:60]}-{digest(name.encode(errors='replace'))[:12]}"
+    if name == plain == meaning and len(name) <= 80:
+        return name
+    return f"{plain[:60]}-{digest(meaning.encode(errors='surrogatepass'))[:12]}"
 
 
 def _part(name: str, value: Any) -> str:

@@ -30,6 +30,8 @@ from headcount.views.export import ablation_csv, ablation_markdown
 from headcount.views.progress import counting
 from headcount.views.style import png
 
+SPLITS = ("train", "validation", "test")
+"""What a file of that name does not stand for."""
 Metric = str | Callable[[Tensor, NDArray[np.int64]], Tensor]
 
 
@@ -80,7 +82,7 @@ def ablate_heads(
         asked = subject_of_exam(run.model, run.sites, exam, some_of(exam, n), metric, at_once=block_size(batch_size))
         subjects: list[tuple[int | None, Subject]] = [(None, asked)]
     else:
-        if isinstance(data, Path | Exam) or (isinstance(data, str) and Path(data).is_file()):
+        if isinstance(data, Path | Exam) or (isinstance(data, str) and data not in SPLITS and Path(data).is_file()):
             raise InputError(f"{run.name} is asked for its own task", "leave --data out")
         subjects = _subjects(run, "test" if data is None else data, metric, n, lengths, batch_size)
     for kind in kinds or ():
@@ -129,7 +131,7 @@ def asked_data(data: Any) -> Any:
     if isinstance(data, Exam):
         return data.data
     if isinstance(data, str | Path):
-        return Path(data) if Path(data).is_file() else str(data)
+        return Path(data) if data not in SPLITS and Path(data).is_file() else str(data)
     return np.asarray(data)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +70,7 @@ def glance_over(model: AnyModel, on: Sequence[str], head: str | HeadId) -> tuple
     found = guest.find_head(head)
     shown, notes, weights = zip(*(_glance(guest, text, found) for text in on), strict=True)
     figure = draw_over_texts([each.glance for each in shown], notes, found, weights)
-    return list(shown), guest.output.write_figure(f"{_page_name(found, on)}.png", png(figure))
+    return list(shown), guest.output.write_figure(f"head-{found.short}-{file_name(*on)}.png", png(figure))
 
 
 def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
@@ -82,15 +81,13 @@ def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
     found, patterns = run.find_head(head), [patterns_on(run, text) for text in on]
     names = [f"heads-{file_name(str(each.example))}" for each in patterns]
     data = [run.output.write_result(name, each) for name, each in zip(names, patterns, strict=True)]
-    name = f"{names[0]}/{found}" if len(names) == 1 else _page_name(found, [str(each.example) for each in patterns])
+    name = (
+        f"{names[0]}/{found}"
+        if len(names) == 1
+        else f"head-{found.short}-{file_name(*(str(each.example) for each in patterns))}"
+    )
     figure = run.output.write_figure(f"{name}.png", png(draw_over_examples(patterns, str(found))))
     return HeadShown(found, patterns, data, figure)
-
-
-def _page_name(head: HeadId, on: Sequence[str]) -> str:
-    """By the examples; where a text ends and the next begins is told by a digest."""
-    plain, texts = f"head-{head.short}-{file_name('_'.join(on))}", repr(list(on)).encode(errors="replace")
-    return f"{plain}-{digest(texts)[:8]}" if re.search(r"[\s_]", "".join(on)) else plain
 
 
 def glance_heads(
@@ -106,7 +103,7 @@ def glance_heads(
 def _glance(guest: Guest, on: str, head: HeadId | None) -> tuple[HeadsGlanced, str, Any]:
     """One text: what was drawn, the model's own answer to it if it gives one, and the weights of one head."""
     found, reading = look(guest, on)
-    name = f"heads-{file_name(found.title)}"
+    name = f"heads-{file_name(on)}"
     figures, weights = draw_mosaics(found), None
     if head is not None:
         weights = look_closer(guest, reading, head)

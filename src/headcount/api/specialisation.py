@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headcount.analysis.matching import Matching, match
 from headcount.analysis.specialisation import Specialisation, specialise
+from headcount.api._names import file_name
 from headcount.api._run import AnyRun, loaded
 from headcount.runs.run import Run
 from headcount.views.matching import draw_matching
@@ -62,4 +63,4 @@ def match_heads(run: AnyRun, *others: AnyRun, length: int | None = None) -> Head
 
 def _name(other: Run, length: int | None) -> str:
     """Two runs of one name in different folders have different weights."""
-    return f"match-{other.folder.path.name}-{other.digest[:8]}" + ("" if length is None else f"-{length}")
+    return f"match-{file_name(other.folder.path.name)}-{other.digest[:8]}" + ("" if length is None else f"-{length}")

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     # Threads that wait by spinning are a hundred times slower as soon as something else wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ["MPLBACKEND"] = "agg"  # no window is ever opened, whatever the user has set for others
     _print_anything()
     LOST.clear()
     try:

@@ -77,3 +77,10 @@ def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{text!r} is not a list of lengths", "write it as 16,64,256") from None
+
+
+def folder_name(text: str) -> str:
+    """A name that is one."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name is none: give a folder")
+    return text

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def _data(args: argparse.Namespace) -> str | None:
     if args.data is not None and args.split is not None:
         raise InputError("--data and --split both say what to ask", "leave one out")
-    data: str | None = args.data or args.split
+    data: str | None = args.split if args.data is None else args.data
     return data
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet
+from headcount.cli._verb import Verb, add_json, add_quiet, folder_name
 
 if TYPE_CHECKING:
     from headcount.lab import Lab
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to, and which seed."""
-    parser.add_argument("-o", "--out", metavar="DIR", default="runs/lab", help="where everything goes [runs/lab]")
+    parser.add_argument(
+        "-o", "--out", type=folder_name, metavar="DIR", default="runs/lab", help="where everything goes [runs/lab]"
+    )
     parser.add_argument("--seed", type=int, metavar="INT", default=0, help="decides everything random in training [0]")
     parser.add_argument("--only", choices=["addition", "sortedness"], help="run one of the two experiments")
     add_json(parser)

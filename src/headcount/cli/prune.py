@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headcount.cli._output import console, print_files, print_json
-from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed
+from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, folder_name, listed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_data_argument(parser)
     parser.add_argument("--metric", metavar="NAME", help="with --data: what is measured [by the data]")
-    parser.add_argument("-o", "--out", metavar="DIR", help="cut the heads out and save the smaller run or model here")
+    parser.add_argument(
+        "-o", "--out", type=folder_name, metavar="DIR", help="cut the heads out and save the smaller run or model here"
+    )
     parser.add_argument(
         "--loss",
         type=float,

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from headcount.cli._output import console, print_files, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet, listed, numbers
+from headcount.cli._verb import Verb, add_json, add_quiet, folder_name, listed, numbers
 
 HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
 
@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--negatives", metavar="KIND,...", help="kinds of unsorted example to try [all four]")
     parser.add_argument("--n", type=int, metavar="INT", help=f"examples per length and kind {HOW_MANY}")
     parser.add_argument("--batch-size", type=int, metavar="INT", help="examples per forward pass [by their length]")
-    parser.add_argument("-o", "--out", metavar="DIR", help="where a figure of several runs goes [runs/stretch]")
+    parser.add_argument(
+        "-o", "--out", type=folder_name, metavar="DIR", help="where a figure of several runs goes [runs/stretch]"
+    )
     add_json(parser)
     add_quiet(parser)
 

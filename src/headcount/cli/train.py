@@ -7,7 +7,7 @@ from textwrap import fill
 
 from headcount.cli._flags import add_settings, given_settings
 from headcount.cli._output import console, print_json, print_note, print_wrong
-from headcount.cli._verb import Verb, add_json, add_quiet
+from headcount.cli._verb import Verb, add_json, add_quiet, folder_name
 from headcount.runs.config import RunConfig
 from headcount.runs.presets import PRESETS
 from headcount.tasks import TASKS
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             epilog=_presets(name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.add_argument("-o", "--out", metavar="DIR", help=f"run folder [runs/{name}-SEED]")
+        sub.add_argument("-o", "--out", type=folder_name, metavar="DIR", help=f"run folder [runs/{name}-SEED]")
         sub.add_argument("--seed", type=int, metavar="INT", help="decides everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
         sub.add_argument(

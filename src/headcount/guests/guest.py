@@ -26,8 +26,8 @@ from headcount.heads import HeadId
 from headcount.instruments.sites import Sites
 from headcount.instruments.wrapping import Wrapped, wrap
 from headcount.models.finite import require_finite_model
-from headcount.runs.folder import RunFolder, claimed_folder
-from headcount.runs.storage import read_json
+from headcount.runs.folder import RunFolder, claimed_folder, digest
+from headcount.runs.storage import read_bytes, read_json
 
 ADAPTED = "headcount.json"
 """What a folder has whose model an adapter brought."""
@@ -63,7 +63,14 @@ class Guest:
         """Where analyses of it are written; whoever asks first makes it this model's own."""
         stem = re.sub(r"[^\w.-]+", "-", self.label).strip("-.") or "model"
         is_itself = (Path("runs") / stem).resolve() == Path(self.name).resolve()
-        return RunFolder(claimed_folder(f"{stem}-results" if is_itself else stem, self.origin, self.digest))
+        return RunFolder(claimed_folder(f"{stem}-results" if is_itself else stem, self.origin, self._identity))
+
+    @property
+    def _identity(self) -> str:
+        """Of weights and of the adapter's file: what is asked of a model stands there."""
+        if self.adapter is None or not self.adapter.origin:
+            return self.digest
+        return digest(self.digest.encode() + read_bytes(Path(self.adapter.origin.rpartition(":")[0])))
 
     @property
     def label(self) -> str:

@@ -60,6 +60,8 @@ def look_closer(guest: Guest, reading: Reading, head: str | HeadId) -> Any:
 
 def read(guest: Guest, text: str) -> Reading:
     """As the model's tokenizer or its adapter has it."""
+    if text.encode(errors="ignore").decode() != text:
+        raise InputError(f"{text!r} is no text in UTF-8", 'give one: --on "The cat sat on the mat."')
     if not text.strip():
         raise InputError("there is nothing to look at in an empty text", 'give one: --on "The cat sat on the mat."')
     if guest.adapter is not None:

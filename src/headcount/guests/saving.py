@@ -336,14 +336,16 @@ def _has(base: nn.Module, path: str) -> bool:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """A model that is read in a second needs no progress bar."""
+    """A model that is read in a second needs no progress bar, and what does not fit is told here."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 

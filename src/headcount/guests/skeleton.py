@@ -51,6 +51,8 @@ def write_skeleton(
     """Look at `my_model.py:MyModel` and write an adapter for it, to a new file; `say` is told that code is run."""
     _require_new(out)
     path, _, kind = name.rpartition(":")
+    if not path:
+        raise InputError(f"which class of {name}?", f"say {name}:Class, one that inherits torch.nn.Module")
     found = _class_in(Path(path), kind, say)
     weights = None if checkpoint is None else _weights(checkpoint)
     alias = f"Their{kind}" if kind in TAKEN else kind
@@ -83,9 +85,8 @@ def _require_new(out: Path) -> None:
 
 def _class_in(file: Path, kind: str, say: Callable[[str], object]) -> type[nn.Module]:
     if file.suffix != ".py" or not file.is_file():
-        raise InputError(
-            f"no file {file}" if file.suffix == ".py" else f"{file} is no Python file", "say FILE.py:Class"
-        )
+        what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{kind}' names no class of a Python file"
+        raise InputError(what, "say FILE.py:Class")
     say(f"running {file.resolve()} to look at its class")
     module = import_file(file)
     found = getattr(module, kind, None)

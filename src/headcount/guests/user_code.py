@@ -42,7 +42,9 @@ def user_code_errors(
             yield
     except (HeadcountError, besides):
         raise
-    except (Exception, SystemExit) as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
         place = _place(error, adapter.folder)
         raise UserCodeError(f"{method}() of the adapter {name} {_failed(error)}", place) from error
@@ -61,9 +63,9 @@ def import_file(file: Path) -> Any:
     try:
         with at_home(path.parent):
             spec.loader.exec_module(module)
-    except HeadcountError:
+    except (HeadcountError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         sys.modules.pop(name, None)
         raise InputError(
             f"{file} {_failed(error)}", _place(error, path.parent), "it is run as a Python file"

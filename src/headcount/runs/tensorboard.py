@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -13,8 +14,8 @@ from headcount.training.loop import Listener
 
 @contextmanager
 def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
-    """One listener, or none where TensorBoard is not installed."""
-    if find_spec("tensorboard") is None:
+    """One listener, or none where TensorBoard is not installed or cannot spell the folder's name."""
+    if find_spec("tensorboard") is None or str(path).encode(errors="ignore") != os.fsencode(path):
         yield []
         return
     listener = TensorBoard(path / "tensorboard", step)
