@@ -64,11 +64,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever needs a model that has learned something waits for its training: slow.
 
-    So are models of others, but for BERT where every family of Hugging Face models must pass a test.
+    So are attacks, and models of others, but for BERT where every family of Hugging Face models must pass a test.
     """
     for item in items:
         family = getattr(getattr(item, "callspec", None), "params", {}).get("name")
-        of_others = item.path.parent.name == "guests" or item.path.stem in OF_OTHERS
+        of_others = item.path.parent.name in ("guests", "robustness") or item.path.stem in OF_OTHERS
         if "good_run" in getattr(item, "fixturenames", ()) or (of_others and family != "bert"):
             item.add_marker(pytest.mark.slow)
 

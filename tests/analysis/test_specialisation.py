@@ -45,6 +45,7 @@ class Planted(EncoderDecoder):
                 even = torch.zeros_like(even)
                 even[..., self.key] = 1
             weights.read(site, even, slice(0, n_keys), n_keys)
+        return torch.zeros(*fed.shape, 10)
 
 
 def planted(run, key):

