@@ -87,16 +87,10 @@ def ablate_heads(
         subjects = _subjects(run, "test" if data is None else data, metric, n, lengths, batch_size)
     for kind in kinds or ():
         KINDS.get(kind)
-    name = result_name(
-        "ablation",
-        data=asked_data(data),
-        metric=metric,
-        kinds=None if kinds is None or set(kinds) == set(KINDS.names()) else kinds,
-        n=n,
-        lengths=tuple(lengths) or None,
-        examples=examples,
-        batch=None if batch_size == BATCH else batch_size,
-    )
+    every = kinds is None or set(kinds) == set(KINDS.names())
+    settings = {"n": n, "lengths": tuple(lengths) or None, "examples": examples}
+    settings["batch"] = None if batch_size == BATCH else batch_size
+    name = result_name("ablation", data=asked_data(data), metric=metric, kinds=None if every else kinds, **settings)
     run.output.require_writable()
     done = []
     for length, subject in subjects:

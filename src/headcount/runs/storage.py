@@ -13,7 +13,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,10 +115,12 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def create_once(path: Path, data: bytes) -> None:
     """A new file that is never half-written; if another process was first, its file stays."""
-    with explained(f"write {path}"), _draft(path, data) as draft, suppress(FileExistsError):
+    with explained(f"write {path}"), _draft(path, data) as draft:
         try:
             os.link(draft, path)
-        except (AttributeError, PermissionError, NotImplementedError):  # a file system without links
+        except FileExistsError:
+            pass
+        except (AttributeError, OSError):  # a file system without links
             if not path.exists():
                 draft.replace(path)
 
