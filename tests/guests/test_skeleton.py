@@ -202,7 +202,7 @@ def test_refusals(tmp_path):
         (name, "there", "no Python file"),
         (name.replace("Small", "Large"), "new.py", "it has: Small, Block, Attention"),
         ("nowhere.py:Small", "new.py", "no file nowhere.py"),
-        (name.rpartition(":")[0], "new.py", r"no file|no Python file"),
+        (name.rpartition(":")[0], "new.py", r"no file|names no class|which class"),
     ):
         with pytest.raises(InputError, match=why):
             write_skeleton(given, tmp_path / out)
