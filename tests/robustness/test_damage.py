@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from worker import Reply, Worker
 
-SHORT, LONG = 90, 1600
+SHORT, LONG = 60, 1600
 MOST_TOLD = 30
 READERS: dict[str, tuple[str, ...]] = {
     "run": ("predict {} 3+4", "predict {} 3+4", "heads {}", "evaluate {}"),
