@@ -94,17 +94,21 @@ def test_a_deaf_head_costs_nothing_but_not_for_certain(found: Ablated, kind: str
 def test_every_head_is_tried_in_every_way(subject: Subject, found: Ablated) -> None:
     tried = [(effect.head, effect.kind) for effect in found.effects]
     assert tried == [(str(head), kind) for kind in ("zero", "mean", "resample") for head in subject.sites.heads]
-    assert [each.kind for each in found.condition.agreements] == ["zero", "mean", "resample"]
+    agreements = [(each.kind, each.normalised) for each in found.condition.agreements]
+    assert agreements == [(kind, divided) for kind in ("zero", "mean", "resample") for divided in (False, True)]
     assert {effect.band for effect in found.effects} <= set(BANDS)
-    assert [(b.head, b.kind, b.n_broken) for b in found.condition.breakages] == [
-        (effect.head, effect.kind, effect.worse) for effect in found.effects
-    ]
+    assert [(b.head, b.kind) for b in found.condition.breakages] == tried
+    for broken, effect in zip(found.condition.breakages, found.effects, strict=True):
+        if effect.kind == "resample":  # what the first donor broke, of four
+            assert broken.n_broken <= effect.worse
+        else:
+            assert broken.n_broken == effect.worse
 
 
 def test_a_kind_that_is_named_twice_is_tried_once(subject: Subject) -> None:
     once, twice = ablate(subject, ("zero",)), ablate(subject, ("zero", "zero"))
     assert [effect.head for effect in twice.effects] == [effect.head for effect in once.effects]
-    assert len(twice.condition.agreements) == 1
+    assert twice.condition.agreements == once.condition.agreements
 
 
 def test_the_same_every_time_and_in_any_batches(subject: Subject, found: Ablated) -> None:
@@ -128,10 +132,18 @@ def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
 def test_scores_are_compared_as_what_they_are() -> None:
     clean, after = np.array([1.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
     hits, numbers = (Subject(nn.Identity(), cast(Any, None), (), metric, "") for metric in (ACCURACY, LOSS))
-    as_hits, as_numbers = compare(hits, clean, after, "x"), compare(numbers, clean, after, "x")
+    ((as_hits,), (as_numbers,)) = (compare(each, clean, [after], "x") for each in (hits, numbers))
     assert as_hits.mean == as_numbers.mean == 0.5
     assert as_hits.p == 0.5
-    assert as_hits == compare(hits, clean, after, "x"), "the same every time"
+    assert compare(numbers, clean, [after], "x") == [as_numbers], "the same every time"
+    together = replace(numbers, clusters=np.array([7, 7, 2, 2]))
+    (clustered,) = compare(together, clean, [after], "x")
+    assert clustered.mean == 0.5
+    assert clustered.low == clustered.high == 0.5, "both clusters lost the same"
+    (noisy,) = compare(hits, clean, [after], "x", [0.1])
+    assert noisy.low < as_hits.low < as_hits.high < noisy.high <= 1
+    (known,) = compare(replace(hits, is_all=True), clean, [after], "x")
+    assert known.low == known.high == 0.5
 
 
 def test_a_result_can_be_read_back(subject: Subject, found: Ablated) -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from headcount.analysis.importance import Importance, agreements, importances
 from headcount.analysis.subjects import Block, Subject, subject_of, subject_on
+from headcount.heads import HeadId
 from headcount.instruments.gates import Gates
 from headcount.instruments.sites import Sites
 from headcount.models.classifier import Classifier
@@ -141,20 +142,37 @@ def test_agreement_is_spearmans_kind_by_kind() -> None:
     names = ["L0H0", "L0H1", "L1H0", "L1H1", "L2H0"]
     sizes = [0.1, 0.5, 0.3, 0.2, 0.9]
     drops = {"zero": [0.0, 0.4, 0.4, 0.1, 0.2], "mean": [5.0, 1.0, 3.0, 4.0, 0.0]}
-    gradients = [Importance(name, size, 0.0) for name, size in zip(names, sizes, strict=True)]
+    divided = [0.9, 0.1, 0.2, 0.4, 0.3]
+    gradients = [Importance(name, size, 0.0, own) for name, size, own in zip(names, sizes, divided, strict=True)]
     effects = [Drop(name, kind, drop) for kind in drops for name, drop in zip(names, drops[kind], strict=True)][::-1]
     found = agreements(gradients, effects, ["zero", "mean"])
-    assert [each.kind for each in found] == ["zero", "mean"]
+    assert [(each.kind, each.normalised) for each in found] == [
+        ("zero", False),
+        ("zero", True),
+        ("mean", False),
+        ("mean", True),
+    ]
     for each in found:
-        assert each.rho == pytest.approx(spearmanr(sizes, drops[each.kind]).statistic)
+        assert each.found is not None
+        assert each.found.rho == pytest.approx(spearmanr(divided if each.normalised else sizes, drops[each.kind])[0])
+        assert each.found.tied == (2 if each.kind == "zero" else 0)
         assert each.n_heads == 5
-    assert found[1].rho == pytest.approx(-1.0)
-    assert found[1].p == pytest.approx(2 / 120, abs=0.006)
+    mean = found[2].found
+    assert mean is not None
+    assert mean.rho == pytest.approx(-1.0)
+    assert mean.p == pytest.approx(2 / 120, abs=0.006)
+
+
+def test_normalised_importances_have_norm_one_at_each_site(tiny_sorter: Any) -> None:
+    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
+    by_site: dict[Any, list[float]] = {}
+    for each in importances(subject):
+        by_site.setdefault(HeadId.parse(each.head).site, []).append(each.normalised)
+    assert [sum(size**2 for size in sizes) for sizes in by_site.values()] == pytest.approx([1.0] * len(by_site))
 
 
 def test_heads_that_all_drop_alike_agree_with_nothing() -> None:
-    gradients = [Importance(f"L0H{i}", float(i), 0.0) for i in range(4)]
+    gradients = [Importance(f"L0H{i}", float(i), 0.0, float(i)) for i in range(4)]
     effects = [Drop(f"L0H{i}", "zero", 0.25) for i in range(4)]
-    (found,) = agreements(gradients, effects, ["zero"])
-    assert (found.rho, found.p) == (None, None)
+    assert [each.found for each in agreements(gradients, effects, ["zero"])] == [None, None]
     assert agreements([], effects, ["zero"]) == ()

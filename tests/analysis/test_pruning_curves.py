@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from headcount.analysis import pruning
 from headcount.analysis.ablation import ablate
 from headcount.analysis.pruning import Pruning, prune_curves
-from headcount.analysis.subjects import Subject, subject_of
+from headcount.analysis.subjects import FORCED, Subject, subject_of
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.models.pruning import silenced
@@ -109,7 +109,7 @@ def test_what_is_chosen_is_a_prefix_within_the_loss(found: Pruning, by_hand: Any
     assert found.kept.score == curve(found, "greedy")[n].score
 
 
-@pytest.mark.parametrize("name", ["together", "greedy", "gradient"])
+@pytest.mark.parametrize("name", ["together", "every way", "greedy", "gradient"])
 def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run, by_hand: Any, name: str) -> None:
     heads = order(found, name)
     assert sorted(heads) == sorted(map(str, run.model.heads))
@@ -130,10 +130,10 @@ def test_all_orders_begin_with_all_heads_and_end_with_none(found: Pruning, run: 
         answer(model, run.task, MEASURING).free_hits.all(axis=1).mean()  # type: ignore[arg-type]
         for model in (run.model, silenced(run.model, run.model.heads))
     )
-    assert [each.name for each in found.curves] == ["alone", "together", "greedy", "gradient"]
+    assert [each.name for each in found.curves] == ["alone", "together", "every way", "greedy", "gradient"]
     assert found.clean == pytest.approx(clean)
     assert {each.points[0].score for each in found.curves} == {found.clean}
-    assert [each.points[-1].score for each in found.curves[1:]] == pytest.approx([silent] * 3)
+    assert [each.points[-1].score for each in found.curves[1:]] == pytest.approx([silent] * 4)
     assert all(len(each.points) == found.n_heads + 1 for each in found.curves)
 
 
@@ -156,16 +156,41 @@ def test_gradients_are_in_order(found: Pruning, run: Run) -> None:
 def test_harmless_heads_are_counted_by_interval_and_by_estimate(found: Pruning, run: Run, by_hand: Any) -> None:
     effects = ablate(subject_of(run, CHOOSING, ""), ("zero",)).effects
     assert found.under == sum(effect.drop < 0.01 for effect in effects) > 0
-    assert found.harmless == (), "25 examples cannot show it"
-    assert found.together == curve(found, "together")[0]
+    assert found.harmless == found.by_zero == (), "25 examples cannot show it"
+    assert found.harmless_left == found.by_zero_left == curve(found, "together")[0]
 
 
 @pytest.mark.slow
 def test_harmless_heads_go_together(run: Run, by_hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "band_of", lambda drop: "redundant" if drop.mean < 0.05 else "undecided")
     result = pruned(run)
-    assert 1 < len(result.harmless) == result.together.n_removed
-    assert result.together.score == pytest.approx(by_hand("measuring", frozenset(result.harmless))[0].mean())
+    assert 1 < len(result.harmless) == result.harmless_left.n_removed < len(result.by_zero)
+    assert set(result.harmless) < set(result.by_zero), "misleading others counts too"
+    for heads, left in ((result.harmless, result.harmless_left), (result.by_zero, result.by_zero_left)):
+        assert left.score == pytest.approx(by_hand("measuring", frozenset(heads))[0].mean())
+
+
+def test_luck_is_the_best_of_as_many_sets_as_greedy_tried(found: Pruning, run: Run, by_hand: Any) -> None:
+    n, k = found.n_heads, len(found.chosen)
+    assert found.n_tried == sum(n - i for i in range(k))
+    rng, heads = stream(0, "random sets"), [str(head) for head in run.model.heads]
+    sets = [frozenset(heads[i] for i in rng.permutation(n)[:k]) for _ in range(found.n_tried)]
+
+    def value(some: frozenset[str]) -> float:
+        hits, losses = by_hand("choosing", some)
+        return float((hits - pruning.TIE * losses / (1 + losses)).mean())
+
+    best = max(sets, key=value)
+    assert found.best_random.n_removed == k
+    assert found.best_random.score == pytest.approx(by_hand("measuring", best)[0].mean())
+
+
+def test_heads_go_by_the_worst_that_silencing_did(found: Pruning, run: Run) -> None:
+    worst: dict[str, float] = {}
+    for effect in ablate(subject_of(run, CHOOSING, "")).effects:
+        worst[effect.head] = max(worst.get(effect.head, -1.0), effect.drop)
+    drops = [worst[head] for head in order(found, "every way")]
+    assert drops == sorted(drops)
 
 
 @pytest.mark.slow
@@ -198,7 +223,7 @@ def test_ties_are_broken_by_losses_however_small(good_run: Run) -> None:
         )
 
     blocks = tuple(map(always_right, subject.blocks))
-    right = replace(subject, blocks=blocks)
+    right = replace(subject, blocks=blocks, metric=FORCED)  # which is not decoded again
     result = curves(right, right, right)
     effects = ablate(subject_of(good_run, CHOOSING, "", "loss"), ("zero",)).effects
     by_loss = [effect.head for effect in sorted(effects, key=lambda effect: effect.drop)]
@@ -246,9 +271,9 @@ def test_a_result_can_be_read_back(found: Pruning) -> None:
     assert Pruning.from_json(found.to_json()) == found
 
 
-def test_results_whose_intervals_were_those_of_drops_are_refused(found: Pruning) -> None:
-    with pytest.raises(InputError, match="not a Pruning of version 2 but Pruning of version 1"):
-        Pruning.from_json(found.to_json().replace('"schema": 2', '"schema": 1'))
+def test_results_that_called_heads_harmless_by_zero_alone_are_refused(found: Pruning) -> None:
+    with pytest.raises(InputError, match="not a Pruning of version 3 but Pruning of version 2"):
+        Pruning.from_json(found.to_json().replace('"schema": 3', '"schema": 2'))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
@@ -266,6 +291,6 @@ def test_a_score_has_its_own_interval_without_removals_too(tiny_sorter: Run, met
         assert (whole.low, whole.high) == (own.low, own.high)
         return
     error = 1.96 * scores.std() / len(scores) ** 0.5
-    assert (whole.low, whole.high) == pytest.approx((scores.mean() - error, scores.mean() + error), abs=0.25 * error)
+    assert (whole.low, whole.high) == pytest.approx((scores.mean() - error, scores.mean() + error), abs=0.4 * error)
     condition = ablate(subject, ("zero",)).condition
     assert condition.clean_interval == pytest.approx((whole.low, whole.high), abs=0.25 * error)

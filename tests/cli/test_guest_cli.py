@@ -229,7 +229,7 @@ def test_curves_of_an_adapter_without_a_cut(in_tmp: Path, capsys: pytest.Capture
     said = run_json(capsys, "prune", ADDER, "--n", "60", "--orders", "2", "--quiet")
     assert (said["cut"], said["run"]) == (None, None)
     found = said["pruning"]
-    assert {curve["name"] for curve in found["curves"]} == {"alone", "together", "greedy", "gradient"}
+    assert {curve["name"] for curve in found["curves"]} == {"alone", "together", "every way", "greedy", "gradient"}
     assert all(len(curve["points"]) == 25 for curve in found["curves"])
     assert found["n"] == 60
     assert "validation set of addition" in found["chosen_on"]

@@ -42,7 +42,7 @@ def test_curves_only(in_tmp, capsys):
     result = said["pruning"]
     assert (result["kind"], result["n"], result["n_orders"], result["loss"]) == ("Pruning", 20, 1, 0.01)
     assert result["measured_on"] == "20 of the test set"
-    assert [curve["name"] for curve in result["curves"]] == ["alone", "together", "greedy", "gradient"]
+    assert [curve["name"] for curve in result["curves"]] == ["alone", "together", "every way", "greedy", "gradient"]
     written = Path(said["data"]).read_text()
     assert json.loads(written) == result
     assert Pruning.from_json(written).clean == result["clean"]

@@ -15,6 +15,7 @@ from headcount.analysis.breakage import Breakage, Group
 from headcount.analysis.importance import Agreement, Importance
 from headcount.heads import HeadId
 from headcount.instruments.proof import SiteProof
+from headcount.statistics import RankAgreement
 from headcount.training.evaluation import WrongAnswer
 from headcount.views import ablation as view
 from headcount.views import export
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slow  # together they take over 5 s
 
 SITES = ("encoder.0.self", "decoder.0.self", "decoder.0.cross")
 BANDS = ("critical", "important", "redundant", "undecided")
+AGREEMENT = RankAgreement(0.5, 0.1, 0.8, 0.0123, 4)
 
 
 def effect(head, kind, i, length=None):
@@ -41,9 +43,14 @@ def effect(head, kind, i, length=None):
         high=drop + 0.03,
         p=0.04 if i < 2 else 0.06,
         band=BANDS[i % 4],
-        needed=1234 if i == 3 else None,
+        needed=1234 if i == 3 else 3210 if i == 11 else None,
+        needed_most=98765 if i == 3 else None,
         worse=5,
         better=1,
+        n=2000 + 38000 * (i == 2),
+        rank_low=i + 1,
+        rank_high=i + 1 + i % 3,
+        carried=0.1 * (i % 9),
         length=length,
     )
 
@@ -57,8 +64,11 @@ def condition(heads, kinds, length=None):
         clean_interval=(0.88, 0.92),
         floor=0.5,
         decoded=80,
-        importances=tuple(Importance(head, 0.01 * (i + 1), 0.001) for i, head in enumerate(heads)),
-        agreements=tuple(Agreement(kind, 0.5, 0.0123, len(heads)) for kind in kinds),
+        importances=tuple(Importance(head, 0.01 * (i + 1), 0.001, 0.1 * (i + 1)) for i, head in enumerate(heads)),
+        agreements=tuple(Agreement(kind, False, len(heads), AGREEMENT) for kind in kinds),
+        n_mean=32768,
+        donors=4,
+        decided_on="40,000 fresh examples",
     )
 
 
@@ -238,23 +248,50 @@ def test_the_table_has_the_numbers():
     text = printed(view.ablation_table(result, result.conditions[0]))
     for e in result.heads:
         star = "*" if e.p < 0.05 else " "
-        assert f"{100 * e.drop:.2f}{star}[{100 * e.low:.2f}, {100 * e.high:.2f}] {e.band}" in text
+        again = " (n=40,000)" if e.n == 40_000 else ""
+        assert f"{100 * e.drop:.2f}{star}[{100 * e.low:.2f}, {100 * e.high:.2f}] {e.band}{again}" in text
     assert "1.0e-02" in text
+    assert "│ 6-8 " in text, "a rank has its doubt"
 
 
 def test_notes_count_bands_and_say_what_would_decide():
-    result = made(("zero",), [f"layer.0.self.{i}" for i in range(8)])
+    result = made(("zero",), [f"layer.0.self.{i}" for i in range(12)])
     notes = view.ablation_notes(result, result.conditions[0])
-    assert "zero: 2 critical, 2 important, 2 redundant, 2 undecided" in notes[1]
-    assert "L0H3 (1,234 examples would decide), L0H7 (it lies on a border)" in notes[1]
-    assert "gradient importance against zero: rank correlation 0.50 (p = 0.0123)" in notes
+    assert "corrected over the 12 heads of each kind (Holm)" in notes[0]
+    assert "can it be cut out? zero: 3 critical, 3 important, 3 redundant, 3 undecided" in notes[1]
+    assert "L0H3 (1,200 to 99,000 examples would decide), L0H7 (it lies on a border)" in notes[1]
+    assert "L0H11 (3,200 examples or more would decide; it may lie on the border)" in notes[1]
+    told = "rank correlation 0.50 [0.10, 0.80], p = 0.0123, 4 of 12 drops tied"
+    assert f"gradient importance against zero: {told}" in notes
+    assert any("40,000 fresh examples alone" in note for note in notes)
+    assert any("mean: over 32,768 inputs" in note for note in notes)
     assert "at each of 3 sites" in notes[-1]
     assert "80 answers decoded for real" in notes[-1]
     (agreement,) = result.conditions[0].agreements
-    flat = replace(result.conditions[0], agreements=(replace(agreement, rho=None, p=None),), decoded=0)
+    flat = replace(result.conditions[0], agreements=(replace(agreement, found=None),), decoded=0)
     flat_notes = view.ablation_notes(replace(result, conditions=(flat,)), flat)
     assert "gradient importance against zero: all drops are equal" in flat_notes
     assert "decoded" not in flat_notes[-1]
+
+
+def test_notes_ask_first_whether_the_model_uses_a_head():
+    result = made()
+    notes = view.ablation_notes(result, result.conditions[0])
+    kinds = [note.split("? ")[1].split(":")[0] for note in notes if "? " in note]
+    assert kinds == ["resample", "zero", "mean"]
+    harmless = [head for head in dict.fromkeys(e.head for e in result.heads) if head in result.harmless()]
+    assert harmless
+    assert f"redundant in all 3 ways: {len(harmless)}: {HeadId.parse(harmless[0]).short}" in " ".join(notes)
+
+
+def test_a_loss_that_few_examples_carry_is_marked():
+    loss = as_loss(made(("zero",)))
+    notes = " ".join(view.ablation_notes(loss, loss.conditions[0]))
+    few = [e.short for e in loss.heads if e.carried > 0.5]
+    assert few
+    assert f"over half of all differences in {', '.join(f'{name} (zero)' for name in few)}" in notes
+    even = replace(loss, heads=tuple(replace(e, carried=0.2) for e in loss.heads))
+    assert "FEW EXAMPLES" not in " ".join(view.ablation_notes(even, even.conditions[0]))
 
 
 def test_the_clean_score_has_its_own_interval():
@@ -328,7 +365,7 @@ def test_markdown_has_the_ranking_as_printed_and_escapes_names():
     head, rows = view.ablation_rows(result, where)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip().replace("\\", "") for cell in line.strip("|").split(" | ")] for line in lines]
-    assert cells == [head, ["---"] * 5, *([" ".join(cell.split()) for cell in row] for row in rows)]
+    assert cells == [head, ["---"] * 6, *([" ".join(cell.split()) for cell in row] for row in rows)]
     assert text.startswith("runs/a\\|b\\*c\\`d e: drop (points); ")
     notes = [line[2:].replace("\\", "") for line in text.splitlines() if line.startswith("- ")]
     assert notes == view.ablation_notes(result, where)

@@ -15,7 +15,7 @@ from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # seconds together
 
-NAMES = ("alone", "together", "greedy", "gradient")
+NAMES = ("alone", "together", "every way", "greedy", "gradient")
 
 
 def made(n=6, **changes):
@@ -39,10 +39,15 @@ def made(n=6, **changes):
         loss=0.01,
         clean=0.95,
         harmless=tuple(heads[:2]),
-        under=3,
-        together=Point(min(2, n), heads[min(2, n) - 1], 0.6123, 0.59, 0.64, Paired(0.3377, 0.317, 0.358, 0.001)),
+        harmless_left=Point(min(2, n), heads[min(2, n) - 1], 0.9321, 0.91, 0.94, Paired(0.0179, 0.012, 0.024, 0.001)),
+        harmless_means=Point(min(2, n), heads[min(2, n) - 1], 0.9432, 0.92, 0.95, Paired(0.0068, 0.002, 0.011, 0.001)),
+        by_zero=tuple(heads[:3]),
+        by_zero_left=Point(min(3, n), heads[min(3, n) - 1], 0.6123, 0.59, 0.64, Paired(0.3377, 0.317, 0.358, 0.001)),
+        under=4,
         chosen=tuple(heads[:1]),
         kept=Point(1, heads[0], 0.9412, 0.93, 0.95, Paired(0.0088, 0.004, 0.0141, 0.02)),
+        n_tried=n,
+        best_random=Point(1, heads[n - 1], 0.8765, 0.86, 0.89, Paired(0.0735, 0.06, 0.09, 0.001)),
         curves=tuple(curves),
         chance=tuple(Chance(k, 0.1, 0.2 + 0.01 * k, 0.7) for k in range(1, n)),
         n_orders=20,
@@ -85,18 +90,20 @@ def test_every_curve_is_drawn_with_its_numbers():
     figure = draw_pruning(result)
     (axes,) = figure.axes
     by_label = {line.get_label(): line for line in axes.lines}
-    assert len(by_label) == 5 + 2
+    assert len(by_label) == 6 + 3 + 1
     assert any("random orders (20)" in label and "n = 512" in label for label in by_label)
-    for curve, line in zip(result.curves, axes.lines[1:5], strict=True):
+    for curve, line in zip(result.curves, axes.lines[1:6], strict=True):
         np.testing.assert_allclose(line.get_ydata(), [100 * point.score for point in curve.points])
         assert list(line.get_xdata()) == list(range(7))
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [100 * each.median for each in result.chance])
-    assert len(axes.collections) == 4, "bands of chance and of three measured curves"
+    assert len(axes.collections) == 5, "bands of chance and of four measured curves"
     low, high = axes.get_ylim()
     assert low < 0
     assert high > 100
     texts = " ".join(text.get_text() for text in figure.legends[0].get_texts())
-    assert "all harmless alone (without them all, 61.23 % [59.00, 64.00] is left)" in texts
+    assert "2: all that are harmless in every way (93.21 % [91.00, 94.00] is left)" in texts
+    assert "3: all that are harmless by zero, one at a time (61.23 % [59.00, 64.00] is left)" in texts
+    assert "best of 6 random sets of 1, as many as greedy tried" in texts
     assert "1: greedy, for at most 1 point (94.12 % [93.00, 95.00] is left)" in texts
     assert "runs/sort: 95.00 % [93.90, 96.10] with all heads" in figure.get_suptitle()
     assert "chosen on the first 1,000 of the validation set, measured on the test set" in figure.get_suptitle()
@@ -105,14 +112,17 @@ def test_every_curve_is_drawn_with_its_numbers():
 
 def test_where_nothing_is_harmless_nothing_is_pointed_out():
     whole = Point(0, None, 0.95, 0.95, 0.95)
-    result = made(harmless=(), chosen=(), together=whole, kept=whole)
+    none = {"harmless": (), "harmless_left": whole, "harmless_means": whole, "by_zero": (), "by_zero_left": whole}
+    result = made(chosen=(), kept=whole, n_tried=0, best_random=whole, **none)
     figure = draw_pruning(result)
     assert not any("is left" in text.get_text() for text in figure.legends[0].get_texts())
     assert png(figure).startswith(b"\x89PNG")
     notes = pruning_notes(result)
-    assert "0 of 6 heads are harmless" in notes[0]
-    assert "takes 0 heads" in notes[2]
-    assert notes[3].strip() == "none"
+    assert "0 of 6 heads cost under 1 point each alone, by zero, mean and resample alike" in notes[0]
+    assert notes[1].strip() == "none"
+    assert "takes 0 heads" in notes[3]
+    assert notes[4].strip() == "none"
+    assert not any(note.startswith("luck:") for note in notes)
 
 
 @pytest.mark.parametrize("n", [1, 60])
@@ -131,23 +141,29 @@ def test_the_table_has_the_numbers():
             assert point.head is None or f"-{HeadId.parse(point.head).short}" in text
     for each in result.chance:
         assert f"{100 * each.median:.1f} [10.0, 70.0]" in text
-    assert text.count("95.0 [93.9, 96.1]") == 3, "without removals too a share has its interval"
+    assert text.count("95.0 [93.9, 96.1]") == 4, "without removals too a share has its interval"
     assert "alone" not in text, "a promise is no measurement"
 
 
 def test_notes_have_the_answers():
     notes = pruning_notes(made(loss=0.025, chosen=("layer.0.self.1", "layer.0.self.4")))
-    assert "2 of 6 heads are harmless (under 1 point by the interval; 3 by the point estimate)" in notes[0]
-    assert "61.23 % [59.00, 64.00] is left, a drop of 33.77 points [31.70, 35.80]" in notes[1]
-    assert "takes 2 heads for at most 2.5 points on the first 1,000 of the validation set" in notes[2]
-    assert notes[2].endswith("94.12 % [93.00, 95.00] is left on the test set, a drop of 0.88 points [0.40, 1.41]")
-    assert notes[3].strip() == "L0H1, L0H4"
-    assert notes[4].startswith("no heads:  ")
+    assert "2 of 6 heads cost under 1 point each alone, by zero, mean and resample alike" in notes[0]
+    assert "93.21 % [91.00, 94.00] is left, a drop of 1.79 points [1.20, 2.40]" in notes[0]
+    assert notes[0].endswith("(94.32 % [92.00, 95.00] if they say their means)")
+    assert notes[1].strip() == "L0H0, L0H1"
+    assert "3 of 6 heads cost under 1 point each alone, by zero alone" in notes[2]
+    assert "61.23 % [59.00, 64.00] is left, a drop of 33.77 points [31.70, 35.80]" in notes[2]
+    assert notes[2].endswith("(4 by the point estimate)")
+    assert "takes 2 heads for at most 2.5 points on the first 1,000 of the validation set" in notes[3]
+    assert notes[3].endswith("94.12 % [93.00, 95.00] is left on the test set, a drop of 0.88 points [0.40, 1.41]")
+    assert notes[4].strip() == "L0H1, L0H4"
+    assert "best of 6 random sets of 1, as many as greedy tried, leaves 87.65 % [86.00, 89.00]" in notes[5]
+    assert notes[6].startswith("no heads:  ")
 
 
 def test_what_was_lost_beyond_the_question_is_told():
     notes = pruning_notes(made(loss=0.005))
-    assert notes[2].endswith("a drop of 0.88 points [0.40, 1.41], more than asked for, as other examples tell")
+    assert notes[3].endswith("a drop of 0.88 points [0.40, 1.41], more than asked for, as other examples tell")
 
 
 def test_a_loss_rises_and_its_interval_is_in_order():
@@ -156,7 +172,7 @@ def test_a_loss_rises_and_its_interval_is_in_order():
     curves = (Curve("alone", (whole,)),)
     result = made(metric="loss", unit="nats", is_share=False, clean=-0.25, kept=kept, curves=curves)
     left = "0.5000 [0.4500, 0.6000] is left on the test set, a rise of 0.25 nats [0.2000, 0.3000]"
-    assert left in pruning_notes(result)[2]
+    assert left in pruning_notes(result)[3]
     assert "0.2500 [0.2000, 0.3000] with all heads" in draw_pruning(result).get_suptitle()
 
 

@@ -3,7 +3,7 @@
 critical     the whole interval lies over 10 points
 important    the whole interval lies between 1 and 10 points
 redundant    the whole interval lies under 1 point
-undecided    the interval reaches over one of these borders; `needed` examples would probably decide
+undecided    the interval reaches over one of these borders; as many examples as `needed` says would probably decide
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from headcount.statistics import Paired
 
 CRITICAL, IMPORTANT = 0.10, 0.01
 BANDS = ("critical", "important", "undecided", "redundant")
-POWER = ((1.96 + 0.84) / 1.96) ** 2
+Z = 1.96
+POWER = ((Z + 0.84) / Z) ** 2
 """More examples for a power of 80 %, against those for one of 50 %."""
 
 
@@ -31,23 +32,30 @@ def band_of(drop: Paired) -> str:
     return "important" if drop.low > IMPORTANT and drop.high <= CRITICAL else "undecided"
 
 
-def needed(drop: Paired, n: int) -> int | None:
-    """How many examples would decide four times out of five, if the drop stays what it is; None if it lies on a border.
+def needed(drop: Paired, n: int) -> tuple[int, int | None] | None:
+    """How many examples would decide four times out of five: the fewest and the most, or None if it is decided.
 
     An interval narrows with the square root of n. On average it must shrink from its half-width to the distance of the
-    border; to do so four times out of five, twice as many examples are needed (a power of 80 %).
+    border; to do so four times out of five, twice as many examples are needed (a power of 80 %). How far the border is
+    is not known better than the drop itself: the range is that of a drop one standard error to either side, and has no
+    end (None) if the border is as near as that.
 
-    >>> needed(Paired(0.015, 0.009, 0.021, 0.001), 1000)
-    2939
+    >>> needed(Paired(0.016, 0.009, 0.023, 0.001), 1000)
+    (1092, 16956)
+    >>> needed(Paired(0.012, 0.007, 0.017, 0.01), 1000)
+    (2510, None)
     """
-    times = [_times(drop, border) for border in (IMPORTANT, CRITICAL) if drop.low <= border <= drop.high]
-    if not times:
-        return n
-    return None if math.inf in times else math.ceil(n * max(times))
+    borders = [border for border in (IMPORTANT, CRITICAL) if drop.low <= border <= drop.high]
+    if not borders:
+        return None
+    ends = drop.mean - (drop.mean - drop.low) / Z, drop.mean, drop.mean + (drop.high - drop.mean) / Z
+    times = [max(_times(drop, at, border) for border in borders) for at in ends]
+    near = any(ends[0] <= border <= ends[2] for border in borders)
+    return math.ceil(n * min(times)), None if near else math.ceil(n * max(times))
 
 
-def _times(drop: Paired, border: float) -> float:
-    """How many times as many examples keep the interval off this border."""
-    gap = abs(drop.mean - border)
-    half = drop.mean - drop.low if border < drop.mean else drop.high - drop.mean
-    return math.inf if gap < 1e-9 else max(1.0, POWER * (half / gap) ** 2)
+def _times(drop: Paired, at: float, border: float) -> float:
+    """How many times as many examples keep the interval off this border if the drop is `at` there."""
+    gap = max(abs(at - border), 1e-9)
+    half = drop.mean - drop.low if border < at else drop.high - drop.mean
+    return max(1.0, POWER * (half / gap) ** 2)

@@ -95,7 +95,7 @@ def cost_between(
         difference=difference,
         score=(float(subject.figure(scores[0])), float(subject.figure(scores[1]))),
         score_intervals=(interval_of(subject, scores[0], "before"), interval_of(subject, scores[1], "after")),
-        drop=compare(subject, scores[0], scores[1], "cost"),
+        drop=compare(subject, scores[0], [scores[1]], "cost")[0],
         data=subject.data,
         fine_tuned=fine_tuned,
         metric=subject.metric.name,

@@ -2,8 +2,9 @@
 
     importance(h) = mean over examples of | dL / dg_h |  at g = 1        (Michel et al. 2019, arXiv 1905.10650)
 
-One backward pass for all heads: cheap, and often taken for the effect of removing them. So its agreement with what
-silencing really does stands beside it.
+Michel et al. also divide it by the norm of its layer's, sqrt(sum of squares); both are given. One backward pass for
+all heads: cheap, and often taken for the effect of removing them. So its agreement with what silencing really does
+stands beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headcount.instruments.gates import Gates
 from headcount.instruments.proof import first_tensor
 from headcount.instruments.running import at_rest
 from headcount.seeds import stream
-from headcount.statistics import rank_agreement
+from headcount.statistics import RankAgreement, rank_agreement
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Importance:
     importance: float
     se: float | None
     """Standard error over examples; None for a single one."""
+    normalised: float
+    """Divided by the norm of all heads of its site."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,11 @@ class Agreement:
     """Whether gradients rank the heads as silencing them does (Spearman)."""
 
     kind: str
-    rho: float | None
-    """None if all heads have the same drop."""
-    p: float | None
+    normalised: bool
+    """Whether gradients were divided by their site's norm."""
     n_heads: int
+    found: RankAgreement | None
+    """None if all heads have the same drop."""
 
 
 def importances(subject: Subject) -> tuple[Importance, ...]:
@@ -59,9 +63,11 @@ def importances(subject: Subject) -> tuple[Importance, ...]:
     importances = []
     for site, gradients in parts.items():
         size_NH = np.abs(np.concatenate(gradients))
+        means = size_NH.mean(axis=0)
+        norm = max(float(np.linalg.norm(means)), np.finfo(float).tiny)
         for i, head in enumerate(subject.sites[site].heads):
             error = float(size_NH[:, i].std(ddof=1)) / math.sqrt(len(size_NH)) if len(size_NH) > 1 else None
-            importances.append(Importance(str(head), float(size_NH[:, i].mean()), error))
+            importances.append(Importance(str(head), float(means[i]), error, float(means[i]) / norm))
     return tuple(importances)
 
 
@@ -84,13 +90,13 @@ def _gradients(subject: Subject, block: Block) -> dict[HeadSite, Any] | None:
 def agreements(
     importances: Sequence[Importance], effects: Sequence[Any], kinds: Sequence[str]
 ) -> tuple[Agreement, ...]:
-    """Rank agreement with each kind of ablation."""
-    size = {each.head: each.importance for each in importances}
+    """Rank agreement with each kind of ablation, as gradients are and normalised."""
     found = []
-    for kind in kinds if size else ():
-        mine = [effect for effect in effects if effect.kind == kind]
-        drops, sizes = (np.array(values) for values in zip(*((e.drop, size[e.head]) for e in mine), strict=True))
-        rho, p = rank_agreement(sizes, drops, stream(0, f"agreement {kind}"))
-        unknown = math.isnan(rho)
-        found.append(Agreement(kind, None if unknown else rho, None if unknown else p, len(mine)))
+    for kind in kinds if importances else ():
+        drop = {effect.head: effect.drop for effect in effects if effect.kind == kind}
+        drops = np.array([drop[each.head] for each in importances])
+        for normalised in (False, True):
+            sizes = np.array([each.normalised if normalised else each.importance for each in importances])
+            agreement = rank_agreement(sizes, drops, stream(0, f"agreement {kind}"))
+            found.append(Agreement(kind, normalised, len(drops), agreement))
     return tuple(found)

@@ -1,18 +1,20 @@
 """How many heads can go, and which? Removed together, not one at a time.
 
-Five answers to that, drawn as one figure. Orders are chosen on one set of examples and measured on another:
+Six answers to that, drawn as one figure. Orders are chosen on one set of examples and measured on another:
 
-    alone      each head's own drop, added up: what "individually harmless" promises
+    alone      each head's own drop by zero, added up: what "individually harmless" promises
     together   the same order, the heads really removed together
+    every way  in the order of the worst that silencing did, of all kinds of silencing: misleading others counts too
     greedy     at each step the head whose removal costs least, measured again after every removal
     gradient   in the order of gradient importance
-    random     random orders, the null: a method that does no better has found nothing
+    random     random orders: what no search at all finds; and the best of as many random sets as greedy tried, chosen
+               as greedy chooses: what a search finds that does not look where it goes
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.ablation import compare, interval_of
+from headcount.analysis.ablation import Ablated, ablate, compare, interval_of
 from headcount.analysis.bands import IMPORTANT, band_of
-from headcount.analysis.importance import importances
 from headcount.analysis.subjects import Block, Score, Subject
 from headcount.analysis.trials import Progress, Trial, run_trials
 from headcount.heads import HeadId
+from headcount.instruments.kinds import KINDS
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
@@ -78,8 +80,8 @@ class Chance:
 class Pruning(Result):
     """What is left of a model as its heads go."""
 
-    SCHEMA: ClassVar[int] = 2
-    """In version 1, intervals of scores were those of the drops."""
+    SCHEMA: ClassVar[int] = 3
+    """In version 2, heads were called harmless that are so by zero alone."""
     run: str
     model: str
     """The digest of the weights."""
@@ -94,15 +96,25 @@ class Pruning(Result):
     loss: float
     clean: float
     harmless: tuple[str, ...]
-    """Heads that cost under 1 point alone, by the interval."""
+    """Heads that cost under 1 point alone in every way of silencing, by the interval."""
+    harmless_left: Point
+    """All of those removed together."""
+    harmless_means: Point
+    """All of those silenced together, each saying its mean."""
+    by_zero: tuple[str, ...]
+    """Heads that cost under 1 point alone by zero, by the interval."""
+    by_zero_left: Point
+    """All of those removed together."""
     under: int
-    """Heads whose drop alone is under 1 point, by the point estimate: what reports count."""
-    together: Point
-    """All harmless heads removed together."""
+    """Heads whose drop alone by zero is under 1 point, by the point estimate: what reports count."""
     chosen: tuple[str, ...]
     """What greedy removal takes before it loses more than `loss` on the examples it chooses on, in order."""
     kept: Point
     """What is left after that, on the other examples."""
+    n_tried: int
+    """Sets that greedy tried until then."""
+    best_random: Point
+    """The best of as many random sets of that size, chosen as greedy chose."""
     curves: tuple[Curve, ...]
     chance: tuple[Chance, ...]
     n_orders: int
@@ -124,25 +136,35 @@ def prune_curves(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> Pruning:
-    """All five, chosen on one subject and measured on another; random orders on a third, which may be smaller."""
-    heads = choosing.sites.heads
-    steps = _Steps(progress)
-    alone, harmless, under = _alone(choosing, batch_size, steps)
-    gradient = [HeadId.parse(each.head) for each in sorted(importances(choosing), key=lambda each: each.importance)]
-    greedy, chosen = _greedy(choosing, loss, batch_size, steps)
-    orders = {"together": alone, "greedy": greedy, "gradient": gradient}
-    sets = [tuple(order[:k]) for order in orders.values() for k in range(1, len(heads) + 1)]
-    sets += [(head,) for head in alone] + [harmless or (alone[0],), chosen or (alone[0],)]
-    trials = [Trial(each) for each in sets]
-    found = run_trials(measuring, trials, batch_size=batch_size, proven=True, progress=steps.part(0.1))
-    points = [
-        _measured(measuring, found.clean, scores, removed, f"set {i}")
-        for i, (removed, scores) in enumerate(zip(sets, found.scores, strict=True))
+    """All six, chosen on one subject and measured on another; random orders on a third, which may be smaller."""
+    heads, steps = choosing.sites.heads, _Steps(progress)
+    alone = ablate(choosing, batch_size=batch_size, progress=steps.part(0.15))
+    by_zero, in_every_way = _redundant(alone, {"zero"}), _redundant(alone, set(KINDS.names()))
+    finer = _with_ties_broken(choosing)
+    own = _in_order(finer, batch_size)
+    worst = {head: max(look.drop.mean for look in alone.looks if look.head == head) for head in heads}
+    gradient = [each.head for each in sorted(alone.condition.importances, key=lambda each: each.importance)]
+    greedy, chosen, n_tried = _greedy(finer, loss, batch_size, steps)
+    orders = {
+        "together": own,
+        "every way": sorted(own, key=lambda head: worst[head]),
+        "greedy": greedy,
+        "gradient": [HeadId.parse(head) for head in gradient],
+    }
+    trials = {(name, k): Trial(tuple(order[:k])) for name, order in orders.items() for k in range(1, len(order) + 1)}
+    trials |= {("alone", k): Trial((head,)) for k, head in enumerate(own, start=1)}
+    lucky = _best_random(finer, len(chosen), n_tried, batch_size, steps)
+    sets = {"harmless": in_every_way, "by zero": by_zero, "chosen": chosen, "lucky": lucky}
+    trials |= {(name, 0): Trial(some) for name, some in sets.items() if some}
+    trials |= {("means", 0): Trial(in_every_way, "mean")} if in_every_way else {}
+    points = _measured(measuring, trials, batch_size, steps)
+    whole = points["whole", 0]
+    curves = [
+        Curve(name, (whole, *(points[name, k] for k in range(1, len(heads) + 1))))
+        for name, order in orders.items()
+        if order
     ]
-    whole = _measured(measuring, found.clean, found.clean, (), "whole")
-    n = len(heads)
-    curves = [Curve(name, (whole, *points[i * n : (i + 1) * n])) for i, name in enumerate(orders) if orders[name]]
-    promise = _promise(whole, points[3 * n : 4 * n], *_range(measuring))
+    promise = _promise(whole, [points["alone", k] for k in range(1, len(heads) + 1)], *_range(measuring))
     return Pruning(
         run=run,
         model=digest,
@@ -151,14 +173,19 @@ def prune_curves(
         chosen_on=choosing.data,
         measured_on=measuring.data,
         n=measuring.n,
-        n_heads=n,
+        n_heads=len(heads),
         loss=loss,
         clean=whole.score,
-        harmless=tuple(map(str, harmless)),
-        under=under,
-        together=points[-2] if harmless else whole,
+        harmless=tuple(map(str, in_every_way)),
+        harmless_left=points.get(("harmless", 0), whole),
+        harmless_means=points.get(("means", 0), whole),
+        by_zero=tuple(map(str, by_zero)),
+        by_zero_left=points.get(("by zero", 0), whole),
+        under=sum(look.drop.mean < IMPORTANT for look in alone.looks if look.kind == "zero"),
         chosen=tuple(map(str, chosen)),
-        kept=points[-1] if chosen else whole,
+        kept=points.get(("chosen", 0), whole),
+        n_tried=n_tried,
+        best_random=points.get(("lucky", 0), whole),
         curves=(Curve("alone", promise), *curves),
         chance=_chance(chancing, n_orders, batch_size, steps),
         n_orders=n_orders,
@@ -168,15 +195,19 @@ def prune_curves(
 
 
 def _measured(
-    subject: Subject,
-    clean: NDArray[np.float64],
-    scores: NDArray[np.float64],
-    removed: Sequence[HeadId],
-    name: str,
-) -> Point:
-    """What is left without these heads, and what was lost with them."""
+    subject: Subject, trials: Mapping[tuple[str, int], Trial], batch_size: int, steps: _Steps
+) -> dict[tuple[str, int], Point]:
+    """What is left without these heads, and what was lost with them; and the whole model."""
+    found = run_trials(subject, list(trials.values()), batch_size=batch_size, proven=True, progress=steps.part(0.1))
+    drops = compare(subject, found.clean, list(found.scores), "sets")
+    points = {("whole", 0): _point(subject, (), found.clean, Paired(0.0, 0.0, 0.0, 1.0), "whole")}
+    for (name, trial), scores, drop in zip(trials.items(), found.scores, drops, strict=True):
+        points[name] = _point(subject, trial.heads, scores, drop, f"{name}")
+    return points
+
+
+def _point(subject: Subject, removed: Sequence[HeadId], scores: NDArray[np.float64], drop: Paired, name: str) -> Point:
     last = str(removed[-1]) if removed else None
-    drop = compare(subject, clean, scores, name) if removed else Paired(0.0, 0.0, 0.0, 1.0)
     return Point(len(removed), last, float(subject.figure(scores)), *interval_of(subject, scores, name), drop)
 
 
@@ -185,35 +216,48 @@ def _range(subject: Subject) -> tuple[float, float]:
     return (0.0, 1.0) if subject.metric.is_share else (-math.inf, math.inf)
 
 
-def _alone(subject: Subject, batch_size: int, steps: _Steps) -> tuple[list[HeadId], tuple[HeadId, ...], int]:
-    """Heads in the order of what they cost alone; those that are harmless; how many seem to be."""
+def _redundant(alone: Ablated, kinds: Collection[str]) -> tuple[HeadId, ...]:
+    """Heads whose whole interval lies under 1 point by each of these kinds."""
+    costly = {look.head for look in alone.looks if look.kind in kinds and band_of(look.drop) != "redundant"}
+    return tuple(head for head in dict.fromkeys(look.head for look in alone.looks) if head not in costly)
+
+
+def _in_order(subject: Subject, batch_size: int) -> list[HeadId]:
+    """Heads in the order of what they cost alone by zero."""
     heads = subject.sites.heads
-    found = run_trials(_with_ties_broken(subject), [Trial((head,)) for head in heads], batch_size=batch_size)
-    steps.part(0.05)(1, 1)
-    order = [heads[i] for i in np.argsort(-subject.figure(found.scores), kind="stable")]
-    clean, *silenced = (_hits(subject, scores) for scores in (found.clean, *found.scores))
-    drops = [compare(subject, clean, scores, f"alone {i}") for i, scores in enumerate(silenced)]
-    harmless = tuple(head for head, drop in zip(heads, drops, strict=True) if band_of(drop) == "redundant")
-    return order, harmless, sum(drop.mean < IMPORTANT for drop in drops)
+    found = run_trials(subject, [Trial((head,)) for head in heads], batch_size=batch_size, proven=True)
+    return [heads[i] for i in np.argsort(-subject.figure(found.scores), kind="stable")]
 
 
-def _greedy(subject: Subject, loss: float, batch_size: int, steps: _Steps) -> tuple[list[HeadId], tuple[HeadId, ...]]:
-    """All heads in the order of greedy removal, and those that go before more than `loss` is lost."""
-    subject, removed, n_within = _with_ties_broken(subject), list[HeadId](), 0
+def _greedy(
+    subject: Subject, loss: float, batch_size: int, steps: _Steps
+) -> tuple[list[HeadId], tuple[HeadId, ...], int]:
+    """All heads in the order of greedy removal, those that go for at most `loss`, and how many sets were tried."""
+    removed, n_within, n_tried = list[HeadId](), 0, 0
     left, clean = list(subject.sites.heads), None
     total = len(left) * (len(left) + 1) // 2
-    report, done, within = steps.part(0.6), 0, True
+    report, done, within = steps.part(0.4), 0, True
     while left:
         found = run_trials(subject, [Trial((head,)) for head in left], base=removed, batch_size=batch_size, proven=True)
         clean = float(subject.figure(found.clean)) if clean is None else clean
         left_over = subject.figure(found.scores)
         best = int(left_over.argmax())
         done += len(left)
-        removed.append(left.pop(best))
         within = within and bool(clean - left_over[best] <= loss + TIE)
-        n_within += within
+        n_within, n_tried = n_within + within, n_tried + within * len(left)
+        removed.append(left.pop(best))
         report(done, total)
-    return removed, tuple(removed[:n_within])
+    return removed, tuple(removed[:n_within]), n_tried
+
+
+def _best_random(subject: Subject, size: int, n_tried: int, batch_size: int, steps: _Steps) -> tuple[HeadId, ...]:
+    """Of so many random sets of this size, the one that leaves most."""
+    heads, rng, report = subject.sites.heads, stream(0, "random sets"), steps.part(0.2)
+    if not 0 < size < len(heads):
+        return heads[:size]
+    trials = [Trial(tuple(heads[i] for i in rng.permutation(len(heads))[:size])) for _ in range(n_tried)]
+    found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=report)
+    return trials[int(subject.figure(found.scores).argmax())].heads
 
 
 def _chance(subject: Subject, n_orders: int, batch_size: int, steps: _Steps) -> tuple[Chance, ...]:
@@ -223,7 +267,7 @@ def _chance(subject: Subject, n_orders: int, batch_size: int, steps: _Steps) -> 
     # All of them is all of them, in any order; and a band needs no more than so many points.
     sizes = sorted({round(k) for k in np.linspace(1, len(heads) - 1, min(len(heads) - 1, MOST_SIZES))})
     trials = [Trial(tuple(order[:k])) for k in sizes for order in orders]
-    found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=steps.part(0.25))
+    found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=steps.part(0.15))
     by_size = subject.figure(found.scores).reshape(len(sizes), n_orders)
     quantiles = np.quantile(by_size, [0.1, 0.5, 0.9], axis=1).T
     return tuple(Chance(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True))
@@ -255,11 +299,6 @@ def _finer(block: Block) -> Score:
         return block.score(output).double() - TIE * worse / (1 + worse)
 
     return score
-
-
-def _hits(subject: Subject, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Hits again, from scores whose ties were broken."""
-    return np.abs(scores.round()) if subject.metric.is_share else scores
 
 
 class _Steps:

@@ -61,6 +61,7 @@ class Redecoder:
         return tuple(
             breakage(task, examples, str(trial.heads[0]), trial.kind, np.array(rows, dtype=int), broken)
             for trial, rows, broken in zip(self.trials, self._counted, self._broken, strict=True)
+            if trial.draw == 0
         )
 
     def _check(self, tried: Tried) -> None:
@@ -99,7 +100,7 @@ class Redecoder:
 
     def _collect(self, tried: Tried) -> None:
         picks: Picks = []
-        for trial in range(len(self.trials)):
+        for trial in (i for i, each in enumerate(self.trials) if each.draw == 0):  # of several donors, the first
             rows = np.flatnonzero((tried.clean > 0.5) & (tried.scores[trial] <= 0.5))
             self._counted[trial] += tried.block.rows[rows].tolist()
             room = EXPLAINED - len(self._broken[trial]) - sum(pick[0] == trial for pick in picks)

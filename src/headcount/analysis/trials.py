@@ -2,6 +2,9 @@
 
 The instrument is proven on the model first; then each block of examples is recorded once, and all trials are run from
 where they begin to differ (instruments/sweep.py).
+
+What stands in for a head is itself a draw: another example that happened to be next, or a mean over some inputs. A
+trial says which `draw`, so that its noise can be measured: another donor, or the mean over one part of the inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from headcount.limits import require_room
 from headcount.models.finite import require_numbers
 from headcount.seeds import stream
 
-Means = Mapping[HeadSite, Tensor]
+Means = Sequence[Mapping[HeadSite, Tensor]]
+"""What heads find on average: over all inputs, then over each of `PARTS` parts of them."""
+PARTS = 8
 Progress = Callable[[int, int], None]
 
 
@@ -38,6 +43,8 @@ class Trial:
 
     heads: tuple[HeadId, ...]
     kind: str = "zero"
+    draw: int = 0
+    """Which donor; or which part of the inputs a mean is over, 0 being all of them."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +77,14 @@ def run_trials(
     base: Sequence[HeadId] = (),
     batch_size: int = BATCH,
     proven: bool = False,
+    means: Means | None = None,
     progress: Progress | None = None,
     look: Callable[[Tried], None] | None = None,
 ) -> Outcome:
     """Score every trial on every example, the heads of `base` being silent throughout.
 
-    The instrument is proven to act first, unless it was `proven` on this model already. Asked again at the end, the
-    model must say of the first block what it said of it at the beginning.
+    The instrument is proven to act first, unless it was `proven` on this model already. `means` are taken if they are
+    needed and not given. Asked again at the end, the model must say of the first block what it said at the beginning.
     """
     if not all(trial.heads for trial in trials):
         raise InputError("a trial without heads", "name at least one head to silence")
@@ -88,7 +96,8 @@ def run_trials(
         prove(subject.model, subject.sites, subject.blocks[0].inputs)
     with at_rest(subject.model), torch.no_grad():
         first: Tensor | None = None
-        means = _means(subject, base) if any(kind.needs_mean for kind in kinds.values()) else {}
+        if means is None:
+            means = means_of(subject, base) if any(kind.needs_mean for kind in kinds.values()) else ()
         for i, block in enumerate(subject.blocks):
             recording = Recording(subject.model, subject.sites, block.inputs, base)
             if first is None:
@@ -131,31 +140,43 @@ def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:
     return score.double().cpu().numpy()
 
 
-def _means(subject: Subject, base: Sequence[HeadId]) -> Means:
-    """What heads find on average, position by position; each position over the examples that have it."""
-    sums: dict[HeadSite, list[tuple[Tensor, Tensor]]] = {}
-    for block in subject.blocks:
-        recording = Recording(subject.model, subject.sites, block.inputs, base)
-        for site in subject.sites:
-            sums.setdefault(site, []).append(_summed(recording.z(site).double(), block.real.get(site.stack)))
-    return {site: _weighted(parts) for site, parts in sums.items()}
+def means_of(subject: Subject, base: Sequence[HeadId] = ()) -> Means:
+    """What heads find on average, position by position; each position over the inputs that have it."""
+    sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
+    with at_rest(subject.model), torch.no_grad():
+        for block in subject.reference or subject.blocks:
+            recording = Recording(subject.model, subject.sites, block.inputs, base)
+            for site in subject.sites:
+                found = _summed(recording.z(site).double(), block.real.get(site.stack))
+                sums[site] = _added(*sums[site], *found) if site in sums else found
+    return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
 
 def _summed(z: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The sum over rows at each position, and of how many: padding says nothing."""
-    if real is None or real.shape != z.shape[:2]:
-        return z.sum(dim=0), z.new_full((z.shape[1], 1, 1), len(z))
-    counted = real.to(z)[..., None, None]
-    return (z * counted).sum(dim=0), counted.sum(dim=0)
+    """By part, the sum over rows at each position, and of how many: padding says nothing."""
+    counted = torch.ones_like(z[..., :1, :1])
+    if real is not None and real.shape == z.shape[:2]:
+        counted = real.to(z)[..., None, None]
+    parts = [(z[i::PARTS] * counted[i::PARTS], counted[i::PARTS]) for i in range(PARTS)]
+    return torch.stack([z.sum(dim=0) for z, _ in parts]), torch.stack([n.sum(dim=0) for _, n in parts])
 
 
-def _weighted(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    longest = max((total for total, _ in parts), key=len)
-    sums, counts = torch.zeros_like(longest), longest.new_zeros(len(longest), 1, 1)
-    for total, n in parts:
-        sums[: len(total)] += total
-        counts[: len(total)] += n
-    return sums / counts.clamp(min=1)  # a position that is all padding is asked about by nobody
+def _added(sums: Tensor, counts: Tensor, more: Tensor, n_more: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of another length: of the positions that only one of them has, that one tells."""
+    if more.shape[1] > sums.shape[1]:
+        sums, counts, more, n_more = more, n_more, sums, counts
+    sums, counts = sums.clone(), counts.clone()
+    sums[:, : more.shape[1]] += more
+    counts[:, : more.shape[1]] += n_more
+    return sums, counts
+
+
+def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
+    """Over all of them (0), or over one part, where that has the position."""
+    whole = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)  # a position that is all padding is asked about by nobody
+    if not part:
+        return whole
+    return torch.where(counts[part - 1] > 0, sums[part - 1] / counts[part - 1].clamp(min=1), whole)
 
 
 def _changes(
@@ -169,17 +190,25 @@ def _changes(
     n = recording.n_rows
     if n < 2 and any(kind.needs_others for kind in kinds.values()):
         raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
-    order = stream(0, "resample", block).permutation(n)
-    others = np.empty_like(order)
-    others[order] = np.roll(order, 1)  # a ring: nobody is their own other
-    stands: dict[tuple[str, HeadSite], Tensor | None] = {}
+    stands: dict[tuple[str, HeadSite, int], Tensor | None] = {}
     changes = []
     for trial in trials:
-        for site in recording.sites.by_site(trial.heads):
-            if (trial.kind, site) not in stands:
-                z = recording.z(site)
-                material = Material(z, means.get(site), torch.from_numpy(others).to(z.device), real.get(site.stack))
-                stands[trial.kind, site] = kinds[trial.kind].stand_in(material)
-        found = {site: stands[trial.kind, site] for site in recording.sites.by_site(trial.heads)}
+        sites = recording.sites.by_site(trial.heads)
+        for site in sites:
+            if (trial.kind, site, trial.draw) not in stands:
+                z, kind = recording.z(site), kinds[trial.kind]
+                mean = means[trial.draw][site] if kind.needs_mean else None
+                others = _others(n, block, trial.draw).to(z.device)
+                material = Material(z, mean, others, real.get(site.stack))
+                stands[trial.kind, site, trial.draw] = kind.stand_in(material)
+        found = {site: stands[trial.kind, site, trial.draw] for site in sites}
         changes.append(Change(trial.heads, {site: stand for site, stand in found.items() if stand is not None}))
     return changes
+
+
+def _others(n: int, block: int, draw: int) -> Tensor:
+    """For each row another one: a ring in random order, so that nobody is their own donor."""
+    order = stream(0, f"resample {draw}" if draw else "resample", block).permutation(n)
+    others = np.empty_like(order)
+    others[order] = np.roll(order, 1)
+    return torch.from_numpy(others)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.ablation import Ablated, Ablation, Effect, ablate, proof_of
-from headcount.analysis.subjects import Subject, given, held_out, of_length, subject_of, subject_on
+from headcount.analysis.ablation import DONORS, Ablated, Ablation, Effect, ablate, decide, proof_of
+from headcount.analysis.subjects import Subject, given, held_out, of_length, reference_for, subject_of, subject_on
 from headcount.api._names import result_name
 from headcount.api._run import AnyModel, label_of, ready
 from headcount.errors import InputError
@@ -25,6 +26,8 @@ from headcount.instruments.sweep import BATCH
 from headcount.instruments.wrapping import wrap
 from headcount.runs.run import Run
 from headcount.runs.storage import write_atomically
+from headcount.seeds import stream
+from headcount.tasks.base import SequenceTask
 from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.views.export import ablation_csv, ablation_markdown
 from headcount.views.progress import counting
@@ -32,6 +35,8 @@ from headcount.views.style import png
 
 SPLITS = ("train", "validation", "test")
 """What a file of that name does not stand for."""
+N_DECIDING = 40_000
+"""Fresh examples on which heads near a border are looked at again."""
 Metric = str | Callable[[Tensor, NDArray[np.int64]], Tensor]
 
 
@@ -59,6 +64,7 @@ def ablate_heads(
     kinds: Sequence[str] | None = None,
     sites: Sites | None = None,
     n: int | None = None,
+    donors: int = DONORS,
     lengths: Sequence[int] = (),
     examples: bool = False,
     batch_size: int = BATCH,
@@ -67,6 +73,9 @@ def ablate_heads(
 ) -> HeadsAblated:
     """Silence every head alone, in every way, and compare answers on the same examples.
 
+    Asked for no number of examples, a run is tried on its test set, and those of its heads that this leaves near a
+    border on 40,000 fresh examples.
+
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
     model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
     module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
@@ -74,7 +83,7 @@ def ablate_heads(
     was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
     """
     if isinstance(model, nn.Module):
-        return HeadsAblated(_ablate_module(model, data, metric, kinds, sites, batch_size, quiet))
+        return HeadsAblated(_ablate_module(model, data, metric, kinds, sites, donors, batch_size, quiet))
     run = ready(model, run_adapter=run_adapter)
     if isinstance(run, Guest):
         _require_plain(run, lengths, examples)
@@ -89,16 +98,20 @@ def ablate_heads(
         KINDS.get(kind)
     every = kinds is None or set(kinds) == set(KINDS.names())
     settings = {"n": n, "lengths": tuple(lengths) or None, "examples": examples}
-    settings["batch"] = None if batch_size == BATCH else batch_size
+    settings |= {"donors": _unless(DONORS, donors), "batch": _unless(BATCH, batch_size)}
     name = result_name("ablation", data=asked_data(data), metric=metric, kinds=None if every else kinds, **settings)
     run.output.require_writable()
     done = []
     for length, subject in subjects:
         at = "" if length is None else f" at length {length}"
+        how = {"donors": donors, "batch_size": batch_size}
         with counting(f"silencing heads of {run.name}{at}", quiet=quiet) as progress:
-            done.append(
-                ablate(subject, kinds, length=length, examples=examples, batch_size=batch_size, progress=progress)
-            )
+            found = ablate(subject, kinds, length=length, examples=examples, progress=progress, **how)
+        if found.unsettled and (more := _fresh(run, data, metric, n, length, batch_size)):
+            what = f"looking again at {len(found.unsettled)} near a border{at}"
+            with counting(what, quiet=quiet) as progress:
+                found = decide(found, more, progress=progress, **how)
+        done.append(found)
     result = _result(label_of(run), run.digest, subjects[0][1], done)
     figures = {f"{name}-by-length.png": draw_lengths(result)} if len(subjects) > 1 else {}
     for condition in result.conditions:
@@ -108,6 +121,27 @@ def ablate_heads(
     written = tuple(run.output.write_figure(file, png(figure)) for file, figure in figures.items())
     data_file = run.output.write_result(name, result)
     return HeadsAblated(result, data_file, written, _write_tables(data_file, result))
+
+
+def _unless(usual: int, asked: int) -> int | None:
+    return None if asked == usual else asked
+
+
+def _fresh(
+    run: Run | Guest, data: Any, metric: Metric | None, n: int | None, length: int | None, batch_size: int
+) -> Subject | None:
+    """Many examples on which nothing was decided yet, or all there are; None if others were asked for."""
+    usual = data is None or (isinstance(data, str) and data == "test")
+    if isinstance(run, Guest) or not usual or n is not None or length is not None or callable(metric):
+        return None
+    if getattr(run.task.config, "n_train", 0):  # what it is trained on is no test of it
+        return None
+    size, task = getattr(run.task, "domain_size", math.inf), run.task
+    if is_all := size <= 2 * N_DECIDING:
+        examples, what = np.concatenate(list(cast(SequenceTask, task).walk())), "examples, all there are"
+    else:
+        examples, what = task.draw(stream(0, "deciding"), N_DECIDING), "fresh examples"
+    return subject_of(run, examples, what, metric, at_once=block_size(batch_size), is_all=is_all)
 
 
 def _write_tables(data: Path, result: Ablation) -> tuple[Path, ...]:
@@ -147,6 +181,7 @@ def _ablate_module(
     metric: Metric | None,
     kinds: Sequence[str] | None,
     sites: Sites | None,
+    donors: int,
     batch_size: int,
     quiet: bool,
 ) -> Ablation:
@@ -157,7 +192,7 @@ def _ablate_module(
         raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
     subject = subject_on(model, sites or _sites_of(model), inputs, metric, at_once=block_size(batch_size))
     with counting("silencing heads", quiet=quiet) as progress:
-        done = ablate(subject, kinds, batch_size=batch_size, progress=progress)
+        done = ablate(subject, kinds, donors=donors, batch_size=batch_size, progress=progress)
     return _result("", "", subject, [done])
 
 
@@ -171,9 +206,12 @@ def _subjects(
     at_once = block_size(batch_size)
     if lengths:
         made = [(length, *of_length(run.task, length, n)) for length in dict.fromkeys(lengths)]
-        return [(length, subject_of(run, rows, what, metric, at_once=at_once)) for length, rows, what in made]
+        return [
+            (length, subject_of(run, rows, what, metric, at_once=at_once, reference=reference_for(run.task, length)))
+            for length, rows, what in made
+        ]
     rows, what = held_out(run.task, data, n) if isinstance(data, str) else (given(run.task, data), "given examples")
-    return [(None, subject_of(run, rows, what, metric, at_once=at_once))]
+    return [(None, subject_of(run, rows, what, metric, at_once=at_once, reference=reference_for(run.task)))]
 
 
 def block_size(batch_size: int) -> int:

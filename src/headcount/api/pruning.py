@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headcount.analysis.bands import CRITICAL
 from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import ORDERS, Pruning, prune_curves
-from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
+from headcount.analysis.subjects import Subject, held_out, of_length, reference_for, subject_of
 from headcount.analysis.trials import run_trials
 from headcount.api._names import result_name
 from headcount.api._run import AnyModel, label_of, ready
@@ -208,4 +208,4 @@ def _require_something_to_lose(run: Run | Guest, subject: Subject) -> None:
 
 def _subject(run: Run, name: str, length: int | None, n: int | None, batch_size: int) -> Subject:
     asked = held_out(run.task, name, n) if length is None else of_length(run.task, length, n, name)
-    return subject_of(run, *asked, at_once=block_size(batch_size))
+    return subject_of(run, *asked, at_once=block_size(batch_size), reference=reference_for(run.task, length))

@@ -22,7 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric", metavar="NAME", help="free-running, teacher-forced, accuracy, loss, ... [by task or data]"
     )
     parser.add_argument("--split", metavar="{test,validation}", help="the examples [test]")
-    parser.add_argument("--n", type=int, metavar="INT", help="how many; beyond the split, fresh ones [all, or 400]")
+    parser.add_argument(
+        "--n",
+        type=int,
+        metavar="INT",
+        help="how many; beyond the split, fresh ones [all and, near a border, 40000 more; 400 per length]",
+    )
+    parser.add_argument(
+        "--donors", type=int, default=4, metavar="INT", help="other examples that stand in for each by resample [4]"
+    )
     parser.add_argument("--lengths", metavar="INT,...", help="a classifier at these lengths, such as 16,256")
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
     parser.add_argument("--batch-size", type=int, default=512, metavar="INT", help="rows per forward pass [512]")
@@ -46,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         args.metric,
         kinds=None if args.kinds is None else listed(args.kinds),
         n=args.n,
+        donors=args.donors,
         lengths=() if args.lengths is None else numbers(args.lengths),
         examples=args.examples,
         batch_size=args.batch_size,

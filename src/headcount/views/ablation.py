@@ -25,6 +25,14 @@ WIDE = 6
 """Heads of a layer beyond which the panels of a map stand two by two."""
 BORDERS = (1, 10)
 BANDS = ("critical", "important", "redundant", "undecided")
+QUESTIONS = {
+    "resample": "does the model use it?",
+    "zero": "can it be cut out?",
+    "mean": "can it be cut out, if its mean stays?",
+}
+"""What each kind of silencing answers."""
+FEW = 10
+"""Examples that should not carry half of a sum."""
 
 
 def scale(result: Ablation) -> float:
@@ -46,7 +54,7 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     axes.set_ylim(len(shown) - 0.4, -0.6)
     lowest = min(scale(result) * effect.low for effect in result.heads if effect.length == condition.length)
     _mark_borders(axes, result, lowest)
-    axes.set_xlabel(f"{_what(result)}, with 95 % bootstrap interval")
+    axes.set_xlabel(f"{_what(result)}, with 95 % interval")
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
     figure.headline(
@@ -205,22 +213,26 @@ def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], li
     effects = {(e.head, e.kind): e for e in result.heads if e.length == condition.length}
     gradients = {each.head: f"{each.importance:.1e}" for each in condition.importances}
     for head in ranking(result, condition.length):
-        cells = [effect_text(effects[head, kind], scale(result)) for kind in result.kinds]
-        rows.append([HeadId.parse(head).short, *cells, gradients.get(head, "")])
-    return ["head", *result.kinds, "gradient"], rows
+        cells = [effect_text(effects[head, kind], scale(result), condition.n) for kind in result.kinds]
+        rank = effects[head, result.kinds[0]]
+        place = f"{rank.rank_low}-{rank.rank_high}" if rank.rank_low < rank.rank_high else f"{rank.rank_low}"
+        rows.append([HeadId.parse(head).short, place, *cells, gradients.get(head, "")])
+    return ["head", f"rank ({result.kinds[0]})", *result.kinds, "gradient"], rows
 
 
-def effect_text(effect: Effect, times: float) -> str:
-    """`16.60 [14.99, 18.30] critical`; a star where p, corrected over heads, is under 0.05."""
+def effect_text(effect: Effect, times: float, n: int | None = None) -> str:
+    """`16.60*[14.99, 18.30] critical`; a star where p, corrected over heads, is under 0.05; its n if not `n`."""
     digits = 2 if times > 1 else 4
     drop, low, high = (f"{times * value:.{digits}f}" for value in (effect.drop, effect.low, effect.high))
     star = "*" if effect.p < 0.05 else " "
-    return f"{drop}{star}[{low}, {high}] {effect.band or ''}".rstrip()
+    again = f" (n={effect.n:,})" if n is not None and effect.n != n else ""
+    return f"{drop}{star}[{low}, {high}] {effect.band or ''}".rstrip() + again
 
 
 def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     """What to know about the table: bands, who is undecided, whether gradients agree, and the proof."""
-    notes = ["* p < 0.05, exact McNemar, corrected over heads (Holm)" if result.is_share else "* p < 0.05 (Holm)"]
+    mine = [effect for effect in result.heads if effect.length == condition.length]
+    notes = [f"* p < 0.05, {_test(result)}, corrected over the {_n_heads(mine)} heads of each kind (Holm)"]
     banded = any(effect.band for effect in result.heads if effect.length == condition.length)
     if result.unit == "points" and not banded:
         notes.append(
@@ -233,14 +245,23 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
             f"odds over {math.exp(-condition.floor):,.0f} tokens or classes have {_score(result, condition.floor)}. "
             "A head that costs nothing here proves nothing."
         )
-    for kind in result.kinds if banded else ():
+    for kind in sorted(result.kinds, key=lambda kind: kind != "resample") if banded else ():
         mine = _of(result, condition.length, kind)
         counts = ", ".join(f"{sum(e.band == band for e in mine)} {band}" for band in BANDS)
-        undecided = ", ".join(f"{e.short} ({_needs(e.needed)})" for e in mine if e.band == "undecided")
-        notes.append(f"{kind}: {counts}" + (f": {undecided}" if undecided else ""))
-    for each in condition.agreements:
-        text = "all drops are equal" if each.rho is None else f"rank correlation {each.rho:.2f} (p = {each.p:.4f})"
-        notes.append(f"gradient importance against {each.kind}: {text}")
+        undecided = ", ".join(f"{e.short} ({_needs(e)})" for e in mine if e.band == "undecided")
+        notes.append(f"{QUESTIONS.get(kind, '')} {kind}: {counts}".lstrip() + (f": {undecided}" if undecided else ""))
+    if banded and len(result.kinds) > 1:
+        harmless = result.harmless(condition.length)
+        names = ", ".join(HeadId.parse(head).short for head in harmless)
+        notes.append(f"redundant in all {len(result.kinds)} ways: {len(harmless)}" + (f": {names}" if names else ""))
+    if few := [e for e in mine if not result.is_share and e.carried > 0.5 and e.n > 2 * FEW]:
+        names = ", ".join(f"{e.short} ({e.kind})" for e in few[:8]) + (", ..." if len(few) > 8 else "")
+        notes.append(
+            f"FEW EXAMPLES CARRY IT: ten of {condition.n:,} make up over half of all differences in {names}; "
+            "more examples may well tell another figure"
+        )
+    notes += _agreements(condition)
+    notes += _stand_ins(condition)
     worst = max(each.sum_error for each in result.proof)
     decoded = f"; {condition.decoded:,} answers decoded for real, each as found" if condition.decoded else ""
     notes.append(
@@ -250,8 +271,57 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     return notes
 
 
-def _needs(n: int | None) -> str:
-    return "it lies on a border" if n is None else f"{n:,} examples would decide"
+def _test(result: Ablation) -> str:
+    """And its null."""
+    if result.is_share:
+        return "exact McNemar: as many get worse as get better"
+    return "swaps: either score could be the other" if result.unit == "points" else "bootstrap-t: the mean drop is zero"
+
+
+def _n_heads(effects: Sequence[Effect]) -> int:
+    return len({effect.head for effect in effects})
+
+
+def _needs(effect: Effect) -> str:
+    """`3,000 to 12,000 examples would decide`."""
+    if effect.needed is None:
+        return "it lies on a border"
+    if effect.needed_most is None:
+        return f"{_roughly(effect.needed)} examples or more would decide; it may lie on the border"
+    return f"{_roughly(effect.needed)} to {_roughly(effect.needed_most)} examples would decide"
+
+
+def _roughly(n: int) -> str:
+    """To two digits: more would say more than is known."""
+    return f"{int(float(f'{n:.1e}')):,}"
+
+
+def _agreements(condition: Condition) -> list[str]:
+    notes = []
+    for each in condition.agreements:
+        divided = " (divided by its site's norm)" if each.normalised else ""
+        found, text = each.found, "all drops are equal"
+        if found is not None:
+            text = f"rank correlation {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}], p = {found.p:.4f}"
+            text += f", {found.tied} of {each.n_heads} drops tied" if found.tied else ""
+        notes.append(f"gradient importance{divided} against {each.kind}: {text}")
+    return notes
+
+
+def _stand_ins(condition: Condition) -> list[str]:
+    """What stood in for heads, and who was looked at again."""
+    notes = []
+    if condition.n_mean:
+        notes.append(f"mean: over {condition.n_mean:,} inputs; what is left of its noise is in the intervals")
+    if condition.donors:
+        several = f"{condition.donors} others in turn" if condition.donors > 1 else "one other"
+        notes.append(
+            f"resample: each example with {several}; a head's output is real, its company is not, so this counts "
+            "misleading others as well as being missed"
+        )
+    if condition.decided_on:
+        notes.append(f"looked at again, being near a border at 99.9 %: on {condition.decided_on} alone (marked n)")
+    return notes
 
 
 def breakage_tables(result: Ablation, condition: Condition, kind: str) -> list[Table]:

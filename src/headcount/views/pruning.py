@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
-    "together": ("removed together, in the order of their own drops", PALETTE[1], "-", "s"),
+    "together": ("removed together, in the order of their own drops by zero", PALETTE[1], "-", "s"),
+    "every way": ("removed together, in the order of the worst of zero, mean and resample", PALETTE[6], "-", "D"),
     "greedy": ("greedy, measured again after every removal", PALETTE[0], "-", "o"),
     "gradient": ("in the order of gradient importance", PALETTE[2], "-", "^"),
 }
@@ -62,14 +64,28 @@ def _draw_curve(axes: Axes, result: Pruning, curve: Curve) -> None:
 
 
 def _point_out(axes: Axes, result: Pruning) -> None:
-    """The two figures to remember, as upright lines."""
-    together, kept = result.together, result.kept
-    if result.chosen:
-        label = f"{kept.n_removed}: greedy, for at most {_allowed(result)} ({_left(result, kept)} is left)"
-        axes.axvline(kept.n_removed, color=PALETTE[0], linestyle="-.", linewidth=1, label=label)
-    if result.harmless:
-        label = f"{together.n_removed}: all harmless alone (without them all, {_left(result, together)} is left)"
-        axes.axvline(together.n_removed, color=PALETTE[1], linestyle="-.", linewidth=1, label=label)
+    """The figures to remember: sets of heads as upright lines, and what luck would have found as a cross."""
+    greedy = f"greedy, for at most {_allowed(result)}"
+    for heads, point, colour, what in (
+        (result.chosen, result.kept, PALETTE[0], greedy),
+        (result.harmless, result.harmless_left, PALETTE[6], "all that are harmless in every way"),
+        (result.by_zero, result.by_zero_left, PALETTE[1], "all that are harmless by zero, one at a time"),
+    ):
+        if heads:
+            label = f"{point.n_removed}: {what} ({_left(result, point)} is left)"
+            axes.axvline(point.n_removed, color=colour, linestyle="-.", linewidth=1, label=label)
+    if result.n_tried:
+        luck = result.best_random
+        label = f"best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
+        axes.plot(
+            [luck.n_removed],
+            [_shown(result, luck.score)],
+            "X",
+            color=PALETTE[4],
+            markeredgecolor="black",
+            markersize=9,
+            label=label,
+        )
 
 
 def pruning_table(result: Pruning) -> Table:
@@ -93,20 +109,29 @@ def _cells(result: Pruning, point: Point) -> tuple[str, str]:
 
 
 def pruning_notes(result: Pruning) -> list[str]:
-    """The five answers in words."""
-    together, kept = result.together, result.kept
-    told = f"without all of those {_left(result, together)} is left{_lost(result, together)}"
-    left = told if result.harmless else "there are none to remove"
+    """What can go, in words: first what holds, then what only seems to."""
+    kept, luck = result.kept, result.best_random
     beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
+    means = f" ({_left(result, result.harmless_means)} if they say their means)" if result.harmless else ""
+    alike = "by zero, mean and resample alike"
+    tried = f"the best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
     return [
-        f"alone:     {len(result.harmless)} of {result.n_heads} heads are harmless (under {_amount(result, 0.01)} by "
-        f"the interval; {result.under} by the point estimate)",
-        f"together:  {left}",
+        f"harmless:  {_removed(result, result.harmless, result.harmless_left, alike)}{means}",
+        "           " + (", ".join(HeadId.parse(head).short for head in result.harmless) or "none"),
+        f"by zero:   {_removed(result, result.by_zero, result.by_zero_left, 'by zero alone')}"
+        f" ({result.under} by the point estimate)",
         f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
         f"{_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
+        *([f"luck:      {tried}, leaves {_left(result, luck)}"] if result.n_tried else []),
         f"no heads:  {_left(result, result.curves[-1].points[-1])} is what the rest of the model reaches alone",
     ]
+
+
+def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> str:
+    """`15 of 24 heads cost under 1 point alone, by zero ...; without all of those 98 % is left`."""
+    told = f"{len(heads)} of {result.n_heads} heads cost under {_amount(result, 0.01)} each alone, {how}"
+    return f"{told}; without all of those {_left(result, left)} is left{_lost(result, left)}" if heads else told
 
 
 def _shown(result: Pruning, value: float) -> float:

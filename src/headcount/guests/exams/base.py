@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.analysis.subjects import Metric, Score, Total, mean_total
+from headcount.analysis.subjects import Metric, Score, mean_total
 from headcount.errors import InputError
 from headcount.instruments.wrapping import Wrapped
+from headcount.statistics import Total
 from headcount.tasks.base import IGNORE
 
 Rows = NDArray[np.int64]

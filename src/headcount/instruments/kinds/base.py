@@ -16,9 +16,9 @@ class Material(NamedTuple):
     z: Float[Tensor, "row query head d_head"]
     """What the heads found in these examples."""
     mean: Float[Tensor, "query head d_head"] | None
-    """What they found on average over all the data, position by position; only for kinds that need it."""
+    """What they found on average over many inputs, position by position; only for kinds that need it."""
     others: Int[Tensor, " row"]
-    """For each example, another one of the block."""
+    """For each example, another one of the block: its donor."""
     real: Bool[Tensor, "row query"] | None = None
     """Which positions hold tokens and no padding; all of them if None."""
 

@@ -16,4 +16,4 @@ def average(material: Material) -> Tensor | None:
     return material.mean[None, : material.z.shape[1]]
 
 
-PART = Kind("the head says its average over the data, position by position", average, needs_mean=True)
+PART = Kind("the head says its average over many inputs, position by position", average, needs_mean=True)

@@ -1,6 +1,7 @@
 """The head says what it says about another example (Chan et al. 2022, "Causal scrubbing").
 
-Unlike the mean, what it says is something that later layers have met before.
+Unlike the mean, what it says is something that later layers have met before; but not together with what the other heads
+say about this example. So it measures misleading as well as missing.
 """
 
 from __future__ import annotations
