@@ -187,6 +187,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("prune", "-o"): ("prune run", "-o small", "out", "small"),
     ("prune", "--loss"): ("prune run", "--loss 0.5", "loss", 0.5),
     ("prune", "--heads"): ("prune run", "--heads E0H1,X1H0", "heads", ["E0H1", "X1H0"]),
+    ("prune", "--fold-mean"): ("prune run", "--fold-mean", "fold_mean", True),
     ("prune", "--fine-tune"): ("prune run", "--fine-tune 3", "fine_tune", 3),
     ("prune", "--length"): ("prune sorter", "--length 4", "length", 4),
     ("prune", "--n"): ("prune run", "--n 7", "n", 7),

@@ -26,6 +26,7 @@ MANY = [f"{a} and {b}" for a in texts.TEXTS for b in texts.TEXTS]
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headcount.statistics.DRAWS", 199)
+    monkeypatch.setattr("headcount.guests.questions.N_REFERENCE", 256)
 
 
 @pytest.fixture

@@ -28,3 +28,8 @@ def adder(home):
 @pytest.fixture(scope="module")
 def sums(adder):
     return adder.exam().ask(list(range(12))).inputs
+
+
+@pytest.fixture(autouse=True)
+def _few_to_take_means_over(monkeypatch):
+    monkeypatch.setattr("headcount.guests.questions.N_REFERENCE", 256)

@@ -165,6 +165,91 @@ def test_examples_to_choose_on_are_others_than_those_to_measure_on(sorted_texts:
     assert len(some_of(exam, -4)) == len(some_of(exam, 0)) == 0, "not all but four"
 
 
+# --- running text -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running_text(in_tmp: Path) -> tuple[Guest, Exam]:
+    guest = texts.guest(hub.build("gpt2"), "$A", length=3)
+    (in_tmp / "text.txt").write_text(" ".join(TEXTS * 10))
+    return guest, guest.exam("text.txt")
+
+
+def test_of_a_text_the_first_half_chooses_and_the_second_measures(running_text: tuple[Guest, Exam]) -> None:
+    exam = running_text[1]
+    assert len(exam) > 100
+    one, other = halves(exam)
+    np.testing.assert_array_equal([*one, *other], np.arange(len(exam)))
+    few = halves(exam, 21)
+    assert (len(few[0]), len(few[1])) == (10, 11)
+    assert few[0].max() < few[1].min()
+    assert np.diff(few[0]).max() > 1, "from all of the half"
+
+
+def test_windows_are_resampled_with_their_neighbours(running_text: tuple[Guest, Exam]) -> None:
+    guest, exam = running_text
+    assert exam.clusters is not None
+    sizes = np.bincount(exam.clusters)
+    assert len(sizes) >= 40
+    assert set(sizes[:-1]) == {len(exam) // 40}
+    rows = np.array([90, 3, 4, 91, 50])
+    np.testing.assert_array_equal(subject_of_exam(guest.model, guest.sites, exam, rows).clusters, exam.clusters[rows])
+
+
+def test_neighbours_in_a_text_seldom_share_a_block(running_text: tuple[Guest, Exam]) -> None:
+    guest, exam = running_text
+    subject = subject_of_exam(guest.model, guest.sites, exam, at_once=4)
+    gaps = np.concatenate([np.diff(np.sort(block.rows)) for block in subject.blocks])
+    assert (gaps == 1).mean() < 0.2
+
+
+def test_rows_of_a_table_belong_to_nobody(sorted_texts: tuple[Guest, Exam]) -> None:
+    guest, exam = sorted_texts
+    assert exam.clusters is subject_of_exam(guest.model, guest.sites, exam).clusters is None
+
+
+# --- what means are taken over ----------------------------------------------------------------------------------------
+
+
+def test_means_are_taken_over_the_whole_exam(running_text: tuple[Guest, Exam], monkeypatch: pytest.MonkeyPatch) -> None:
+    guest, exam = running_text
+    rows = some_of(exam, 20)
+    subject = subject_of_exam(guest.model, guest.sites, exam, rows)
+    given = torch.cat([block.inputs[0] for block in subject.reference])
+    whole = exam.ask(np.arange(len(exam))).inputs[0]
+    assert sorted(given.tolist()) == sorted(whole.tolist())
+    assert all(any(block is each for each in subject.reference) for block in subject.blocks), "no inputs twice"
+    assert subject_of_exam(guest.model, guest.sites, exam).reference == (), "there are no more"
+    monkeypatch.setattr(questions, "N_REFERENCE", 33)
+    fewer = subject_of_exam(guest.model, guest.sites, exam, rows)
+    assert sum(block.n_inputs for block in fewer.reference) == 33
+    for bound in ("REFERENCE_BYTES", "N_REFERENCE"):
+        monkeypatch.setattr(questions, bound, 1)
+        assert subject_of_exam(guest.model, guest.sites, exam, rows).reference == ()
+
+
+def test_large_models_take_their_means_over_what_a_sweep_costs(
+    running_text: tuple[Guest, Exam], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest, exam = running_text
+    monkeypatch.setattr(questions, "WORK", 1)
+    subject = subject_of_exam(guest.model, guest.sites, exam, np.arange(5))
+    assert sum(block.n_inputs for block in subject.reference) == 5 * len(guest.sites.heads) < len(exam)
+
+
+def test_adapters_draw_fresh_examples_of_their_task(adder: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "N_REFERENCE", 300)
+    exam = adder.exam()
+    subject = subject_of_exam(adder.model, adder.sites, exam)
+    given = [tuple(row) for block in subject.reference for row in block.inputs[0].tolist()]
+    held_out = {tuple(row) for row in exam.ask(np.arange(len(exam))).inputs[0].tolist()}
+    assert len(given) == 300
+    assert not set(given) & held_out
+    assert all(block.real["decoder"].any(dim=1).all() for block in subject.reference)
+    again = subject_of_exam(adder.model, adder.sites, exam)
+    assert torch.equal(again.reference[0].inputs[0], subject.reference[0].inputs[0])
+
+
 def test_no_block_has_as_many_rows_as_a_sequence_is_long(sorted_texts: tuple[Guest, Exam]) -> None:
     guest, exam = sorted_texts
     for at_once in range(4, 14):

@@ -23,7 +23,7 @@ from headcount.models.decoding import greedy
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.lost import LostAttention
 from headcount.models.multi_head import MultiHeadAttention
-from headcount.models.pruning import silenced, without
+from headcount.models.pruning import folded, held_at_means, mean_outputs, silenced, without
 from headcount.models.weights import KeptWeights
 
 pytestmark = pytest.mark.slow  # seconds together
@@ -167,6 +167,54 @@ def test_the_comparison_can_fail() -> None:
     expected, _ = masked(model, model.heads[:1], NUMBERS)
     for wrong in (model, without(model, model.heads[1:2]), without(model, model.heads[:2])):
         assert (wrong(NUMBERS) - expected).abs().max() > 1e-3
+
+
+# --- what a head says on average stays ------------------------------------------------------------------------------
+
+
+def z_of(model: Model, *tokens: Tensor) -> dict[HeadSite, Tensor]:
+    """What every head finds, [row, query, head, d_head]."""
+    seen: dict[HeadSite, Tensor] = {}
+    hooks = [
+        projection.register_forward_hook(lambda _, z, output, site=site: seen.update({site: z[0]}))
+        for site, projection in model.projections.items()
+    ]
+    model(*tokens)
+    for hook in hooks:
+        hook.remove()
+    return {site: z.unflatten(-1, (len(model.heads_at(site)), -1)) for site, z in seen.items()}
+
+
+@pytest.mark.parametrize("make", [adder, classifier])
+@torch.no_grad()
+def test_means_are_over_tokens_and_not_over_padding(make: Callable[..., Any]) -> None:
+    model = make()
+    tokens = inputs(model)
+    found = mean_outputs(model, [[each[:1] for each in tokens], [each[1:] for each in tokens]])
+    pad = {"encoder": PAD, "decoder": PAD, "layer": 20}
+    for site, z in z_of(model, *tokens).items():
+        stack = tokens[-1] if site.stack == "decoder" else tokens[0]
+        is_token = stack != pad[site.stack]
+        rows = [z[i, j] for i in range(len(z)) for j in range(z.shape[1]) if is_token[i, j]]
+        torch.testing.assert_close(found[site], torch.stack(rows).mean(dim=0), **close)
+    assert not any(projection._forward_pre_hooks for projection in model.projections.values())
+
+
+@pytest.mark.parametrize("lost", [("D0",), ("E0", "D1", "X0"), SITES])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@torch.no_grad()
+def test_a_mean_is_folded_into_the_bias_that_stays(lost: tuple[str, ...], norm: str) -> None:
+    """Some heads of every site, and whole blocks, of which the bias alone is left."""
+    model = adder(norm=norm, encoding="rotary")
+    gone = [head for head in model.heads if head.site.short in lost or head.index == 1]
+    means = mean_outputs(model, [inputs(model)])
+    cut = without(folded(model, gone, means), gone)
+    expected = held_at_means(model, gone, means)(*inputs(model))
+    torch.testing.assert_close(cut(*inputs(model)), expected, **close)
+    assert (cut(*inputs(model)) - without(model, gone)(*inputs(model))).abs().max() > 1e-2, "the mean is heard"
+    for site, z in z_of(held_at_means(model, gone, means), *inputs(model)).items():
+        for place, head in enumerate(model.heads_at(site)):
+            assert torch.equal(z[..., place, :], means[site][place].expand(*z.shape[:2], -1)) == (head in gone)
 
 
 # --- rows, caches and answers ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import torch
 
 from headcount.errors import CheckFailed, ConfigError, InputError, Interrupted, RunError
 from headcount.heads import HeadId
-from headcount.models.pruning import silenced, without
+from headcount.models.pruning import folded, held_at_means, silenced, without
 from headcount.runs import prune
 from headcount.runs.config import RunConfig
 from headcount.runs.draft import drafted
@@ -135,6 +135,42 @@ def test_attention_is_found_by_name_and_not_by_place(tiny_run: Run, tmp_path: Pa
         shown = run.attention("3+4", name)
         torch.testing.assert_close(shown, run.ask("3+4").weights[run.find_head(name).site][0])
     torch.testing.assert_close(run.attention("3+4", "E0H1"), tiny_run.attention("3+4", "E0H1"))
+
+
+# --- what the heads said on average ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["tiny_run", "tiny_sorter"])
+def test_means_are_folded_and_the_folder_says_over_how_many(
+    which: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "N_FOLDED", 300)
+    run = request.getfixturevalue(which)
+    gone = [head.short for head in run.model.heads if head.index == 0 or head.site.short == "D1"]
+    plain, cut = (prune_run(run, gone, tmp_path / name, fold_mean=name == "folded") for name in ("plain", "folded"))
+    assert (cut.folded_over, plain.folded_over) == (300, 0)
+    assert cut.run.folder.read_manifest()["folded_over"] == 300
+    assert "folded_over" not in plain.run.folder.read_manifest()
+    assert cut.run.config == plain.run.config
+    held = replace(run, model=held_at_means(run.model, gone, prune._means(run)))
+    torch.testing.assert_close(logits(cut.run), logits(held), atol=1e-5, rtol=0)
+    assert (logits(cut.run) - logits(plain.run)).abs().max() > 1e-3
+    tuned = prune_run(run, gone, tmp_path / "tuned", fold_mean=True, fine_tune=2)
+    assert tuned.difference == cut.difference
+
+
+@pytest.mark.parametrize("wrong", [1e-6, 0.1])
+def test_means_that_are_folded_wrongly_are_not_written(
+    tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    def askew(model: Any, heads: Any, means: Any) -> Any:
+        return folded(model, heads, {site: (1 + wrong) * mean for site, mean in means.items()})
+
+    monkeypatch.setattr(prune, "N_FOLDED", 300)
+    monkeypatch.setattr(prune, "folded", askew)
+    with pytest.raises(CheckFailed, match="means in their places differ by"):
+        prune_run(tiny_run, GONE, tmp_path / "cut", fold_mean=True)
+    assert not any(tmp_path.iterdir())
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ def condition(heads, kinds, length=None):
         clean_interval=(0.88, 0.92),
         floor=0.5,
         decoded=80,
+        decoded_kinds=("zero",),
         importances=tuple(Importance(head, 0.01 * (i + 1), 0.001, 0.1 * (i + 1)) for i, head in enumerate(heads)),
         agreements=tuple(Agreement(kind, False, len(heads), AGREEMENT) for kind in kinds),
         n_mean=32768,
@@ -266,7 +267,7 @@ def test_notes_count_bands_and_say_what_would_decide():
     assert any("40,000 fresh examples alone" in note for note in notes)
     assert any("mean: over 32,768 inputs" in note for note in notes)
     assert "at each of 3 sites" in notes[-1]
-    assert "80 answers decoded for real" in notes[-1]
+    assert "80 answers of ablations decoded for real" in notes[-1]
     (agreement,) = result.conditions[0].agreements
     flat = replace(result.conditions[0], agreements=(replace(agreement, found=None),), decoded=0)
     flat_notes = view.ablation_notes(replace(result, conditions=(flat,)), flat)

@@ -15,7 +15,7 @@ AT_64 = replace(AT_16, clean=0.5, silenced=0.5, drop=0.0, low=-0.01, high=0.01, 
 
 
 def made(*effects: Effect) -> Ablation:
-    rest = (0.5, 0, (), (), (0.0, 1.0), 0, 0)
+    rest = (0.5, 0, (), (), (), (0.0, 1.0), 0, 0)
     conditions = tuple(Condition(each.length, "fresh", 400, each.clean, *rest) for each in effects)
     return Ablation("sorter", "digest", "accuracy", "points", True, ("zero",), effects, conditions, ())
 

@@ -200,3 +200,7 @@ def test_the_cost_is_told(cost):
     tuned = printed(cost_table(replace(cost, fine_tuned=1500, lost_blocks=())))
     assert "then fine-tuned for 1,500 steps" in tuned
     assert "no block" in tuned
+    folded = printed(cost_table(replace(cost, folded_over=16_384)))
+    assert "against silencing" in text
+    assert "against their means" in folded
+    assert "folded over 16,384 unlabelled examples" in folded

@@ -97,7 +97,9 @@ class Condition:
     """What the best constant answer scores, within 10 points of which no head gets a band; for a loss, what even odds
     over all tokens or classes score, which is minus the logarithm of their number."""
     decoded: int
-    """Answers that were also decoded for real, with the same verdict on each."""
+    """Answers that were also decoded for real, with the same verdict on each, ..."""
+    decoded_kinds: tuple[str, ...]
+    """... and which kinds of ablation those were of."""
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
     clean_interval: tuple[float, float]
@@ -249,6 +251,7 @@ def ablate(
         clean=float(subject.figure(found.clean)),
         floor=found.floor,
         decoded=redecoder.decoded,
+        decoded_kinds=redecoder.decoded_kinds,
         importances=gradients,
         agreements=(),
         breakages=redecoder.breakages(),

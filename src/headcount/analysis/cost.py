@@ -32,7 +32,8 @@ TIMED = 4
 class Cost(Result):
     """One model beside the one it was cut from."""
 
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA: ClassVar[int] = 3
+    """In version 2, nobody said whether means were folded."""
     parent: str
     run: str
     heads: tuple[str, ...]
@@ -47,7 +48,8 @@ class Cost(Result):
     faster: float
     """Median of the rounds' ratios."""
     difference: float
-    """From the parent with those heads silenced, as a share of the largest logit, before any fine-tuning."""
+    """From the parent with those heads silenced or, if they were folded, at their means: as a share of the largest
+    logit, before any fine-tuning."""
     score: tuple[float, float]
     score_intervals: tuple[tuple[float, float], tuple[float, float]]
     """95 % interval of each of the two by itself."""
@@ -58,6 +60,8 @@ class Cost(Result):
     metric: str = ""
     unit: str = "points"
     is_share: bool = True
+    folded_over: int = 0
+    """Unlabelled examples whose means, of what the heads said, stayed in the biases; 0 if nothing stayed."""
 
 
 def compare_cost(parent: Run, cut: Cut) -> Cost:
@@ -65,7 +69,8 @@ def compare_cost(parent: Run, cut: Cut) -> Cost:
     subject = subject_of(parent, *held_out(parent.task, "test", None))
     tuned = int(cut.run.folder.read_manifest().get("fine_tuned", 0))
     sizes = cut.before, cut.after
-    return cost_between((parent.name, cut.run.name), subject, cut.run.model, cut.heads, sizes, cut.difference, tuned)
+    names = parent.name, cut.run.name
+    return cost_between(names, subject, cut.run.model, cut.heads, sizes, cut.difference, tuned, cut.folded_over)
 
 
 def cost_between(
@@ -76,6 +81,7 @@ def cost_between(
     sizes: tuple[Size, Size],
     difference: float,
     fine_tuned: int = 0,
+    folded_over: int = 0,
 ) -> Cost:
     """A subject's model beside what is left of it."""
     scores = [_scores(model, subject) for model in (subject.model, after)]
@@ -101,6 +107,7 @@ def cost_between(
         metric=subject.metric.name,
         unit=subject.metric.unit,
         is_share=subject.metric.is_share,
+        folded_over=folded_over,
     )
 
 

@@ -40,6 +40,7 @@ class Redecoder:
         self.decodes = subject.metric is FREE and isinstance(subject.model, EncoderDecoder)
         self.generates = subject.metric is FREE and subject.decode is not None
         self.decoded = 0
+        self.decoded_kinds: tuple[str, ...] = ()
         self._n_broken = np.zeros(len(trials), dtype=int)
         self._broken: list[list[Broken]] = [[] for _ in trials]
         self._counted: list[list[int]] = [[] for _ in trials]
@@ -77,6 +78,7 @@ class Redecoder:
                 "this is a fault in the pipeline, not in the model: please report it",
             )
         self.decoded = len(picks)
+        self.decoded_kinds = tuple(dict.fromkeys(trial.kind for trial in self.trials))
 
     def _check_generated(self, tried: Tried) -> None:
         """By the model's own code, trial by trial; only where nothing stands in, for it may see one token at a time."""
@@ -97,6 +99,7 @@ class Redecoder:
                     "where the labels do?",
                 )
             self.decoded += len(rows)
+            self.decoded_kinds = tuple(dict.fromkeys((*self.decoded_kinds, trial.kind)))
 
     def _collect(self, tried: Tried) -> None:
         picks: Picks = []

@@ -61,6 +61,7 @@ def prune_heads(
     metric: str | None = None,
     loss: float = LOSS,
     heads: Sequence[str | HeadId] | None = None,
+    fold_mean: bool = False,
     fine_tune: int = 0,
     length: int | None = None,
     n: int | None = None,
@@ -71,11 +72,12 @@ def prune_heads(
 ) -> HeadsPruned:
     """Find the heads that can go together for at most `loss`, and cut them out into a new run `out`.
 
-    Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. For models of others `data` and
-    `metric` say what is asked: half of the examples serve to choose heads, the other half to measure.
+    Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
+    said on average over unlabelled training inputs stays, in the biases of their output projections. For models of
+    others `data` and `metric` say what is asked: half of the examples serve to choose heads, the other half to measure.
     """
     run = ready(run, run_adapter=run_adapter)
-    _require_sense(run, out, heads, fine_tune)
+    _require_sense(run, out, heads, fine_tune, fold_mean)
     result = file = figure = None
     subjects = _subjects_of(run, data, metric, length, n, batch_size) if heads is None or isinstance(run, Guest) else ()
     if heads is None:
@@ -99,15 +101,15 @@ def prune_heads(
             announcer(quiet)(f"{which} can go for a loss of {loss:g}: nothing was cut")
         return HeadsPruned(result, None, None, file, figure)
     if isinstance(run, Guest):
-        cut_guest = prune_guest(run, heads, Path(out), subjects[1])
+        cut_guest = prune_guest(run, heads, Path(out), subjects[1], fold_mean=fold_mean)
         return HeadsPruned(result, cut_guest.cost, cut_guest.guest, file, figure)
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
-        cut = prune_run(run, heads, Path(out), fine_tune=fine_tune, listeners=[progress])
+        cut = prune_run(run, heads, Path(out), fold_mean=fold_mean, fine_tune=fine_tune, listeners=[progress])
     return HeadsPruned(result, compare_cost(run, cut), cut.run, file, figure)
 
 
 def _require_sense(
-    run: Run | Guest, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int
+    run: Run | Guest, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int, fold_mean: bool
 ) -> None:
     """Find out before a long search what could not be done after it."""
     if fine_tune and isinstance(run, Guest):
@@ -121,8 +123,8 @@ def _require_sense(
             run.find_head(head)
     if out is not None:
         require_vacant(Path(out))
-    elif heads is not None or fine_tune:
-        what = "fine-tuning" if heads is None else "heads to cut"
+    elif heads is not None or fine_tune or fold_mean:
+        what = "heads to cut" if heads is not None else "fine-tuning" if fine_tune else "means to fold"
         raise InputError(f"{what}, but no folder for the run that it makes", "add -o DIR")
 
 

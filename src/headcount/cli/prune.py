@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what may be lost, in the metric's unit or as a share [0.01]",
     )
     parser.add_argument("--heads", metavar="HEAD,...", help="cut just these, such as E0H1,X1H2, without a search")
+    parser.add_argument(
+        "--fold-mean", action="store_true", help="put the mean of what cut heads said into the bias that stays"
+    )
     parser.add_argument("--fine-tune", type=int, default=0, metavar="INT", help="steps to train after the cut [0]")
     parser.add_argument("--length", type=int, metavar="INT", help="a classifier: sequences of this length")
     parser.add_argument("--n", type=int, metavar="INT", help="examples to measure on [the test set; 400 per length]")
@@ -45,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         metric=args.metric,
         loss=args.loss,
         heads=None if args.heads is None else listed(args.heads),
+        fold_mean=args.fold_mean,
         fine_tune=args.fine_tune,
         length=args.length,
         n=args.n,

@@ -84,7 +84,7 @@ class Adapter:
         return said(model(*inputs))
 
     def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
-        """A sequence model's own answers, decoded by its own code; the quick way is checked against it."""
+        """A sequence model's own answers, by its own code; with heads at zero, the quick way is checked against it."""
         raise NotImplementedError
 
     def data(self) -> Sequence[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from headcount.errors import InputError
 from headcount.guests.adapter import Adapted, Adapter
 from headcount.guests.exams.base import Asked, Exam, Rows, require_logits, token_loss
 from headcount.guests.user_code import user_code_errors
+from headcount.seeds import stream
 from headcount.tasks import TASKS
 from headcount.tasks.base import IGNORE, Task
 
@@ -30,9 +32,22 @@ def exam_of(adapter: Adapter, model: Adapted, split: str = "test") -> Exam:
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
         raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
-    is_sequence = labels.dim() == 2
     device = next(model.parameters()).device
     model.require_answer([each.to(device) for each in inputs])
+    exam = _exam(adapter, model, pairs, data, is_sequence=labels.dim() == 2)
+    return exam if adapter.task is None else replace(exam, fresh=lambda n: _fresh(adapter, model, exam, n))
+
+
+def _fresh(adapter: Adapter, model: Adapted, exam: Exam, n: int) -> Exam:
+    """Training examples of the task, as many as are asked for."""
+    task = task_of(adapter)
+    pairs = [(task.show(row), task.answer(row)) for row in task.draw(stream(0, "reference"), n)]
+    what = f"{n:,} examples such as it was trained on"
+    return _exam(adapter, model, pairs, what, is_sequence=exam.metrics[0] is FREE)
+
+
+def _exam(adapter: Adapter, model: Adapted, pairs: Pairs, data: str, *, is_sequence: bool) -> Exam:
+    device = next(model.parameters()).device
 
     def ask(rows: Rows) -> Asked:
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])

@@ -123,6 +123,12 @@ def leave_bias(projection: nn.Module) -> None:
     projection.__class__ = BiasAlone
 
 
+def add_bias(projection: nn.Module) -> None:
+    """Give a linear layer without a bias one of zeros."""
+    require_plain("an output projection", projection)
+    projection.bias = nn.Parameter(_weight(projection).new_zeros(_weight(projection).shape[_axis(projection)]))
+
+
 def require_plain(what: str, layer: nn.Module) -> None:
     """Adapters and quantised layers keep their weights elsewhere."""
     if not (type(layer) in (nn.Linear, PickedOutputs, PartOfShared) or _is_conv(layer)):

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from headcount.errors import CheckFailed
+from headcount.guests.folding import Means, fold_in_place
 from headcount.heads import HeadId
 from headcount.instruments.gates import Gates, silenced
 from headcount.instruments.proof import difference
@@ -24,6 +25,7 @@ OWN_TOLERANCE = 1e-5
 """Likewise in single precision."""
 OWN_ROUNDINGS = 16
 """Likewise in half precision, where one rounding is more than that."""
+SILENCED, AT_MEANS = "those heads silenced", "those heads' means in their places"
 
 
 class AllDouble(TorchFunctionMode):
@@ -47,18 +49,41 @@ def prove_cut(model: nn.Module, cut: nn.Module, heads: Iterable[HeadId | str], i
     doubles = (deepcopy(whole.model).cpu().double(), deepcopy(cut).cpu().double())
     with AllDouble():
         exact = _apart(wrap(doubles[0]), doubles[1], gone, inputs)
-    _require(exact, TOLERANCE, "in double precision")
+    _require(exact, TOLERANCE, SILENCED, "in double precision")
     found = _apart(whole, cut, gone, inputs)
-    _require(found, max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(cut)).eps), "in the model's own precision")
+    _require(found, _own_tolerance(cut), SILENCED, "in the model's own precision")
+    return found
+
+
+def prove_folded(
+    model: nn.Module, cut: nn.Module, heads: Sequence[HeadId], means: Means, inputs: Sequence[Tensor]
+) -> float:
+    """Likewise for a cut whose heads left their means behind: against the model with the means in their places.
+
+    That the cut is one of the model with those means folded in is for prove_cut to show; here, that folding them is
+    exact in double precision, and near enough when the biases are rounded to the model's own.
+    """
+    whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
+    double = wrap(deepcopy(whole.model).cpu().double())
+    folded = deepcopy(double)
+    fold_in_place(folded.head_sites, heads, means)
+    with AllDouble(), Gates(folded.head_sites, silenced(folded.head_sites, heads)):
+        exact = _apart(double, folded.model, heads, inputs, means)
+    _require(exact, TOLERANCE, AT_MEANS, "in double precision")
+    found = _apart(whole, cut, heads, inputs, means)
+    _require(found, _own_tolerance(cut), AT_MEANS, "in the model's own precision")
     return found
 
 
 @torch.no_grad()
-def _apart(whole: Wrapped, cut: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor]) -> float:
+def _apart(
+    whole: Wrapped, cut: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], means: Means | None = None
+) -> float:
     first = next(whole.parameters())
     given = [each.to(first.device, _dtype(whole) if each.is_floating_point() else each.dtype) for each in inputs]
     sites = whole.head_sites
-    with at_rest(whole), Gates(sites, silenced(sites, gone)):
+    stands = None if means is None else {site: means[site][None, None] for site in sites.by_site(gone)}
+    with at_rest(whole), Gates(sites, silenced(sites, gone), stands):
         expected = whole(*given)
     with at_rest(cut):
         said = Wrapped(cut, sites, whole.inputs, whole.family)(*given)  # sites are not looked at: it may have none
@@ -69,10 +94,14 @@ def _dtype(model: nn.Module) -> torch.dtype:
     return next(each.dtype for each in model.parameters() if each.is_floating_point())
 
 
-def _require(apart: float, most: float, where: str) -> None:
+def _own_tolerance(model: nn.Module) -> float:
+    return max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(model)).eps)
+
+
+def _require(apart: float, most: float, against: str, where: str) -> None:
     if not apart <= most:  # NaN is not
         raise CheckFailed(
-            f"the cut model and the model with those heads silenced differ by {apart:.2g} of the largest value "
+            f"the cut model and the model with {against} differ by {apart:.2g} of the largest value "
             f"{where} (at most {most:.2g})",
             "if these are the heads that were cut, it is a fault in headcount: please report it",
         )

@@ -4,8 +4,8 @@
     prove_cut(model, cut, ["L0H3", "L5H0"], inputs)  says what the model says with these heads silenced
 
 What is left is still the model's own code on smaller layers: it generates, trains and is wrapped as before, and its
-heads keep their names. `config.headcount_cut` lists the heads that are gone; save with guests.saving. In some places
-more is needed than smaller layers:
+heads keep their names. `config.headcount_cut` lists the heads that are gone; save with guests.saving. Heads may leave
+their means behind (guests.folding). In some places more is needed than smaller layers:
 
 * Query heads that share keys and values, unevenly after the cut: the key and value heads still in use are picked after
   the projection, once for every query head. No weight is stored twice, but the cache then holds as many heads as there
@@ -13,6 +13,8 @@ more is needed than smaller layers:
 * T5's position biases stay whole and are handed on whole; every block picks its own.
 * A block without heads says what its output projection's bias says. No weight is left of it, but one head of zeros is
   still computed and cached, and shown as attention: the model's own code cannot do with none.
+* Where means are folded into biases and a family has none (Llama, T5), output projections are given some, and
+  `config.headcount_biased` lists whose.
 * ALBERT's layers take turns with one block. Where they no longer agree on its heads, every layer gets a block of its
   own on the same weights, and picks its rows and columns from them. So a cut never costs parameters, but a head frees
   its own only when it is gone from all the layers that share it.
@@ -28,11 +30,12 @@ from torch import nn
 
 from headcount.errors import InputError
 from headcount.guests.cut_blocks import cut_in_place
+from headcount.guests.cut_layers import add_bias
 from headcount.guests.cut_proof import prove_cut
 from headcount.heads import HeadId
 from headcount.instruments.families import family_of, model_types
 from headcount.instruments.families.base import Family
-from headcount.instruments.wrapping import CUT, cut_from, wrap
+from headcount.instruments.wrapping import BIASED, CUT, blocks_at, cut_from, wrap
 
 __all__ = ["apply_cut", "cut_heads", "known_family", "prove_cut"]
 
@@ -55,7 +58,11 @@ def cut_heads(model: nn.Module, heads: Iterable[HeadId | str]) -> nn.Module:
 
 def apply_cut(model: nn.Module) -> None:
     """Give a whole model the structure that its configuration speaks of, in place; its weights mean nothing then."""
-    cut_in_place(model, known_family(model), set(), set(cut_from(model)))
+    family, biased = known_family(model), getattr(model.config, BIASED, ())
+    for site, _, _, projection, _ in blocks_at(model, family):
+        if str(site) in biased:
+            add_bias(projection)
+    cut_in_place(model, family, set(), set(cut_from(model)))
 
 
 def known_family(model: nn.Module) -> Family:

@@ -42,10 +42,10 @@ def cut_adapted(adapted: Adapted, heads: Sequence[HeadId], inputs: Sequence[Tens
 
 def prove_adapted(whole: Adapted, cut: Adapted, heads: Sequence[HeadId], inputs: Sequence[Tensor]) -> float:
     """The largest difference in the model's own precision, as a share of the largest value; an error if it is large."""
-    return prove_cut(_Steady(whole), _Steady(cut), heads, inputs)
+    return prove_cut(Steady(whole), Steady(cut), heads, inputs)
 
 
-class _Steady(nn.Module):
+class Steady(nn.Module):
     """A model that in double precision makes what it makes in double precision, such as masks."""
 
     def __init__(self, inner: Adapted) -> None:
@@ -54,9 +54,11 @@ class _Steady(nn.Module):
 
     @property
     def head_sites(self) -> Sites:
+        """Where its heads are."""
         return self.inner.head_sites
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits."""
         if next(self.inner.parameters()).dtype != torch.float64:
             return self.inner(*inputs)
         with double_by_default():
@@ -97,7 +99,7 @@ def _prove_names(whole: Adapted, cut: Adapted, name: HeadSite, keep: Sequence[in
 
 
 def _z(model: Adapted, name: HeadSite, inputs: Sequence[Tensor]) -> Tensor:
-    double = _Steady(deepcopy(model).cpu().double())
+    double = Steady(deepcopy(model).cpu().double())
     given = [each.cpu().double() if each.is_floating_point() else each.cpu() for each in inputs]
     with torch.no_grad(), AllDouble(), at_rest(double), Capture(double.head_sites) as seen:
         double(*given)

@@ -1,6 +1,7 @@
 """Models that an adapter brought, without some of their heads, as folders.
 
-headcount.json     the adapter's file (from this folder) and its class, what was cut, and what it was cut from
+headcount.json     the adapter's file (from this folder) and its class, what was cut, and what it was cut from; if means
+                   of the heads were folded into biases, over how many examples
 model.safetensors  the weights
 
 The adapter's file is needed to load the model, and is run for that: it builds the whole model, the cuts are carried out
@@ -39,13 +40,13 @@ TOLERANCE = 1e-5
 """Most that a model and what is read of it may differ, as a share of the largest value."""
 
 
-def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tensor]) -> None:
+def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tensor], *, folded_over: int = 0) -> None:
     """Write a new folder, which is there as a whole or not at all; it is read again, and asked, to be sure."""
     if not adapted.adapter.origin:
         raise InputError("this model's adapter came from no file", "load it by name: load_guest('my_adapter.py:Model')")
     with drafted(folder) as draft, explained(f"write {folder}"):
         write_atomically(draft.path / WEIGHTS, save(_tensors(adapted.model)))
-        told = json.dumps(_told(adapted, parent, folder), indent=2)
+        told = json.dumps(_told(adapted, parent, folder, folded_over), indent=2)
         write_atomically(draft.path / ADAPTED, f"{told}\n".encode())
         _require_same(adapted, draft.path, folder, inputs)
 
@@ -106,7 +107,7 @@ def _require_same(adapted: Adapted, draft: Path, folder: Path, inputs: Sequence[
         )
 
 
-def _told(adapted: Adapted, parent: str, folder: Path) -> dict[str, Any]:
+def _told(adapted: Adapted, parent: str, folder: Path, folded_over: int) -> dict[str, Any]:
     file, _, kind = adapted.adapter.origin.rpartition(":")
     with suppress(ValueError):  # another drive
         file = Path(os.path.relpath(file, folder.resolve())).as_posix()
@@ -119,7 +120,7 @@ def _told(adapted: Adapted, parent: str, folder: Path) -> dict[str, Any]:
         "parent": parent,
         "digest": digest_of(adapted.model),
         "cuts": [cut.to_dict() for cut in adapted.cuts],
-    }
+    } | ({"folded_over": folded_over} if folded_over else {})
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ class Model(Adapter):
         return super().forward(model, <TAKES>)  # model(<TAKES>), the first tensor of what it returns
 
     # For a sequence model: its own answers, by its own greedy decoding, as texts like those in `answers`.
-    # headcount asks in a quicker way, and checks that against this.
+    # headcount asks in a quicker way, and checks that against this wherever heads are at zero.
     # def generate(self, model, questions):
     #     return solve(model, questions)
 

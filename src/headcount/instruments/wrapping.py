@@ -26,6 +26,10 @@ from headcount.instruments.sites import HasSites, Site, Sites
 
 CUT = "headcount_cut"
 """Where a configuration keeps the names of heads that were cut out."""
+FOLDED = "headcount_folded_over"
+"""And over how many examples the means were taken that they left behind, if they did."""
+BIASED = "headcount_biased"
+"""And the attention blocks whose output projections were given a bias for that."""
 SAID = ("logits", "last_hidden_state")
 """What counts as a model's answer, in this order."""
 

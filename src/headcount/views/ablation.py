@@ -263,7 +263,10 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     notes += _agreements(condition)
     notes += _stand_ins(condition)
     worst = max(each.sum_error for each in result.proof)
-    decoded = f"; {condition.decoded:,} answers decoded for real, each as found" if condition.decoded else ""
+    decoded = ""
+    if condition.decoded:
+        which = "" if set(condition.decoded_kinds) >= set(result.kinds) else f" {' and '.join(condition.decoded_kinds)}"
+        decoded = f"; {condition.decoded:,} answers of{which} ablations decoded for real, each as found"
     notes.append(
         f"acted: at each of {len(result.proof)} sites, contributions and bias make up the output (to {worst:.0e}), "
         f"and all gates shut leave the bias{decoded}"

@@ -199,7 +199,11 @@ def cost_table(cost: Cost) -> Table:
     scores = [_measured(cost, *each) for each in zip(cost.score, cost.score_intervals, strict=True)]
     table.add_row("right" if cost.is_share else cost.metric, *scores, f"{lost}, {cost.data}")
     tuned = f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""
-    table.add_row("against silencing", "", f"{cost.difference:.1e}", f"largest difference, of the largest logit{tuned}")
+    against, folded = "against silencing", ""
+    if cost.folded_over:
+        against, folded = "against their means", f"; folded over {cost.folded_over:,} unlabelled examples"
+    told = f"largest difference, of the largest logit{folded}{tuned}"
+    table.add_row(against, "", f"{cost.difference:.1e}", told)
     return table
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headcount.analysis.subjects import LOSS
 from headcount.errors import InputError
-from headcount.guests.exams._windows import windows
+from headcount.guests.exams._windows import clusters_of, windows
 from headcount.guests.exams.base import Asked, Candidate, Exam, ExamKind, Rows, negative, token_loss
 from headcount.seeds import stream
 from headcount.tasks.base import IGNORE
@@ -40,7 +40,7 @@ def make(name: str, text: str, candidate: Candidate) -> Exam:
 
     data = f"windows of {length} tokens of {name}, loss of masked tokens ({int(hidden[0].sum())} in each)"
     data += candidate.unknown_note(inner)
-    return Exam(data, (LOSS,), np.full(n, length), ask, candidate.config.vocab_size)
+    return Exam(data, (LOSS,), np.full(n, length), ask, candidate.config.vocab_size, clusters=clusters_of(n))
 
 
 def _around(candidate: Candidate) -> tuple[list[int], list[int]]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from headcount.analysis.subjects import LOSS
-from headcount.guests.exams._windows import windows
+from headcount.guests.exams._windows import clusters_of, windows
 from headcount.guests.exams.base import Asked, Candidate, Exam, ExamKind, Rows, negative, token_loss
 from headcount.tasks.base import IGNORE
 
@@ -23,7 +23,7 @@ def make(name: str, text: str, candidate: Candidate) -> Exam:
 
     n, length = tokens.shape
     data = f"windows of {length} tokens of {name}, loss of the next token{candidate.unknown_note(tokens)}"
-    return Exam(data, (LOSS,), np.full(n, length), ask, candidate.config.vocab_size)
+    return Exam(data, (LOSS,), np.full(n, length), ask, candidate.config.vocab_size, clusters=clusters_of(n))
 
 
 PART = ExamKind("text: loss of the next token", (), make)

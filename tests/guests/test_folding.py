@@ -1,0 +1,168 @@
+"""Heads that leave their means behind: cut out, they come to the same as their means in their places."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import foreign_styles as styles
+import hub_models as hub
+import numpy as np
+import pytest
+import torch
+from cuts import FAMILIES, apart, planned, says
+from exam_models import TEXTS, own_labels
+from exam_models import classifier as sorter
+from exam_models import guest as guest_of
+from foreign_cuts import Styled, adapted, named
+from torch import Tensor, nn
+
+from headcount import Guest, Sites, load_guest, prune_heads
+from headcount.analysis.subjects import Subject, subject_on
+from headcount.errors import CheckFailed, InputError
+from headcount.guests import cut_proof, folding
+from headcount.guests.cut_proof import prove_cut, prove_folded
+from headcount.guests.cutting import cut_heads
+from headcount.guests.folding import fold, fold_in_place, mean_outputs
+from headcount.guests.questions import subject_of_exam
+from headcount.guests.saving import load_model, save_model
+from headcount.instruments.capture import Capture
+from headcount.instruments.gates import Gates, silenced
+from headcount.instruments.wrapping import BIASED, FOLDED, wrap
+
+FOLDABLE = [name for name in FAMILIES if "albert" not in name or name == "distilbert"]
+PLANS = ("several", "a layer")
+
+
+def subject_for(model: nn.Module, inputs: tuple[Tensor, ...]) -> Subject:
+    wrapped = wrap(model)
+    return subject_on(wrapped, wrapped.head_sites, inputs, lambda output, rows: output.flatten(1).sum(1), at_once=2)
+
+
+@torch.no_grad()
+def at_means(model: nn.Module, heads: Any, means: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+    wrapped = wrap(model)
+    sites = wrapped.head_sites
+    with Gates(sites, silenced(sites, heads), {site: means[site][None, None] for site in sites.by_site(heads)}):
+        return wrapped(*inputs)
+
+
+@pytest.mark.parametrize("name", FOLDABLE)
+def test_cut_and_folded_is_held_at_the_means(name: str, tmp_path: Path) -> None:
+    """Also where a layer's attention goes as a whole, or the family has no biases; and it is read again."""
+    model, inputs = hub.build(name), hub.inputs_of(name)
+    for plan in PLANS:
+        heads = planned(plan, model)
+        means, n = mean_outputs(subject_for(model, inputs))
+        kept = fold(wrap(model), heads, means, n)
+        cut = cut_heads(kept.model, heads)
+        expected = at_means(model, heads, means, inputs)
+        assert apart(says(cut, inputs), expected) < 1e-9
+        assert apart(says(cut_heads(model, heads), inputs), expected) > 1e-4, "the means are heard"
+        assert getattr(cut.config, FOLDED) == n == len(inputs[0])
+        if plan == "a layer":
+            again: Any = load_model(save_model(cut, tmp_path / "cut"))
+            assert apart(says(again, inputs), says(cut, inputs)) < 1e-12
+            assert getattr(again.config, BIASED, []) == getattr(cut.config, BIASED)
+            more = [head for head in wrap(again).heads if head.index == 1]
+            twice = cut_heads(fold(wrap(again), more, mean_outputs(subject_for(again, inputs))[0], n).model, more)
+            assert apart(says(twice, inputs), says(again, inputs)) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
+def test_the_proof_holds_in_the_models_own_precision_and_can_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = hub.build(name, torch.float32), hub.inputs_of(name, torch.float32)
+    heads = planned("several", model)
+    means, n = mean_outputs(subject_for(model, inputs))
+    kept = fold(wrap(model), heads, means, n)
+    cut = cut_heads(kept.model, heads)
+    prove_cut(kept, cut, heads, inputs)
+    assert prove_folded(model, cut, heads, means, inputs) <= 1e-5
+    with pytest.raises(CheckFailed, match="means in their places differ by"):
+        prove_folded(model, cut_heads(model, heads), heads, means, inputs)
+    with pytest.raises(CheckFailed, match="means in their places differ by"):
+        prove_folded(model, cut, heads, {site: 1.1 * mean for site, mean in means.items()}, inputs)
+
+    def askew(sites: Sites, gone: Any, given: Any) -> None:
+        fold_in_place(sites, gone, {site: (1 + 1e-6) * mean for site, mean in given.items()})
+
+    monkeypatch.setattr(cut_proof, "fold_in_place", askew)
+    with pytest.raises(CheckFailed, match="in double precision"):
+        prove_folded(model, cut, heads, means, inputs)
+
+
+def test_blocks_that_share_a_bias_are_refused() -> None:
+    model, inputs = hub.build("albert"), hub.inputs_of("albert")
+    means, n = mean_outputs(subject_for(model, inputs))
+    apart_already = wrap(cut_heads(model, ["L1H0"]))
+    for shared in (wrap(model), apart_already):
+        with pytest.raises(InputError, match=r"bias in common with others(.|\n)*leave --fold-mean out"):
+            fold(shared, wrap(model).heads[1:2], means, n)
+
+
+def test_an_adapters_projection_without_a_bias_is_refused() -> None:
+    torch.manual_seed(0)
+    model = styles.Stack(styles.Separate)
+    for layer in model.layers:
+        layer.attn.out.bias = None
+    mine = adapted(Styled(model, layer="layers.*.attn.out"))
+    with pytest.raises(InputError, match=r"layer.0.self has no bias to put a mean into(.|\n)*bias=True"):
+        fold(mine, named("L0H1"), {}, 1)
+
+
+def test_means_are_over_tokens_that_nothing_is_measured_on(in_tmp: Path) -> None:
+    guest = guest_of(sorter(max_position_embeddings=64))
+    many = [f"{a} and {b}" for a in TEXTS for b in TEXTS]
+    Path("data.tsv").write_text(own_labels(guest.inner, many))
+    exam = guest.exam("data.tsv")
+    rows = np.arange(0, len(exam), 3)
+    others = np.setdiff1d(np.arange(len(exam)), rows)
+    means, n = mean_outputs(subject_of_exam(guest.model, guest.sites, exam, rows, at_once=4))
+    assert n == len(others)
+    found = []
+    for row in others:  # alone, without padding
+        with torch.no_grad(), Capture(guest.sites) as seen:
+            guest.model(*exam.ask(np.array([row])).inputs)
+        found.append(seen.z(guest.model.sites[1]).flatten(0, 1))
+    torch.testing.assert_close(means[guest.model.sites[1]], torch.cat(found).mean(dim=0), atol=1e-9, rtol=1e-9)
+    whole = mean_outputs(subject_of_exam(guest.model, guest.sites, exam))
+    assert whole[1] == len(exam), "all there are"
+
+
+# --- from the shell's side --------------------------------------------------------------------------------------------
+
+
+def test_a_folder_says_that_means_were_folded(in_tmp: Path) -> None:
+    made = sorter(max_position_embeddings=64)
+    guest = guest_of(made)
+    Path("data.tsv").write_text(own_labels(made, [f"{a} and {b}" for a in TEXTS for b in TEXTS]))
+    for out, fold_mean in (("plain", False), ("folded", True)):
+        shown = prune_heads(guest, out, data="data.tsv", heads=["L0H1", "L2H0"], fold_mean=fold_mean, quiet=True)
+        assert shown.cost is not None
+        assert shown.cost.folded_over == (18 if fold_mean else 0)
+        assert shown.cost.difference < 1e-5
+        assert json.loads(Path(out, "config.json").read_text()).get(FOLDED) == (18 if fold_mean else None)
+    given = guest.exam("data.tsv").ask(np.arange(6)).inputs
+    with torch.no_grad():
+        plain, folded = (load_guest(name).model(*given) for name in ("plain", "folded"))
+    assert (plain - folded).abs().max() > 1e-3
+    with pytest.raises(InputError, match=r"means to fold, but no folder"):
+        prune_heads(guest, data="data.tsv", fold_mean=True, quiet=True)
+
+
+def test_an_adapters_model_is_folded_too(adder: Guest, in_tmp: Path) -> None:
+    heads = ["E0H1", "D1H0", "D1H1", "D1H2", "D1H3", "X0H2"]
+    cost = prune_heads(adder, "cut", heads=heads, fold_mean=True, n=20, quiet=True).cost
+    assert cost is not None
+    assert cost.folded_over == 256
+    assert cost.lost_blocks == ("decoder.1.self",)
+    assert json.loads(Path("cut/headcount.json").read_text())["folded_over"] == 256
+    exam = adder.exam()
+    subject = subject_of_exam(adder.model, adder.sites, exam)
+    means, _ = folding.mean_outputs(subject)
+    inputs = exam.ask(np.arange(10)).inputs
+    expected = at_means(adder.model, [adder.find_head(head) for head in heads], means, inputs)
+    with torch.no_grad():
+        said = load_guest("cut", run_adapter=True).model(*inputs)
+    torch.testing.assert_close(said, expected, atol=1e-4, rtol=1e-4)
