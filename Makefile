@@ -42,8 +42,8 @@ sample-addition: $(READY)
 sample-sortedness: $(READY)
 	rm -rf build/sortedness
 	$(BIN)/headcount train sortedness --preset far --seed $(SORTEDNESS_SEED) -o build/sortedness
-	$(BIN)/headcount stretch build/sortedness
-	$(call keep,sortedness,stretch)
+	$(BIN)/headcount stretch build/sortedness --draw 1
+	$(call keep,sortedness,stretch-draw1)
 
 # What a sample is made of: settings, weights, log, manifest, and one result that says how good it is.
 define keep

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headcount.analysis.exhaustive import Certificate
-from headcount.analysis.extrapolation import Stretch
+from headcount.analysis.extrapolation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api import (
     ablate_heads,
@@ -160,7 +160,7 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
         say(f"sortedness {i}/{len(SORTEDNESS) + 1}  training on lengths 8-16: {name}")
         runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, {**own, **settings})
     say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
-    stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, out=out / "stretch", quiet=quiet)
+    stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=out / "stretch", quiet=quiet)
     stretches = dict(zip(runs, stretched.results, strict=True))
     attention = dict(zip(runs, stretched.figures[1::2], strict=False))
     learned = show_positions(runs["learned"])

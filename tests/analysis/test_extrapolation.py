@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headcount.analysis.dispersion import NeighbourMass
-from headcount.analysis.extrapolation import Stretch, label_of, stretch
+from headcount.analysis.extrapolation import NEAR, Stretch, label_of, stretch
 from headcount.errors import InputError
 from headcount.models import sight
 from headcount.models.classifier import Classifier
@@ -16,6 +16,7 @@ from headcount.models.weights import KeptWeights
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
+from headcount.seeds import stream
 from headcount.training.classification import classify
 
 LENGTHS = (3, 6, 9, 20)
@@ -41,8 +42,8 @@ def constant(run, which):
 class Perfect(Classifier):
     """Compares neighbours; its layers still run, so that there is attention to read."""
 
-    def forward(self, source, *, weights=None):
-        logits = super().forward(source, weights=weights)
+    def forward(self, source, *, weights=None, first=0):
+        logits = super().forward(source, weights=weights, first=first)
         is_sorted = (source[:, :-1] <= source[:, 1:]).all(dim=1)
         return torch.stack([~is_sorted, is_sorted], dim=1).to(logits)
 
@@ -51,6 +52,10 @@ def perfect(run):
     model = copy.deepcopy(run.model)
     model.__class__ = Perfect
     return replace(run, model=model)
+
+
+def all_cells(found):
+    return (*found.cells, *found.same_gaps, *(each.cell for each in found.ids))
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +81,9 @@ def test_every_kind_is_tried_unless_some_are_named(tiny_sorter):
 
 
 def test_shares_are_consistent_with_accuracy(found):
-    for cell in (*found.cells, *found.same_gaps):
+    for cell in all_cells(found):
         unsorted, ordered = cell.recall
-        assert (unsorted.n, ordered.n, cell.n) == (7, 8, 15)
+        assert (unsorted.n, ordered.n, cell.n) in ((7, 8, 15), (7, 7, 14))
         assert cell.accuracy == (unsorted.correct + ordered.correct) / cell.n
         assert 0 <= cell.low <= cell.accuracy <= cell.high <= 1
         says_unsorted, says_sorted = cell.answers
@@ -122,8 +127,8 @@ def test_a_cell_is_what_the_model_says(tiny_sorter, monkeypatch):
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_constant_model_is_marked_everywhere(tiny_sorter, which):
-    found = stretch(constant(tiny_sorter, which), LENGTHS, KINDS, 10)
-    for cell in (*found.cells, *found.same_gaps):
+    found = stretch(constant(tiny_sorter, which), LENGTHS, KINDS, 126)
+    for cell in all_cells(found):
         assert (cell.constant, cell.says, cell.accuracy) == (True, found.classes[which], 0.5)
         assert cell.answers[which].rate == cell.recall[which].rate == 1
         assert cell.margin == (1 - 2 * which, 2 * which - 1)
@@ -131,7 +136,7 @@ def test_a_constant_model_is_marked_everywhere(tiny_sorter, which):
 
 def test_a_perfect_model_is_right_everywhere_and_not_marked(tiny_sorter):
     found = stretch(perfect(tiny_sorter), (2, 40, 300), None, 10)
-    for cell in (*found.cells, *found.same_gaps):
+    for cell in all_cells(found):
         assert (cell.accuracy, cell.constant, cell.says) == (1.0, False, None)
         assert cell.margin == (1.0, 1.0)
     assert {cell.length for cell in found.same_gaps} == {40, 300}
@@ -140,13 +145,13 @@ def test_a_perfect_model_is_right_everywhere_and_not_marked(tiny_sorter):
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_the_batch_size_changes_no_cell(found, tiny_sorter, batch_size):
     other = stretch(tiny_sorter, LENGTHS, KINDS, 15, batch_size=batch_size)
-    for ours, theirs in zip((*found.cells, *found.same_gaps), (*other.cells, *other.same_gaps), strict=True):
+    for ours, theirs in zip(all_cells(found), all_cells(other), strict=True):
         np.testing.assert_allclose(ours.margin, theirs.margin, atol=1e-5)
         assert replace(ours, margin=()) == replace(theirs, margin=())
 
 
 def test_same_gaps_are_measured_only_beyond_the_trained_lengths(found):
-    assert [(cell.length, cell.negative) for cell in found.same_gaps] == [(n, kind) for n in (9, 20) for kind in KINDS]
+    assert [(cell.length, cell.negative) for cell in found.same_gaps] == [(n, "adjacent") for n in (9, 20)]
 
 
 def test_same_gaps_are_asked_at_a_trained_length(tiny_sorter, monkeypatch):
@@ -155,9 +160,68 @@ def test_same_gaps_are_asked_at_a_trained_length(tiny_sorter, monkeypatch):
     monkeypatch.setattr(
         Classifier, "forward", lambda self, source, **more: widths.append(source.shape) or real(self, source, **more)
     )
-    stretch(tiny_sorter, [30], ["shuffle"], 8)
+    stretch(tiny_sorter, [30], ["adjacent"], 8)
     assert {width for _, width in widths} == {6, 30}
-    assert sum(rows for rows, width in widths if width == 6) == 8
+    assert sum(rows for rows, width in widths if width == 6) == 8 * (1 + len((*NEAR, 24)))
+
+
+def test_gaps_and_ids_are_told_apart_on_adjacent_swaps_or_not_at_all(tiny_sorter):
+    found = stretch(tiny_sorter, [30], ["shuffle"], 8)
+    assert (found.same_gaps, found.ids, found.impossible_ids) == ((), (), ())
+
+
+# --- ids --------------------------------------------------------------------------------------------------------
+
+
+def test_ids_begin_near_0_and_where_the_end_of_each_length_does(found):
+    assert [each.first for each in found.ids] == sorted({*NEAR, 9 - 6, 20 - 6})
+    assert {(each.cell.length, each.cell.negative, each.cell.n) for each in found.ids} == {(6, "adjacent", 15)}
+
+
+def test_other_ids_are_what_the_model_is_asked_with(tiny_sorter, found):
+    """Counted again with sinusoids that a hand has moved."""
+    task, model = tiny_sorter.task, copy.deepcopy(tiny_sorter.model)
+    real = model.positions.embed
+    model.positions.embed = lambda x, where: real(x, where._replace(ids=where.ids + 14))
+    rng = stream(0, "stretch ids")
+    examples = [task.stretched(rng, 6, kind, n) for kind, n in (("adjacent", 7), (None, 8))]
+    moved = [classify(model, task, rows) for rows in examples]
+    still = [classify(tiny_sorter.model, task, rows) for rows in examples]
+    (asked,) = [each for each in found.ids if each.first == 14]
+    np.testing.assert_allclose(asked.cell.margin, [each.margins.mean() for each in moved], atol=1e-5)
+    change = max(np.abs(a.logits - b.logits).max() for a, b in zip(moved, still, strict=True))
+    assert asked.moved == pytest.approx(change, abs=1e-5)
+    assert change > 0.1
+    assert found.ids[0].moved == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{"encoding": name} for name in ("none", "relative", "t5", "alibi", "rotary")], ids=str
+)
+def test_ids_do_not_matter_where_only_distances_do(tiny_sorting, tmp_path, changes):
+    found = stretch(fresh_run(tiny_sorting, tmp_path, **changes), [600], ["adjacent"], 8)
+    assert [each.first for each in found.ids] == [*NEAR, 594]
+    assert max(each.moved for each in found.ids) < 1e-4
+
+
+def test_ids_past_a_table_are_refused_and_the_rest_is_measured(tiny_sorting, tmp_path):
+    run = fresh_run(tiny_sorting, tmp_path, encoding="learned", n_positions=10, past_table="error")
+    found = stretch(run, (4, 10, 11, 50), ["adjacent"], 4)
+    assert [each.first for each in found.ids] == [0, 1, 4]
+    assert found.impossible_ids == (5, 44)
+
+
+# --- draws ------------------------------------------------------------------------------------------------------
+
+
+def test_another_draw_asks_about_other_sequences(tiny_sorter, found):
+    again, other = (stretch(tiny_sorter, [9], KINDS, 15, draw=draw) for draw in (0, 1))
+    assert again.cells == tuple(cell for cell in found.cells if cell.length == 9)
+    assert (again.draw, other.draw) == (0, 1)
+    for what in ("cells", "same_gaps", "looks"):
+        assert getattr(other, what) != getattr(again, what)
+    assert [each.cell for each in other.ids] != [each.cell for each in again.ids]
 
 
 def test_it_round_trips_through_json(found):
@@ -202,11 +266,12 @@ def test_lengths_past_a_table_are_listed_and_the_rest_is_measured(tiny_sorting, 
         ([8], ["shuffled"], 4, r"no kind of negative 'shuffled'(.|\n)*transpositions"),
         ([8], None, 1, "1 examples are too few"),
         ([8], None, -5, "-5 examples are too few"),
+        ([8], None, {"draw": -1}, "-1 is no draw"),
     ],
 )
 def test_what_cannot_be_asked_is_told(tiny_sorter, lengths, kinds, n, what):
     with pytest.raises(InputError, match=what):
-        stretch(tiny_sorter, lengths, kinds, n)
+        stretch(tiny_sorter, lengths, kinds, **(n if isinstance(n, dict) else {"n": n}))
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
@@ -265,17 +330,24 @@ def test_neighbour_mass_is_read_off_the_whole_weights(tiny_sorting, tmp_path, mo
         run.model(source, weights=kept)
         monkeypatch.setattr(sight, "PAIRS", pairs)
         monkeypatch.setattr(sight, "NARROW", 4)
-        for row in source:
-            mass.begin(row)
-            run.model(row[None], weights=mass)
-    looks = {look.head: [look.left, look.itself, look.right] for look in mass.looks(13, 3)}
+        for rows in (source[:1], source[1:]):
+            mass.begin(rows)
+            run.model(rows, weights=mass)
+    looks = {look.head: [look.left, look.itself, look.right] for look in mass.looks(13)}
     assert list(looks) == [str(head) for head in run.model.heads]
-    alike = {look.head: look.alike for look in mass.looks(13, 3)}
+    alike = {look.head: look.alike for look in mass.looks(13)}
     same = (source[:, :, None] == source[:, None, :])[:, None]
     for site, weights in kept.items():
         for i, expected in enumerate(means_over_neighbours(weights)):
             assert looks[str(site.head(i))] == pytest.approx(expected, abs=1e-6)
         on_equals = (weights * same).sum(dim=3).mean(dim=(0, 2)).tolist()
+        near = weights.diagonal(1, 2, 3).sum(dim=2) + weights.diagonal(-1, 2, 3).sum(dim=2)  # [example, head]
+        errors = {"alike": (weights * same).sum(dim=3).mean(dim=2), "neighbours": near / 13}
+        for look in mass.looks(13):
+            if look.head.startswith(f"layer.{site.layer}"):
+                for what, shares in errors.items():
+                    se = float(shares[:, int(look.head[-1])].std()) / 3**0.5
+                    assert (look.n, getattr(look, f"{what}_se")) == (3, pytest.approx(se, abs=1e-6))
         assert [alike[str(site.head(i))] for i in range(len(on_equals))] == pytest.approx(on_equals, abs=1e-6)
     if changes == {"window": 1}:
         assert all(sum(three) == pytest.approx(1, abs=1e-6) for three in looks.values()), "nothing else is in sight"

@@ -197,6 +197,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("stretch", "--lengths"): ("stretch sorter", "--lengths 4,8", "lengths", [4, 8]),
     ("stretch", "--negatives"): ("stretch sorter", "--negatives shuffle", "negatives", ["shuffle"]),
     ("stretch", "--n"): ("stretch sorter", "--n 7", "n", 7),
+    ("stretch", "--draw"): ("stretch sorter", "--draw 3", "draw", 3),
     ("stretch", "--batch-size"): ("stretch sorter", "--batch-size 9", "batch_size", 9),
     ("stretch", "--out"): ("stretch sorter", "--out there", "out", "there"),
     ("stretch", "-o"): ("stretch sorter", "-o there", "out", "there"),

@@ -177,6 +177,7 @@ def test_stretch_prints_tables_and_compares_runs(run, tiny_sorting, in_tmp, caps
         ["--n", "1"],
         ["--n", "0"],
         ["--batch-size", "0"],
+        ["--draw", "-1"],
     ],
     ids=" ".join,
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headcount.analysis.extrapolation import LENGTHS, Stretch, stretch
+from headcount.analysis.extrapolation import LENGTHS, REPORTED, Stretch, stretch
 from headcount.runs.run import load
 from headcount.tasks.sortedness import Sortedness
 
 
 @pytest.fixture(scope="module")
 def said() -> Stretch:
-    return load("sample:sortedness").folder.read_result("stretch", Stretch)
+    return load("sample:sortedness").folder.read_result("stretch-draw1", Stretch)
 
 
 def test_its_stretch_is_of_these_weights(said):
@@ -19,6 +19,7 @@ def test_its_stretch_is_of_these_weights(said):
     assert said.model == run.digest
     assert said.gives == ("window of ±1",)
     assert said.trained == (8, 16) == run.task.trained_lengths
+    assert said.draw == REPORTED
 
 
 def test_it_reaches_every_length_on_every_kind(said):

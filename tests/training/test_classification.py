@@ -8,8 +8,9 @@ import torch
 
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
+from headcount.statistics import Share
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
-from headcount.training.classification import Answers, Classification, classify, constant_answer, evaluate
+from headcount.training.classification import RARELY, Answers, Classification, classify, constant_answer, evaluate
 from headcount.training.learners import ClassLearner, SequenceLearner, learner_of
 
 CLASSES = ("unsorted", "sorted")
@@ -22,7 +23,7 @@ class Judge(torch.nn.Module):
         super().__init__()
         self.pad_id, self.scale, self.shown = pad_id, torch.nn.Parameter(torch.tensor(3.0)), []
 
-    def forward(self, source):
+    def forward(self, source, *, first=0):
         assert not torch.is_grad_enabled()
         assert not self.training
         self.shown.append(tuple(source.shape))
@@ -72,18 +73,28 @@ def test_positive_margins_are_hits(sorter):
 
 @pytest.mark.parametrize(
     ("n_sorted", "expected"),
-    [(0, "unsorted"), (1, "unsorted"), (2, None), (50, None), (98, None), (99, "sorted"), (100, "sorted")],
+    [(0, "unsorted"), (1, "unsorted"), (2, None), (100, None), (198, None), (199, "sorted"), (200, "sorted")],
 )
-def test_a_constant_answer_is_named(n_sorted, expected):
-    said = np.arange(100) < n_sorted
-    assert constant_answer(said.astype(int), np.arange(100) % 2, CLASSES) == expected
+def test_a_constant_answer_is_named_where_the_other_is_shown_to_be_rare(n_sorted, expected):
+    said = np.arange(200) < n_sorted
+    assert constant_answer(said.astype(int), np.arange(200) % 2, CLASSES) == expected
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, None), (2, None), (124, None), (125, "sorted"), (5000, "sorted")])
+def test_few_examples_show_no_constant_answer(n, expected):
+    """From how many on is told where the bound is, RARELY."""
+    assert constant_answer(np.ones(n, dtype=int), np.arange(n) % 2, CLASSES) == expected
+    assert (Share.of(0, n).high < RARELY) == (expected is not None)
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_answer_to_one_class_is_no_fault(label):
-    said = np.full(100, label)
-    assert constant_answer(said, np.full(100, label), CLASSES) is None
-    assert constant_answer(said, np.r_[1 - label, np.full(99, label)], CLASSES) == CLASSES[label]
+    said = np.full(200, label)
+    assert constant_answer(said, np.full(200, label), CLASSES) is None
+    assert constant_answer(said, np.repeat([1 - label, label], [1, 199]), CLASSES) is None, (
+        "nearly all are of that class"
+    )
+    assert constant_answer(said, np.repeat([1 - label, label], [20, 180]), CLASSES) == CLASSES[label]
 
 
 # --- asking -----------------------------------------------------------------------------------------------------
@@ -158,7 +169,8 @@ def test_every_wrong_answer_is_listed_with_its_reason(sorter):
 
 
 def test_a_constant_model_is_marked(sorter):
-    task, model = sorter
+    model = sorter[1]
+    task = Sortedness(SortednessConfig(n_values=20, shortest=3, longest=6, n_validation=2, n_test=130))
     with torch.no_grad():
         model.to_logits.weight.zero_()
         model.to_logits.bias.copy_(torch.tensor([0.0, 1.0]))

@@ -23,7 +23,6 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from headcount import views
-from headcount.analysis.dispersion import Look
 from headcount.analysis.labels import THRESHOLDS, Measure
 from headcount.analysis.matching import KindMatch, Matching, Pair
 from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
@@ -157,9 +156,10 @@ def specialised(shape: Shape) -> Specialisation:
 def stretched(shape: Shape, label: str = "rotary, max") -> Any:
     kinds = ("shuffle", "adjacent", "small steps", "moved one")[: shape.panels]
     cells = tuple(stretches.cell(length, kind, 18) for length in shape.lengths for kind in kinds)
-    looks = tuple(Look(length, head, 0.3, 0.2, 0.1, 0.25) for head in shape.names for length in shape.lengths)
+    looks = tuple(stretches.look(length, head) for head in shape.names for length in shape.lengths)
     gives = () if shape.panels == 1 else ("a window of ±1", "neighbours")
-    return stretches.result(run=shape.run, label=label, cells=cells, looks=looks, gives=gives, recipe=label)
+    ids = stretches.result().ids if "adjacent" in kinds else ()
+    return stretches.result(run=shape.run, label=label, cells=cells, looks=looks, gives=gives, recipe=label, ids=ids)
 
 
 def compared(shape: Shape) -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from headcount.analysis.dispersion import Look
-from headcount.analysis.extrapolation import Cell, Stretch
+from headcount.analysis.extrapolation import Cell, ShiftedIds, Stretch
 from headcount.statistics import Share
 from headcount.training.classification import evaluate
 from headcount.views.accuracy import accuracy_rows, answers_note, draw_accuracy, percent
@@ -18,6 +18,7 @@ from headcount.views.stretch import (
     accuracy_text,
     draw_dispersion,
     draw_stretch,
+    ids_note,
     mark,
     reach_table,
     stretch_tables,
@@ -41,16 +42,24 @@ def cell(length, kind, correct, says=None):
         constant=says is not None,
         says=says,
         recall=(Share.of(correct - correct // 2, 10), half),
-        answers=(Share.of(10, 20), Share.of(10, 20)),
+        answers=(Share.of(20 * (says == "unsorted"), 20), Share.of(20 * (says != "unsorted"), 20))
+        if says
+        else (half, half),
         margin=(1.5, -0.5),
     )
+
+
+def look(length, head, right=0.1):
+    """Of 9 sequences; the standard errors are all different."""
+    return Look(length, head, 9, 0.3, 0.2, right, 0.25, 0.01, 0.02, 0.03, 0.05, 0.04)
 
 
 def result(**changes):
     """Right everywhere up to 16; at 64 the hard negatives all get one answer."""
     cells = [cell(length, kind, 20) for length in (8, 16) for kind in KINDS]
     cells += [cell(64, "shuffle", 18), cell(64, "adjacent", 10, "sorted")]
-    looks = tuple(Look(n, f"layer.0.self.{i}", 0.3, 0.2, 0.1 * i, 0.25) for n in LENGTHS for i in (0, 1))
+    looks = tuple(look(n, f"layer.0.self.{i}", 0.1 * i) for n in LENGTHS for i in (0, 1))
+    ids = ShiftedIds(0, cell(16, "adjacent", 20), 0.0), ShiftedIds(48, cell(16, "adjacent", 12), 7.5)
     made = Stretch(
         run="runs/a",
         model="digest",
@@ -62,7 +71,8 @@ def result(**changes):
         trained=(8, 16),
         classes=("unsorted", "sorted"),
         cells=tuple(cells),
-        same_gaps=(cell(64, "shuffle", 20), cell(64, "adjacent", 16)),
+        same_gaps=(cell(64, "adjacent", 16),),
+        ids=ids,
         looks=looks,
         recipe="one",
     )
@@ -170,7 +180,7 @@ def test_the_title_says_how_many_examples_a_point_stands_for():
 
 def test_dispersion_shows_every_head_and_both_classes():
     figure = draw_dispersion(result())
-    attention, alike, leads = figure.axes
+    attention, alike, leads, _ = figure.axes
     assert [point for _, points in lines(alike) for point in points] == [[n, 25.0] for _ in (0, 1) for n in LENGTHS]
     assert lines(attention) == [
         ("layer.0.self.0", [[n, pytest.approx(30)] for n in LENGTHS]),
@@ -182,29 +192,62 @@ def test_dispersion_shows_every_head_and_both_classes():
         "sorted": -0.5,
     }
     assert "runs/a: rotary, max (generic)" in figure.get_suptitle()
+    assert "9 sorted sequences per length, 95 % interval" in figure.get_suptitle()
     assert png(figure).startswith(b"\x89PNG")
+
+
+def test_attention_has_a_band_of_t_times_its_standard_error():
+    neighbours, alike, *_ = draw_dispersion(result()).axes
+    for axes, middle, error in ((neighbours, 30, 4), (alike, 25, 5)):
+        low, high = axes.collections[0].get_paths()[0].get_extents().get_points()[:, 1]
+        assert (low, high) == pytest.approx((middle - 2.306 * error, middle + 2.306 * error), abs=1e-3)
+
+
+def test_what_is_lost_to_gaps_and_to_ids_is_drawn_beside_the_length():
+    whole, gaps, ids = (points for label, points in lines(draw_dispersion(result()).axes[3]) if label)
+    assert whole == [[8, 100], [16, 100], [64, 50]]
+    assert gaps == [[64, 80]]
+    assert ids == [[16, 100], [64, 60]], "where the sequence with these last ids would end"
+    assert len(draw_dispersion(result(ids=(), same_gaps=())).axes) == 3
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
 def test_tables_say_a_constant_answer_instead_of_a_number():
-    accuracy, recalls, answers, gaps = stretch_tables(result())
+    accuracy, recalls, answers, apart, ids = stretch_tables(result())
     shown = text(accuracy)
     assert "says “sorted” to all" in shown
     assert "90.0 % [69.9, 97.2]" in shown
     assert "50.0 %" not in shown
-    assert "trained on 8-16" in shown
-    assert [table.row_count for table in (accuracy, recalls, answers, gaps)] == [3, 3, 3, 1]
+    assert "trained on 8-16, draw 0" in shown
+    assert [table.row_count for table in (accuracy, recalls, answers, apart, ids)] == [3, 3, 3, 1, 2]
     assert "each class apart" in text(recalls)
     assert "answers “sorted”" in text(answers)
-    assert "50.0 [29.9, 70.1]" in text(answers)
-    assert "cut to 16 numbers" in text(gaps)
-    assert "80.0 %" in text(gaps)
+    assert "90.0 [59.6, 98.2]" in text(answers)
+    (row,) = [line for line in text(apart).splitlines() if line.startswith("│ 64")]
+    assert [part.strip() for part in row.split("│")[2:5]] == [
+        "80.0 % [58.4, 91.9]",
+        "60.0 % [38.7, 78.1]",
+        "says “sorted” to all",
+    ]
+    (row,) = [line for line in text(ids).splitlines() if line.startswith("│ 48-63")]
+    assert [part.strip() for part in row.split("│")[2:5]] == ["60.0 [31.3, 83.2]", "60.0 [31.3, 83.2]", "7.5"]
 
 
-def test_without_long_lengths_there_is_no_table_of_gaps():
-    assert len(stretch_tables(result(same_gaps=()))) == 3
+def test_ids_that_are_refused_or_change_nothing_are_told():
+    assert ids_note(result()) == ""
+    assert ids_note(result(ids=())) == ""
+    assert ids_note(result(impossible_ids=(100, 200))) == "runs/a refuses ids from 100, 200 on"
+    still = result(ids=tuple(replace(each, moved=2e-6) for each in result().ids))
+    assert ids_note(still).endswith("from 0 to 48, does not matter to runs/a: a logit moves by up to 2e-06")
+    assert len(stretch_tables(still)) == 4, "and there is no table to read"
+    refused = text(stretch_tables(result(ids=result().ids[:1]))[3])
+    assert "refused" in refused
+
+
+def test_without_long_lengths_there_is_nothing_to_take_apart():
+    assert len(stretch_tables(result(same_gaps=(), ids=()))) == 3
 
 
 def test_the_reach_of_several_models_names_refusals():
@@ -218,7 +261,9 @@ def test_the_reach_of_several_models_names_refusals():
 
 def test_accuracy_in_words():
     assert accuracy_text(cell(8, "shuffle", 20)) == "100.0 % [83.9, 100.0]"
-    assert accuracy_text(cell(8, "shuffle", 10, "unsorted")) == "says “unsorted” to all"
+    stuck = cell(8, "shuffle", 10, "unsorted")
+    assert accuracy_text(stuck) == "says “unsorted” to all"
+    assert accuracy_text(replace(stuck, answers=(Share.of(19, 20), Share.of(1, 20)))) == "says “unsorted” to nearly all"
 
 
 def test_the_report_has_a_row_per_model_and_its_pictures(tmp_path):

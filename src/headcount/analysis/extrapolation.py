@@ -3,9 +3,14 @@
 Each length and each kind of negative is measured apart, both classes apart, with the share of each answer: a model that
 says one thing to everything is marked, not averaged into "about 50 %".
 
-Two things change together when a sequence of 0-99 grows: its length, and the gaps between its numbers (at 4,096 places
-ties and steps of 1 are all there is). To tell them apart, the same examples are also cut down to a trained length
-around their broken pair: what is lost there is lost to the gaps, what is lost beyond it to the length.
+Three things change together when a sequence of 0-99 grows: its length, the gaps between its numbers (at 4,096 places
+ties and steps of 1 are all there is), and the ids of its positions. Two of them are also changed alone, at a trained
+length and on single adjacent swaps:
+
+    gaps   the long examples are cut down around their broken pair; the sorted ones are these pieces put in order
+    ids    sequences with the gaps of training are asked with the ids that the end of a long sequence has
+
+What is lost in neither is lost to the length itself, or to several of these together.
 
 Beside accuracy stands what explains it: how much attention each head still pays to the neighbour, and the lead of the
 right class, against length.
@@ -16,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -42,6 +47,10 @@ LONGEST = 2**20
 """Longer sequences would not fit into memory."""
 MOST_WORKERS = 4
 """Each takes up to 0.7 GiB at 4,096."""
+NEAR = (0, 1, 4)
+"""First ids that are always tried; beyond them, where the last positions of each length begin."""
+REPORTED = 1
+"""The draw of fresh sequences that reports and docs are made of: no recipe was chosen on it."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +76,20 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class ShiftedIds:
+    """The same sequences of the longest trained length, with ids that begin at `first`."""
+
+    first: int
+    cell: Cell
+    moved: float
+    """Largest change of a logit against ids from 0; (nearly) nothing where only distances matter."""
+
+
+@dataclass(frozen=True)
 class Stretch(Result):
     """One run at many lengths."""
+
+    SCHEMA: ClassVar[int] = 2  # 1 cut every kind of negative, which gave the class away; attention came without errors
 
     run: str
     model: str
@@ -84,12 +105,21 @@ class Stretch(Result):
     classes: tuple[str, ...]
     cells: tuple[Cell, ...]
     same_gaps: tuple[Cell, ...]
-    """The examples of each cell beyond the trained lengths, cut down to a trained length: the gaps of the long ones."""
+    """Adjacent swaps beyond the trained lengths cut down to one, and the same pieces sorted: the gaps of the long ones.
+
+    Nothing unless adjacent swaps were asked for.
+    """
+    ids: tuple[ShiftedIds, ...]
+    """Adjacent swaps of the longest trained length at other ids, from 0 on. Nothing unless they were asked for."""
     looks: tuple[Look, ...]
     recipe: str = ""
     """The digest of all settings but the seed: runs that share it differ in their seed alone."""
     impossible: tuple[int, ...] = ()
     """Lengths that the model refuses, such as those past a learned table."""
+    impossible_ids: tuple[int, ...] = ()
+    """First ids that it refuses."""
+    draw: int = 0
+    """Which draw of fresh sequences it was asked about."""
 
 
 def stretch(
@@ -99,10 +129,11 @@ def stretch(
     n: int | None = None,
     *,
     batch_size: int | None = None,
+    draw: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
     """Measure a run at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %."""
-    kinds = require_possible(run, lengths, kinds, n, batch_size)
+    kinds = require_possible(run, lengths, kinds, n, batch_size, draw)
     model, task = cast(Classifier, run.model), cast(ClassTask, run.task)
     asked = sorted(set(lengths))
     lengths = _possible(model, task, asked)
@@ -110,15 +141,16 @@ def stretch(
     watch = _Watch(sum(_work(model, length) * _n_rows(n_at[length], len(kinds)) for length in lengths), progress)
     cells, cut, last = list[Cell](), list[Cell](), task.classes[-1]
     for length in lengths:
-        rng, half = stream(0, "stretch", length), n_at[length] // 2
+        rng, half = stream(draw, "stretch", length), n_at[length] // 2
         examples = {last: task.stretched(rng, length, None, n_at[length] - half)}
         examples |= {kind: task.stretched(rng, length, kind, half) for kind in kinds}
         said = {kind: _ask(model, task, rows, batch_size, watch) for kind, rows in examples.items()}
         cells += [_cell(task, length, kind, said[last], said[kind]) for kind in kinds]
-        if length > task.trained_lengths[1]:
-            short = {kind: task.cropped(rng, rows, task.trained_lengths[1]) for kind, rows in examples.items()}
-            said = {kind: _ask(model, task, rows, batch_size) for kind, rows in short.items()}
-            cut += [_cell(task, length, kind, said[last], said[kind]) for kind in kinds]
+        if length > task.trained_lengths[1] and task.local_kind in kinds:
+            pieces = task.cropped(rng, examples[task.local_kind], task.trained_lengths[1])
+            wrong, right = (_ask(model, task, rows, batch_size) for rows in pieces)
+            cut.append(_cell(task, length, task.local_kind, right, wrong))
+    ids, refused = _at_other_ids(model, task, asked, n or N, batch_size, draw) if task.local_kind in kinds else ([], [])
     return Stretch(
         run=run.name,
         model=run.digest,
@@ -131,10 +163,33 @@ def stretch(
         classes=task.classes,
         cells=tuple(cells),
         same_gaps=tuple(cut),
-        looks=tuple(each for length in lengths for each in look(model, task, length)),
+        ids=tuple(ids),
+        looks=tuple(each for length in lengths for each in look(model, task, length, draw)),
         recipe=_recipe(run),
         impossible=tuple(length for length in asked if length not in lengths),
+        impossible_ids=tuple(refused),
+        draw=draw,
     )
+
+
+def _at_other_ids(
+    model: Classifier, task: ClassTask, lengths: Sequence[int], n: int, batch_size: int | None, draw: int
+) -> tuple[list[ShiftedIds], list[int]]:
+    """The longest trained length at the ids near 0 and at the last ids of each length; and first ids it refuses."""
+    longest, rng, half = task.trained_lengths[1], stream(draw, "stretch ids"), n // 2
+    examples = task.stretched(rng, longest, task.local_kind, half), task.stretched(rng, longest, None, n - half)
+    found, refused, base = list[ShiftedIds](), list[int](), None
+    for first in sorted({*NEAR, *(length - longest for length in lengths if length > longest)}):
+        try:
+            wrong, right = (_ask(model, task, rows, batch_size, first=first) for rows in examples)
+        except InputError:
+            refused.append(first)
+            continue
+        logits = np.concatenate([wrong.logits, right.logits])
+        base = logits if base is None else base
+        cell = _cell(task, longest, task.local_kind, right, wrong)
+        found.append(ShiftedIds(first, cell, float(np.abs(logits - base).max())))
+    return found, refused
 
 
 def _recipe(run: Run) -> str:
@@ -170,7 +225,12 @@ def label_of(run: Run) -> str:
 
 
 def require_possible(
-    run: Run, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None
+    run: Run,
+    lengths: Sequence[int],
+    kinds: Sequence[str] | None,
+    n: int | None,
+    batch_size: int | None,
+    draw: int = 0,
 ) -> tuple[str, ...]:
     """The kinds of negatives to try, if all that is asked for can be done."""
     task = cast(ClassTask, run.task)
@@ -184,6 +244,8 @@ def require_possible(
     require_room_for(n or 0, max(lengths), "lower --n or --lengths")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch of {batch_size} is none", "at least 1 example per forward pass")
+    if draw < 0:
+        raise InputError(f"{draw} is no draw of fresh sequences", "draws are counted from 0")
     unknown = [kind for kind in kinds or () if kind not in task.kinds]
     if unknown:
         raise InputError(f"no kind of negative {unknown[0]!r}", f"there are: {', '.join(task.kinds)}")
@@ -214,7 +276,13 @@ def _n_rows(n: int, n_kinds: int) -> int:
 
 
 def _ask(
-    model: Classifier, task: ClassTask, examples: Examples, batch_size: int | None, watch: _Watch | None = None
+    model: Classifier,
+    task: ClassTask,
+    examples: Examples,
+    batch_size: int | None,
+    watch: _Watch | None = None,
+    *,
+    first: int = 0,
 ) -> Answers:
     """Some examples per core at a time; batches of a stated size one after another, so that memory is as stated."""
     length = examples.shape[1]
@@ -222,7 +290,7 @@ def _ask(
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
     parts: list[Answers] = []
     with evaluating(model), nullcontext(map) if batch_size else workers(model, most=MOST_WORKERS) as compute:
-        for part in compute(lambda block: classify(model, task, block, size), blocks):
+        for part in compute(lambda block: classify(model, task, block, size, first=first), blocks):
             parts.append(part)
             if watch:
                 watch.add(_work(model, length) * len(part.labels))

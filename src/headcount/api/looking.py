@@ -143,23 +143,27 @@ def stretch(
     negatives: Sequence[str] | None = None,
     n: int | None = None,
     batch_size: int | None = None,
+    draw: int | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Stretched:
-    """Accuracy far beyond the trained lengths, by kind of negative; several runs share one more figure in `out`."""
+    """Accuracy far beyond the trained lengths, by kind of negative; several runs share one more figure in `out`.
+
+    `draw` chooses other fresh sequences: settle on a recipe with one draw, report it on another.
+    """
     ready = [loaded(run) for run in runs]
     asked = LENGTHS if lengths is None else lengths
 
     def named(what: str) -> str:
-        return result_name(what, lengths=lengths, negatives=negatives, n=n, batch=batch_size)
+        return result_name(what, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
 
     results, figures, data = [], [], []
     for run in ready:
-        require_possible(run, asked, negatives, n, batch_size)
+        require_possible(run, asked, negatives, n, batch_size, draw or 0)
     for run in ready:
         run.output.require_writable()
         with counting(f"stretching {run.name}, %", quiet=quiet) as progress:
-            found = stretch_run(run, asked, negatives, n, batch_size=batch_size, progress=progress)
+            found = stretch_run(run, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
         data.append(run.output.write_result(named("stretch"), found))
         for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):
             figures.append(run.output.write_figure(f"{named(name)}.png", png(figure)))

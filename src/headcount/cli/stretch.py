@@ -17,6 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", metavar="INT,...", help="lengths to try [8,12,16,32,64,...,4096]")
     parser.add_argument("--negatives", metavar="KIND,...", help="kinds of unsorted example to try [all four]")
     parser.add_argument("--n", type=int, metavar="INT", help=f"examples per length and kind {HOW_MANY}")
+    parser.add_argument(
+        "--draw",
+        type=int,
+        metavar="INT",
+        help="which draw of fresh sequences [0; recipes were chosen on 0, docs use 1]",
+    )
     parser.add_argument("--batch-size", type=int, metavar="INT", help="examples per forward pass [by their length]")
     parser.add_argument(
         "-o", "--out", type=folder_name, metavar="DIR", help="where a figure of several runs goes [runs/stretch]"
@@ -28,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """A table per run, and curves."""
     from headcount import api
-    from headcount.views.stretch import stretch_tables
+    from headcount.views.stretch import ids_note, stretch_tables
 
     shown = api.stretch(
         *args.models,
@@ -36,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
         negatives=None if args.negatives is None else listed(args.negatives),
         n=args.n,
         batch_size=args.batch_size,
+        draw=args.draw,
         out=args.out,
         quiet=args.quiet,
     )
@@ -56,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
             out.print(table)
         if each.impossible:
             out.print(f"{each.run} refuses these lengths: {', '.join(map(str, each.impossible))}")
+        if note := ids_note(each):
+            out.print(note)
     print_files(out, shown.figures, *shown.data)
     return 0
 

@@ -42,13 +42,14 @@ class Classifier(HeadedModel):
         self.apply(initialise)
 
     def forward(
-        self, source: Int[Tensor, "batch length"], *, weights: WeightReader | None = None
+        self, source: Int[Tensor, "batch length"], *, weights: WeightReader | None = None, first: int = 0
     ) -> Float[Tensor, "batch n_classes"]:
-        """One logit per class; `weights` is shown each site's attention weights."""
+        """One logit per class; `weights` is shown each site's attention weights, `first` is added to every id."""
         is_token = self._is_token(source)
         mask = None if is_token.all() else is_token[:, None, None, :]
         where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
         where = self.positions.place(where)
+        where = where._replace(ids=where.ids + first)
         sight = Sight(
             mask,
             causal=self.config.causal or self.positions.looks_back,

@@ -184,6 +184,8 @@ class ClassTask(Task, Protocol):
     """The shortest and the longest sequence in training."""
     kinds: tuple[str, ...]
     """Ways to make an example of the first class."""
+    local_kind: str
+    """The one whose examples differ from the last class in one place: a piece around it has the values of any piece."""
 
     def encode(self, examples: Examples) -> ClassBatch:
         """Token ids of these examples."""
@@ -194,8 +196,8 @@ class ClassTask(Task, Protocol):
     def stretched(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """`n` fresh examples of any length: of the first class, made in this way, or of the last class if None."""
 
-    def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> Examples:
-        """A piece of each example that still shows its class."""
+    def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
+        """A piece of each example of the local kind that shows its class, and the same values as the last class."""
 
     def describe(self, example: Examples) -> str:
         """Why the right answer is right, in words."""

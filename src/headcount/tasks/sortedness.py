@@ -51,6 +51,7 @@ class Sortedness:
     }
     classes: tuple[str, ...] = ("unsorted", "sorted")
     kinds: tuple[str, ...] = tuple(KINDS)
+    local_kind: str = "adjacent"
 
     def __init__(self, config: SortednessConfig | None = None) -> None:
         self.config = config or SortednessConfig()
@@ -102,15 +103,18 @@ class Sortedness:
             raise InputError(f"no kind of unsorted example {kind!r}", suggestion(kind, self.kinds))
         return unsorted_rows(rng, np.full(n, kind), lengths, values)[0]
 
-    def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> Examples:
-        """A piece of each: around its first broken pair, or around a random place where the numbers rise."""
+    def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
+        """A piece of each adjacent swap around its broken pair, and the same piece in order.
+
+        Of adjacent swaps only: a piece of a shuffle spans all values where a piece of a sorted sequence spans few, so
+        its range alone would give the class away. Both classes have the same numbers here, so no sum, range or tie
+        can; and the steps between them are those of the long sequence.
+        """
         n, width = examples.shape
         length = min(length, width)
-        rises = np.where(examples[:, :-1] < examples[:, 1:], rng.random((n, width - 1)), -1.0)
-        broken = first_broken(examples)
-        pair = np.where(broken < 0, rises.argmax(axis=1), broken)
-        start = np.clip(pair - rng.integers(max(length - 1, 1), size=n), 0, width - length)
-        return np.take_along_axis(examples, start[:, None] + np.arange(length), axis=1)
+        start = np.clip(first_broken(examples) - rng.integers(max(length - 1, 1), size=n), 0, width - length)
+        pieces = np.take_along_axis(examples, start[:, None] + np.arange(length), axis=1)
+        return pieces, np.sort(pieces, axis=1)
 
     def _new(self, rng: np.random.Generator, n: int, forbidden: set[bytes], *, unique: bool = False) -> Kinds:
         """`n` examples and their kinds, none of them forbidden; `unique` ones differ from each other too."""

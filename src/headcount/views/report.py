@@ -77,9 +77,9 @@ def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Seq
     parts = [
         "## Sortedness",
         f"Is a sequence non-decreasing? Every model was trained on lengths {trained} only. Half of the examples of "
-        f"each cell are sorted (n = {far.cells[0].n:,}, 95 % Wilson intervals); where a model says one thing to "
-        "everything, that is said instead of a number. `generic` models were given nothing; the others were given what "
-        "is named, so do not rank one kind against the other.",
+        f"each cell are sorted (n = {far.cells[0].n:,}, draw {far.draw}, 95 % Wilson intervals); where a model says "
+        "one thing to everything, that is said instead of a number. `generic` models were given nothing; the others "
+        "were given what is named, so do not rank one kind against the other.",
     ]
     for kind, note in (
         ("shuffle", "Full shuffles, the easiest: broken nearly everywhere"),

@@ -1,4 +1,4 @@
-"""How far models reach: accuracy against length, and what explains it."""
+"""How far models reach: accuracy against length, what explains it, and what is lost to gaps and to ids alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
+from scipy.special import stdtrit
 
 from headcount.views.style import GREY, PALETTE, Page
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headcount.statistics import Share
 
 MARKERS = "osD^vP*Xhd"
+STILL = 1e-3
+"""Logits: what rounding may change, and no answer is decided by."""
 
 
 def mark(result: Stretch) -> str:
@@ -84,13 +87,13 @@ def _draw_line(
 
 
 def draw_dispersion(result: Stretch) -> Figure:
-    """Where attention still goes, and the lead of the right class, against length."""
-    figure = Page(15, 4.2)
-    neighbours, alike, leads = figure.subplots(1, 3)
+    """Where attention still goes, the lead of the right class, and what is lost to what, against length."""
+    figure = Page(11.5, 8) if result.ids else Page(15, 4.2)
+    neighbours, alike, leads, *apart = figure.subplots(*((2, 2) if result.ids else (1, 3))).flat
     for i, head in enumerate(dict.fromkeys(look.head for look in result.looks)):
         looks = [look for look in result.looks if look.head == head]
-        _draw_head(neighbours, looks, [look.left + look.right for look in looks], i)
-        _draw_head(alike, looks, [look.alike for look in looks], i)
+        _draw_head(neighbours, looks, "neighbours", i)
+        _draw_head(alike, looks, "alike", i)
     neighbours.set(ylabel="attention (%)", title="on the two neighbours")
     alike.set(ylabel="attention (%)", title="on equal numbers: the largest so far, and itself")
     for i, kind in enumerate(dict.fromkeys(cell.negative for cell in result.cells)):
@@ -99,23 +102,53 @@ def draw_dispersion(result: Stretch) -> Figure:
     _draw_lead(leads, one_kind, 1, 0, "sorted")
     leads.axhline(0, color=GREY, linewidth=0.8)
     leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
-    for axes in (neighbours, alike, leads):
+    for axes in apart:
+        _draw_apart(axes, result)
+    for axes in (neighbours, alike, leads, *apart):
         _frame(axes, result.trained)
     leads.legend(frameon=False, fontsize=8)
     figure.key(*neighbours.get_legend_handles_labels(), columns=12)
     for axes in (neighbours, alike):
         axes.set_ylim(-3, 103)
+    sizes = [look.n for look in result.looks]
+    n = " to ".join(f"{size:,}" for size in dict.fromkeys((min(sizes), max(sizes)))) if sizes else "no"
     figure.headline(
-        f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of sorted sequences", size=12
+        f"{result.run}: {result.label} ({mark(result)}). Attention: mean over the places of {n} sorted sequences per "
+        "length, 95 % interval",
+        size=12,
     )
     return figure
 
 
-def _draw_head(axes: Axes, looks: Sequence[Look], shares: Sequence[float], i: int) -> None:
+def _draw_head(axes: Axes, looks: Sequence[Look], what: str, i: int) -> None:
+    """The mean over sequences, with a t-interval: there may be eight of them."""
     style = "-" if i < len(PALETTE) else "--"
-    x, y = [look.length for look in looks], [100 * share for share in shares]
+    x, y = [look.length for look in looks], np.array([100 * getattr(look, what) for look in looks])
+    doubt = [100 * stdtrit(look.n - 1, 0.975) * getattr(look, f"{what}_se") for look in looks]
     colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
+    axes.fill_between(x, y - doubt, y + doubt, color=colour, alpha=0.2, linewidth=0)
     axes.plot(x, y, style, color=colour, marker=marker, markersize=4, label=looks[0].head)
+
+
+def _draw_apart(axes: Axes, result: Stretch) -> None:
+    """Accuracy on adjacent swaps at each length, and with its gaps or its ids alone."""
+    longest = result.trained[1]
+    whole = [(cell.length, cell) for cell in result.cells if cell.negative == result.ids[0].cell.negative]
+    parts = {
+        "at that length": whole,
+        f"its gaps alone, {longest} numbers": [(cell.length, cell) for cell in result.same_gaps],
+        f"its last ids alone, {longest} numbers": [(each.first + longest, each.cell) for each in result.ids],
+    }
+    for i, (label, points) in enumerate(parts.items()):
+        x, cells = [length for length, _ in points], [cell for _, cell in points]
+        y, low, high = (100 * np.array([getattr(c, end) for c in cells]) for end in ("accuracy", "low", "high"))
+        axes.fill_between(x, low, high, color=PALETTE[i], alpha=0.15, linewidth=0)
+        axes.plot(x, y, ("-", "--", ":")[i], color=PALETTE[i], marker=MARKERS[i], markersize=4, label=label)
+        constant = [(length, 100 * cell.accuracy) for length, cell in points if cell.constant]
+        axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=PALETTE[i], markersize=9, markeredgewidth=1.6)
+    axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set(ylabel="right (%)", ylim=(-3, 103), title="Lost to what? (adjacent swaps; ×: one answer to all)")
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
 
 
 def _draw_lead(axes: Axes, cells: Sequence[Cell], which: int, look: int, label: str) -> None:
@@ -132,9 +165,10 @@ def _frame(axes: Axes, trained: tuple[int, int]) -> None:
 
 
 def stretch_tables(result: Stretch) -> list[Table]:
-    """Accuracy by length and kind; both classes apart; the share of the answers; what small gaps cost."""
+    """Accuracy by length and kind; both classes apart; the share of the answers; what gaps and ids cost alone."""
     kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
     title = f"{result.run}: {result.label} ({mark(result)}), trained on {result.trained[0]}-{result.trained[1]}"
+    title += f", draw {result.draw}"
     accuracy = Table("length", "n", *kinds, title=f"{title}\nright, by kind of negative", title_justify="left")
     title = "right (%), each class apart"
     recalls = Table("length", "sorted", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
@@ -146,7 +180,8 @@ def stretch_tables(result: Stretch) -> list[Table]:
         classes = row[0].recall[1], *(cell.recall[0] for cell in row)
         recalls.add_row(str(length), *(_share(share).replace(" %", "") for share in classes))
         answers.add_row(str(length), *(_share(cell.answers[1]).replace(" %", "") for cell in row))
-    return [accuracy, recalls, answers, *([_gap_table(result, kinds)] if result.same_gaps else [])]
+    gaps = [_apart_table(result)] if result.same_gaps else []
+    return [accuracy, recalls, answers, *gaps, *([_ids_table(result)] if _ids_matter(result) else [])]
 
 
 def _share(share: Share | Cell) -> str:
@@ -173,21 +208,48 @@ def _short(cell: Cell) -> str:
     return f"all {cell.says}" if cell.constant else f"{100 * cell.accuracy:.1f} %"
 
 
-def _gap_table(result: Stretch, kinds: Sequence[str]) -> Table:
-    """What the small steps of long sequences cost by themselves."""
-    table = Table(
-        "gaps of length",
-        *kinds,
-        title=f"gap shift alone: the same examples cut to {result.trained[1]} numbers around their broken pair",
-        title_justify="left",
-    )
-    for length in dict.fromkeys(cell.length for cell in result.same_gaps):
-        table.add_row(str(length), *(accuracy_text(cell) for cell in result.same_gaps if cell.length == length))
+def _apart_table(result: Stretch) -> Table:
+    """What the small steps of long sequences and the ids of their last positions cost by themselves."""
+    longest, kind = result.trained[1], result.same_gaps[0].negative
+    title = f"lost to what? {kind}: {longest} numbers with the gaps of a length, with its last ids, and that length"
+    table = Table("length", "gaps alone", "ids alone", "that length", title=title, title_justify="left")
+    whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
+    ids = {each.first + longest: each.cell for each in result.ids}
+    for cell in result.same_gaps:
+        length = cell.length
+        table.add_row(
+            str(length), *(accuracy_text(c) if c else "refused" for c in (cell, ids.get(length), whole[length]))
+        )
     return table
+
+
+def _ids_table(result: Stretch) -> Table:
+    """The same sequences at other ids, both classes apart."""
+    longest, kind = result.trained[1], result.ids[0].cell.negative
+    title = f"ids alone: the same sequences of {longest} numbers, right (%)"
+    table = Table("ids", "sorted", kind, "a logit moves by up to", title=title, title_justify="left")
+    for each in result.ids:
+        wrong, right = (_share(share).replace(" %", "") for share in each.cell.recall)
+        table.add_row(f"{each.first}-{each.first + longest - 1}", right, wrong, f"{each.moved:.2g}")
+    return table
+
+
+def _ids_matter(result: Stretch) -> bool:
+    return any(each.moved > STILL for each in result.ids)
+
+
+def ids_note(result: Stretch) -> str:
+    """What there is to say of ids besides a table: that they change nothing, or which ones are refused."""
+    if result.impossible_ids:
+        return f"{result.run} refuses ids from {', '.join(map(str, result.impossible_ids))} on"
+    if not result.ids or _ids_matter(result):
+        return ""
+    most, last = max(each.moved for each in result.ids), result.ids[-1].first
+    return f"where ids begin, from 0 to {last:,}, does not matter to {result.run}: a logit moves by up to {most:.1g}"
 
 
 def accuracy_text(cell: Cell) -> str:
     """`99.8 % [99.3, 99.9]`, or the one answer that everything gets."""
     if cell.constant:
-        return f"says “{cell.says}” to all"
+        return f"says “{cell.says}” to {'all' if cell.n in [share.correct for share in cell.answers] else 'nearly all'}"
     return _share(cell)
