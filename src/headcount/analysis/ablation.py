@@ -7,7 +7,7 @@ trials of medicines: Haybittle 1971, Peto et al. 1976).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from headcount.analysis.breakage import Breakage
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.analysis.redecoding import Redecoder
 from headcount.analysis.subjects import Subject, mean_total
-from headcount.analysis.trials import PARTS, Means, Outcome, Progress, Trial, means_of, run_trials
+from headcount.analysis.trials import PARTS, Means, Outcome, Progress, Trial, Tried, means_of, run_trials
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.instruments.kinds import KINDS, all_kinds
@@ -238,11 +238,9 @@ def ablate(
     needs_mean = any(KINDS.get(kind).needs_mean for kind in kinds)
     means: Means = means_of(subject) if needs_mean else ()
     redecoder = Redecoder(subject, trials, explain=examples)
-    found = run_trials(
-        subject, trials, batch_size=batch_size, proven=True, means=means, progress=progress, look=redecoder
+    found, looks = look_at(
+        subject, asked, means, donors=donors, batch_size=batch_size, progress=progress, look=redecoder
     )
-    noise = _noise(subject, asked, trials, found, means, batch_size)
-    looks = _looks(subject, asked, trials, found, noise)
     gradients = importances(subject)
     condition = Condition(
         length=length,
@@ -260,6 +258,23 @@ def ablate(
         donors=donors if any(KINDS.get(kind).needs_others for kind in kinds) else 0,
     )
     return _with_agreements(Ablated(looks, condition, means, subject.metric.name))
+
+
+def look_at(
+    subject: Subject,
+    asked: Sequence[tuple[HeadId, str]],
+    means: Means,
+    *,
+    donors: int = DONORS,
+    batch_size: int = BATCH,
+    progress: Progress | None = None,
+    look: Callable[[Tried], None] | None = None,
+) -> tuple[Outcome, tuple[Look, ...]]:
+    """Heads silenced alone, each in one way, on a model on which the instrument was proven."""
+    trials = _trials(asked, donors)
+    found = run_trials(subject, trials, batch_size=batch_size, proven=True, means=means, progress=progress, look=look)
+    noise = _noise(subject, asked, trials, found, means, batch_size)
+    return found, _looks(subject, asked, trials, found, noise)
 
 
 def decide(
