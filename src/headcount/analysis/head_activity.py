@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.analysis.head_measures import sight_at
 from headcount.heads import HeadId, HeadSite
-from headcount.instruments.capture import Capture
-from headcount.instruments.sites import Sites
 from headcount.models.build import Model
+from headcount.models.multi_head import MultiHeadAttention
 from headcount.models.weights import KeptWeights
 from headcount.tasks.base import Tokens
 from headcount.training.evaluation import evaluating, on_device
@@ -26,16 +27,27 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True)
 class KindActivity:
-    """The heads of one kind of site, of all layers."""
+    """The heads of one kind of site, of all layers, at the queries that see more than one key."""
 
     heads: tuple[HeadId, ...]
     weights: Float[Tensor, "example head query key"]
-    """At the queries that see more than one key."""
     visible: Bool[Tensor, "query key"]
     """Which keys those queries may see."""
-    outputs: tuple[NDArray[np.float64], ...]
-    """Of each head, a row for every example and position, less the mean at that position: what it writes about the
-    example. Rotated into as few dimensions as a head has, which no linear similarity can tell from the whole."""
+    values: Float[Tensor, "example head key d_head"]
+    written: Float[Tensor, "head row d_head"]
+    """What a value becomes in the residual stream, rotated into as few dimensions as a head has: no linear similarity
+    can tell that from the whole."""
+
+    def looking(self, weights: Tensor) -> KindActivity:
+        """The same heads, if they looked elsewhere."""
+        return replace(self, weights=weights)
+
+    @cached_property
+    def outputs(self) -> tuple[NDArray[np.float64], ...]:
+        """Of each head a row for every example and query, less that query's mean: what it writes about the example."""
+        z_BHQE = (self.weights @ self.values).double()
+        z_HNE = (z_BHQE - z_BHQE.mean(dim=0)).transpose(0, 1).flatten(1, 2)
+        return tuple(each.numpy() for each in z_HNE @ self.written.transpose(1, 2))
 
 
 Activity = dict[Kind, KindActivity]
@@ -43,25 +55,44 @@ Activity = dict[Kind, KindActivity]
 
 def observe(model: Model, inputs: tuple[Tokens, ...]) -> Activity:
     """One forward pass; of the kinds of site where a query sees more than one key."""
-    kept = KeptWeights()
-    with evaluating(model) as device, Capture(sites := Sites.of(model)) as capture:
+    kept, values = KeptWeights(), dict[HeadSite, Tensor]()
+    attentions = {site: block.attention for site, block in model.blocks.items() if block.heads}
+    with evaluating(model) as device, ExitStack() as hooks:
+        for site, attention in attentions.items():
+            hooks.callback(_value_projection(attention).register_forward_hook(_keep(values, site)).remove)
         model(*on_device(device, *inputs), weights=kept)
-        outputs = {site: _written(sites, site, capture.z(site)) for site in sites}
     by_kind: dict[Kind, list[HeadSite]] = {}
-    for site in (site for site in model.sites if site in kept):
+    for site in model.sites:
         by_kind.setdefault((site.stack, site.kind), []).append(site)
     found: Activity = {}
-    for kind, members in by_kind.items():
-        visible = _visible(model, members[0], kept[members[0]])
+    for kind, sites in by_kind.items():
+        visible = _visible(model, sites[0], kept[sites[0]])
         has_choice = visible.sum(dim=-1) > 1
         if has_choice.any():
             found[kind] = KindActivity(
-                heads=tuple(head for site in members for head in model.heads_at(site)),
-                weights=torch.cat([kept[site].cpu()[:, :, has_choice] for site in members], dim=1),
+                heads=tuple(head for site in sites for head in model.heads_at(site)),
+                weights=torch.cat([kept[site].cpu()[:, :, has_choice] for site in sites], dim=1),
                 visible=visible[has_choice],
-                outputs=tuple(each for site in members for each in outputs[site]),
+                values=torch.cat([_by_head(values[site], len(model.heads_at(site))) for site in sites], dim=1),
+                written=torch.cat([_written(model.projections[site], len(model.heads_at(site))) for site in sites]),
             )
     return found
+
+
+def _value_projection(attention: nn.Module) -> nn.Linear:
+    assert isinstance(attention, MultiHeadAttention), "every site with heads has one"
+    return attention.value
+
+
+def _keep(values: dict[HeadSite, Tensor], site: HeadSite) -> Any:
+    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
+        values[site] = output.cpu()
+
+    return keep
+
+
+def _by_head(value_BKF: Tensor, n_heads: int) -> Tensor:
+    return value_BKF.unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 
 def _visible(model: Model, site: HeadSite, weights: Tensor) -> Tensor:
@@ -70,11 +101,7 @@ def _visible(model: Model, site: HeadSite, weights: Tensor) -> Tensor:
     return torch.ones(n_queries, n_keys, dtype=torch.bool) if mask is None else mask[0, 0]
 
 
-def _written(sites: Sites, site: HeadSite, z_BQHE: Tensor) -> list[NDArray[np.float64]]:
-    """With W = Q R, rows z W and z R' have the same inner products."""
-    weight_DF: Tensor = sites[site].projection.weight  # type: ignore[assignment]
-    weight_HDE = weight_DF.unflatten(1, (z_BQHE.shape[2], -1)).transpose(0, 1)
-    factor_HRE = torch.linalg.qr(weight_HDE.double())[1]
-    z_HNE = (z_BQHE - z_BQHE.mean(dim=0)).double().permute(2, 0, 1, 3).flatten(1, 2)
-    written: Sequence[Tensor] = (z_HNE @ factor_HRE.transpose(1, 2)).cpu().unbind(dim=0)
-    return [each.numpy() for each in written]
+def _written(projection: nn.Linear, n_heads: int) -> Tensor:
+    """With W = Q R, rows W z and R z have the same inner products."""
+    weight_HDE = projection.weight.detach().unflatten(1, (n_heads, -1)).transpose(0, 1)
+    return torch.linalg.qr(weight_HDE.double().cpu())[1]

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from headcount.analysis.head_activity import Kind, observe
 from headcount.analysis.null_models import Draws, pair_with_relabelled, pair_with_untrained, untrained_model
-from headcount.analysis.pairing import Pairing, Values, pair_cka, pair_overlap
+from headcount.analysis.pairing import Measure, Pairing, Values, pair_cka, pair_overlap
 from headcount.analysis.permutation_tests import share_above, step_down
 from headcount.analysis.transplants import Transplant, transplant
 from headcount.analysis.watched import watch
@@ -48,8 +48,9 @@ SHAPE = ("d_model", "n_heads", "n_layers", "n_encoder_layers", "n_decoder_layers
 ERROR_RATE = 0.05
 """Family-wise: of calling any head alike where none is."""
 HALF = 0.5
-"""Of a head's effect: a partner that restores less, at the lower bound, does not do its job."""
-NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend and write alike", "same job"
+"""Of a head's effect: a partner that restores less, at the lower bound, does not do its job; nor does one that
+restores less there than some untrained stand-in."""
+NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend, write alike", "same job"
 ALONE = "no partner"
 
 
@@ -58,42 +59,33 @@ class Effort:
     """How many draws of each null; the least p of one is 1 / (draws + 1)."""
 
     untrained: int = 99
+    """And as many relabellings for outputs."""
     relabelled: int = 999
-    """Cheap, and corrected by Holm, which 99 draws would not allow with more than five heads."""
+    """For attention: cheap, and corrected by Holm, which 99 draws would not allow with more than five heads."""
     transplants: int = 19
     """Untrained stand-ins whose heads are transplanted as well; 0 for no transplants at all."""
 
 
 @dataclass(frozen=True)
-class Attention:
-    """How much attention a pair shares, and what a best pairing shares by chance."""
+class Likeness:
+    """How alike a pair is, and how alike the partners are that a best pairing finds by chance."""
 
-    overlap: float
-    se: float
-    """Over examples."""
+    value: float
+    """Attention: the overlap. Outputs: CKA."""
+    se: float | None
+    """Over examples; of overlaps only."""
     untrained: float
-    """The head's mean overlap with its partners in untrained stand-ins."""
+    """With its partner in 95 of 100 untrained stand-ins, the head is at most so much alike."""
     relabelled: float
-    """And in the other run with its keys relabelled and its examples shuffled."""
+    """And with its partner in the other run with keys relabelled."""
+    any: float
+    """On average with all heads of that kind in the other run."""
     p_untrained: float
     """The larger of both directions; corrected over heads (max-T)."""
     p_relabelled: float
-    """Corrected over heads (Holm)."""
+    """Corrected over heads (attention: Holm; outputs: max-T)."""
     p: float
     """The larger of both."""
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """How similar what a pair writes is."""
-
-    cka: float
-    untrained: float
-    """The head's mean with its partners in untrained stand-ins."""
-    any: float
-    """The head's mean with all heads of that kind in the other run."""
-    p: float
-    """Among untrained stand-ins, the larger of both directions; corrected over heads (max-T)."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +96,8 @@ class Pair:
     partner: str | None
     same_index: float | None
     """The overlap with the other run's head of the same name, if there is one."""
-    attention: Attention | None
-    outputs: Outputs | None
+    attention: Likeness | None
+    outputs: Likeness | None
     transplant: Transplant | None
     verdict: str
 
@@ -208,10 +200,11 @@ def match(
     pairing, steps = Pairing.best(ours, theirs), _Steps(progress, effort)
     untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, steps.one)
     moved = pair_with_relabelled(pairing, effort.relabelled, steps.one)
+    rewritten = pair_with_relabelled(pairing, effort.untrained, steps.one, outputs=True)
     offered = untrained[0].partners[: effort.transplants]
     stand_ins = [(partial(untrained_model, other, i), partners) for i, partners in enumerate(offered)]
     transplants = transplant(run, other, pairing.partners, stand_ins, length, steps.last) if stand_ins else {}
-    evidence = Evidence(pairing, untrained, moved, transplants)
+    evidence = Evidence(pairing, untrained, moved, rewritten, transplants)
     kinds = evidence.kinds()
     return Matching(
         run=run.name,
@@ -259,7 +252,7 @@ class _Steps:
     """Draws of the nulls, then transplants, whose number is known only when they begin."""
 
     def __init__(self, progress: Progress | None, effort: Effort) -> None:
-        self._progress, self._done, self._total = progress, 0, effort.untrained + effort.relabelled
+        self._progress, self._done, self._total = progress, 0, 2 * effort.untrained + effort.relabelled
 
     def one(self) -> None:
         """One more draw."""
@@ -280,6 +273,8 @@ class Evidence:
     pairing: Pairing
     untrained: tuple[Draws, Draws]
     relabelled: Draws
+    rewritten: Draws
+    """Relabelled for outputs."""
     transplants: dict[HeadId, Transplant]
 
     def kinds(self) -> tuple[KindMatch, ...]:
@@ -312,7 +307,7 @@ class Evidence:
             untrained_any=_rounded(float((called > 0).mean())),
         )
 
-    def _pair(self, head: HeadId, same: float | None, attention: Attention | None, outputs: Outputs | None) -> Pair:
+    def _pair(self, head: HeadId, same: float | None, attention: Likeness | None, outputs: Likeness | None) -> Pair:
         partner, moved = self.pairing.partners.get(head), self.transplants.get(head)
         return Pair(
             head=str(head),
@@ -324,34 +319,38 @@ class Evidence:
             verdict=_verdict(attention, outputs, moved),
         )
 
-    def _attention(self) -> dict[HeadId, Attention]:
-        overlaps, errors = self.pairing.each(pair_overlap), self.pairing.each(_overlap_error)
-        p_untrained = self._p_untrained(self.pairing.shared, [draws.shared for draws in self.untrained])
-        usual, moved = (np.mean(draws.shared, axis=0) for draws in (self.untrained[0], self.relabelled))
-        heads = self.pairing.heads(0)
-        places = [heads.index(head) for head in overlaps]
-        raw = share_above(np.array([*overlaps.values()]), np.array(self.relabelled.shared)[:, places])
-        p_relabelled = dict(zip(overlaps, holm(raw.tolist()), strict=True))
+    def _attention(self) -> dict[HeadId, Likeness]:
+        overlaps, heads = self.pairing.each(pair_overlap), self.pairing.heads(0)
+        null = np.array(self.relabelled.shared)[:, [heads.index(head) for head in overlaps]]
+        p = dict(zip(overlaps, holm(share_above(np.array([*overlaps.values()]), null).tolist()), strict=True))
+        return self._likeness(pair_overlap, "shared", self.relabelled, p)
+
+    def _outputs(self) -> dict[HeadId, Likeness]:
+        null = np.array(self.rewritten.written)
+        p = dict(zip(self.pairing.heads(0), step_down(self.pairing.written(0), null).tolist(), strict=True))
+        return self._likeness(pair_cka, "written", self.rewritten, p)
+
+    def _likeness(
+        self, measure: Measure, name: str, relabelled: Draws, p_relabelled: dict[HeadId, float]
+    ) -> dict[HeadId, Likeness]:
+        p_untrained = self._p_untrained(getattr(self.pairing, name), [getattr(each, name) for each in self.untrained])
+        chance = [
+            dict(zip(self.pairing.heads(0), np.quantile(getattr(draws, name), 0.95, axis=0), strict=True))
+            for draws in (self.untrained[0], relabelled)
+        ]
+        anyone, errors = self.pairing.each(partial(_mean_over_others, measure)), self.pairing.each(_overlap_error)
         return {
-            head: Attention(
-                overlap=_rounded(overlaps[head]),
-                se=_rounded(errors[head]),
-                untrained=_rounded(usual[place]),
-                relabelled=_rounded(moved[place]),
+            head: Likeness(
+                value=_rounded(value),
+                se=_rounded(errors[head]) if measure is pair_overlap else None,
+                untrained=_rounded(chance[0][head]),
+                relabelled=_rounded(chance[1][head]),
+                any=_rounded(anyone[head]),
                 p_untrained=_rounded(p_untrained[head]),
                 p_relabelled=_rounded(p_relabelled[head]),
                 p=_rounded(max(p_untrained[head], p_relabelled[head])),
             )
-            for head, place in zip(overlaps, places, strict=True)
-        }
-
-    def _outputs(self) -> dict[HeadId, Outputs]:
-        p = self._p_untrained(self.pairing.written, [draws.written for draws in self.untrained])
-        usual, heads = np.mean(self.untrained[0].written, axis=0), self.pairing.heads(0)
-        anyone = self.pairing.each(_mean_cka)
-        return {
-            head: Outputs(_rounded(each), _rounded(usual[heads.index(head)]), _rounded(anyone[head]), _rounded(p[head]))
-            for head, each in self.pairing.each(pair_cka).items()
+            for head, value in self.pairing.each(measure).items()
         }
 
     def _p_untrained(self, found: Callable[[int], Values], null: Sequence[Sequence[Values]]) -> dict[HeadId, float]:
@@ -363,7 +362,7 @@ class Evidence:
         return {head: max(ours[head], theirs[partner]) for head, partner in self.pairing.partners.items()}
 
 
-def _verdict(attention: Attention | None, outputs: Outputs | None, moved: Transplant | None) -> str:
+def _verdict(attention: Likeness | None, outputs: Likeness | None, moved: Transplant | None) -> str:
     """Each rests on the one before."""
     if attention is None or outputs is None:
         return ALONE
@@ -372,7 +371,9 @@ def _verdict(attention: Attention | None, outputs: Outputs | None, moved: Transp
     if outputs.p > ERROR_RATE:
         return ALIKE
     restored = None if moved is None else moved.restored
-    return SAME_JOB if restored and restored.p <= ERROR_RATE and restored.low >= HALF else WRITES_ALIKE
+    if restored is None or restored.p > ERROR_RATE or restored.low < max(HALF, restored.untrained):
+        return WRITES_ALIKE
+    return SAME_JOB
 
 
 def _called_alike(draws: Values) -> NDArray[np.int64]:
@@ -386,8 +387,8 @@ def _overlap_error(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
     return float(each.std(ddof=1) / np.sqrt(len(each)))
 
 
-def _mean_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    return float(np.mean([pair_cka(pairing, kind, i, other) for other in range(len(pairing.theirs[kind].heads))]))
+def _mean_over_others(measure: Measure, pairing: Pairing, kind: Kind, i: int, j: int) -> float:
+    return float(np.mean([measure(pairing, kind, i, other) for other in range(len(pairing.theirs[kind].heads))]))
 
 
 def _range(values: Values) -> tuple[float, float]:

@@ -73,13 +73,17 @@ def pair_with_untrained(
     return found
 
 
-def pair_with_relabelled(pairing: Pairing, n: int, step: Callable[[], None]) -> Draws:
-    """Our heads with the other run's, whose keys changed places and whose examples are shuffled."""
+def pair_with_relabelled(pairing: Pairing, n: int, step: Callable[[], None], *, outputs: bool = False) -> Draws:
+    """Our heads with the other run's, whose keys changed places.
+
+    For attention, examples are shuffled too. For `outputs` they are not, or nothing would be left to compare: heads
+    write what their own values are at the other keys.
+    """
     found, rng = Draws(0), stream(0, "relabelled")
     for _ in range(n):
-        examples = rng.permutation(pairing.n_examples)
-        moved = {kind: relabelled(each, examples, rng) for kind, each in pairing.theirs.items()}
-        found.add(Pairing.best(pairing.ours, pairing.theirs, shown=moved), outputs=False)
+        examples = np.arange(pairing.n_examples) if outputs else rng.permutation(pairing.n_examples)
+        moved = {kind: each.looking(relabelled(each, examples, rng)) for kind, each in pairing.theirs.items()}
+        found.add(Pairing.best(pairing.ours, moved), outputs=outputs)
         step()
     return found
 

@@ -31,11 +31,11 @@ class Pairing:
     """Of the pairs: which heads, and which other heads."""
 
     @classmethod
-    def best(cls, ours: Activity, theirs: Activity, *, shown: dict[Kind, Tensor] | None = None) -> Pairing:
-        """By attention; `shown` are other weights for theirs."""
+    def best(cls, ours: Activity, theirs: Activity) -> Pairing:
+        """By attention."""
         overlaps, places = {}, {}
         for kind, mine in ours.items():
-            overlaps[kind] = _overlaps(mine.weights, theirs[kind].weights if shown is None else shown[kind])
+            overlaps[kind] = _overlaps(mine.weights, theirs[kind].weights)
             rows, columns = linear_sum_assignment(overlaps[kind].mean(axis=0), maximize=True)
             places[kind] = rows, columns
         return cls(ours, theirs, overlaps, places)

@@ -37,7 +37,7 @@ from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.statistics import holm, mcnemar
 
-N_FIT, N_TEST, FEWEST = 500, 1000, 16
+N_FIT, N_TEST, FEWEST = 500, 800, 16
 """Training examples that maps and means are taken from, and held-out examples that they are tried on."""
 PAIRS = 2**21
 """Of a query and a key, over all examples of either: long sequences are fewer."""

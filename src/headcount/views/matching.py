@@ -1,4 +1,4 @@
-"""Which heads of two runs attend alike, write alike and do the same job: heat maps with the pairs marked, and a table."""
+"""Which heads of two runs attend alike, write alike and do the same job: heat maps with pairs marked, and a table."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ def draw_matching(result: Matching) -> Figure:
     figure.headline(
         "Which heads attend alike? Frames: the best pairing, broken where chance pairs heads as well",
         f"down: {result.run}; across: {result.other} (n = {result.n:,}: {result.data})",
+        result.words,
+        size=10,
     )
     figure.key(*_key(), columns=3)
     return figure
@@ -60,22 +62,18 @@ def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
 
 
 def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
-    """Beside the rows of the heat map."""
+    """Beside the rows of the heat map, in three lanes."""
     for y, pair in enumerate(kind.pairs):
         if pair.attention is None or pair.outputs is None:
             continue
-        shared = pair.attention
-        chance = sorted((shared.untrained, shared.relabelled))
-        axes.plot(chance, [y, y], color=GREY, linewidth=6, alpha=0.4, solid_capstyle="round")
-        for marker, value, p in (("o", shared.overlap, shared.p), ("s", pair.outputs.cka, pair.outputs.p)):
-            colour = COLOURS[marker]
-            axes.plot(value, y, marker, color=colour, markerfacecolor=colour if p <= error_rate else "white")
+        for marker, lane, found in (("o", y - 0.27, pair.attention), ("s", y, pair.outputs)):
+            _draw_chance(axes, lane, max(found.untrained, found.relabelled))
+            _mark(axes, marker, found.value, lane, is_filled=found.p <= error_rate)
         restored = pair.transplant.restored if pair.transplant else None
         if restored is not None:
-            colour = COLOURS["^"]
-            axes.plot([restored.low, restored.high], [y + 0.28] * 2, color=colour)
-            face = colour if restored.p <= error_rate else "white"
-            axes.plot(restored.share, y + 0.28, "^", color=colour, markerfacecolor=face)
+            _draw_chance(axes, y + 0.27, restored.untrained)
+            axes.plot([restored.low, restored.high], [y + 0.27] * 2, color=COLOURS["^"])
+            _mark(axes, "^", restored.share, y + 0.27, is_filled=restored.p <= error_rate)
     axes.set_xlim(-0.06, 1.06)  # a partner that restores less than nothing is beyond the edge, and in the table
     axes.set_ylim(len(kind.heads) - 0.5, -0.5)
     axes.set_yticks(range(len(kind.pairs)), [_partner(pair) for pair in kind.pairs], fontsize=8)
@@ -84,14 +82,23 @@ def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
     axes.set_title("each head with its partner", fontsize=9)
 
 
+def _draw_chance(axes: Axes, y: float, value: float) -> None:
+    axes.plot([0, max(value, 0)], [y, y], color=GREY, linewidth=4, alpha=0.3, solid_capstyle="butt")
+
+
+def _mark(axes: Axes, marker: str, x: float, y: float, *, is_filled: bool) -> None:
+    colour = COLOURS[marker]
+    axes.plot(x, y, marker, color=colour, markersize=5, markerfacecolor=colour if is_filled else "white")
+
+
 def _key() -> tuple[list[Artist], list[str]]:
     """What the marks beside the heat maps are."""
     handles: list[Artist] = [Line2D([], [], marker=each, color=COLOURS[each], linestyle="") for each in COLOURS]
     handles[-1] = Line2D([], [], marker="^", color=COLOURS["^"])
-    handles.append(Line2D([], [], color=GREY, linewidth=6, alpha=0.4))
+    handles.append(Line2D([], [], color=GREY, linewidth=4, alpha=0.3))
     handles.append(Line2D([], [], marker="o", color=BLUE, markerfacecolor="white", linestyle=""))
     names = ["attention: overlap", "outputs: CKA", "effect restored by the partner, 95 % interval"]
-    return handles, [*names, "mean overlap by chance, untrained to relabelled", "hollow: not beyond chance"]
+    return handles, [*names, "up to here by chance", "hollow: not beyond chance"]
 
 
 def match_table(result: Matching) -> Table:
@@ -101,36 +108,36 @@ def match_table(result: Matching) -> Table:
     table = Table(title=title, title_justify="left", caption=result.words, caption_justify="left", box=SIMPLE_HEAD)
     for name in ("head", "partner"):
         table.add_column(name)
-    for name in ("overlap", "untrained", "relabelled", "p", "outputs (CKA)", "untrained", "p", "restored"):
+    for name in ("overlap", "by chance", "p", "CKA", "by chance", "p", "restored", "by chance", "by others"):
         table.add_column(name, justify="right")
     table.add_column("verdict")
     for pair in (pair for kind in result.kinds for pair in kind.pairs):
-        table.add_row(_short(pair.head), _partner(pair), *_likeness(pair), _restored(pair), pair.verdict)
+        table.add_row(_short(pair.head), _partner(pair), *_likeness(pair), *_restored(pair), pair.verdict)
     return table
 
 
 def _likeness(pair: Pair) -> tuple[str, ...]:
     if pair.attention is None or pair.outputs is None:
-        return ("",) * 7
+        return ("",) * 6
     shared, written = pair.attention, pair.outputs
     return (
-        f"{shared.overlap:.3f} ± {shared.se:.3f}",
-        f"{shared.untrained:.3f}",
-        f"{shared.relabelled:.3f}",
+        f"{shared.value:.3f} ± {shared.se:.3f}",
+        f"≤ {max(shared.untrained, shared.relabelled):.3f}",
         f"{shared.p:.2g}",
-        f"{written.cka:.3f}",
-        f"{written.untrained:.3f}",
+        f"{written.value:.3f}",
+        f"≤ {max(written.untrained, written.relabelled):.3f}",
         f"{written.p:.2g}",
     )
 
 
-def _restored(pair: Pair) -> str:
+def _restored(pair: Pair) -> tuple[str, str, str]:
+    """By the partner, by the best of the untrained stand-ins, and by the best other head of the other run."""
     if pair.transplant is None:
-        return ""
+        return "", "", ""
     if (found := pair.transplant.restored) is None:
-        return "nothing to restore"
-    others = "" if found.others is None else f", other heads ≤ {found.others:.2f}"
-    return f"{found.share:.2f} [{found.low:.2f}, {found.high:.2f}] (untrained ≤ {found.untrained:.2f}{others})"
+        return "nothing to restore", "", ""
+    others = "" if found.others is None else f"≤ {found.others:.2f}"
+    return f"{found.share:.2f} [{found.low:.2f}, {found.high:.2f}]", f"≤ {found.untrained:.2f}", others
 
 
 def _partner(pair: Pair) -> str:
