@@ -64,6 +64,8 @@ class Effort:
     """For attention: cheap, and corrected by Holm, which 99 draws would not allow with more than five heads."""
     transplants: int = 19
     """Untrained stand-ins whose heads are transplanted as well; 0 for no transplants at all."""
+    seed: int = 0
+    """Of all draws."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +174,9 @@ class Matching(Result):
         low, high = all_of.untrained
         few, many = all_of.relabelled
         return (
-            f"{all_of.alike} of {all_of.of} heads attend alike (family-wise error {self.error_rate:.0%}; with each of "
-            f"{effort.untrained} untrained stand-ins for {self.other} {fewest} to {most}, any in "
-            f"{all_of.untrained_any:.0%}); {all_of.same_job} can be shown to do the same job. "
+            f"{all_of.alike} of {all_of.of} heads attend alike (family-wise error {100 * self.error_rate:.0f} %; with "
+            f"each of {effort.untrained} untrained stand-ins for {self.other} {fewest} to {most}, any in "
+            f"{100 * all_of.untrained_any:.0f} %); {all_of.same_job} can be shown to do the same job. "
             f"Mean overlap of the pairs {all_of.matched:.2f}; untrained {low:.2f} to {high:.2f}, relabelled {few:.2f} "
             f"to {many:.2f}, p {'≤' if all_of.p <= 1 / (effort.untrained + 1) else '='} {all_of.p:.2g}"
         )
@@ -198,11 +200,11 @@ def match(
     if not ours:
         raise InputError(f"{run.name} and {other.name} have no heads of one kind", "choose runs with heads")
     pairing, steps = Pairing.best(ours, theirs), _Steps(progress, effort)
-    untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, steps.one)
-    moved = pair_with_relabelled(pairing, effort.relabelled, steps.one)
-    rewritten = pair_with_relabelled(pairing, effort.untrained, steps.one, outputs=True)
+    untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, effort.seed, steps.one)
+    moved = pair_with_relabelled(pairing, effort.relabelled, effort.seed, steps.one)
+    rewritten = pair_with_relabelled(pairing, effort.untrained, effort.seed, steps.one, outputs=True)
     offered = untrained[0].partners[: effort.transplants]
-    stand_ins = [(partial(untrained_model, other, i), partners) for i, partners in enumerate(offered)]
+    stand_ins = [(partial(untrained_model, other, i, effort.seed), partners) for i, partners in enumerate(offered)]
     transplants = transplant(run, other, pairing.partners, stand_ins, length, steps.last) if stand_ins else {}
     evidence = Evidence(pairing, untrained, moved, rewritten, transplants)
     kinds = evidence.kinds()

@@ -26,10 +26,10 @@ from headcount.seeds import integer, stream
 from headcount.tasks.base import Tokens
 
 
-def untrained_model(run: Run, index: int) -> Model:
+def untrained_model(run: Run, index: int, seed: int = 0) -> Model:
     """As the run's model was before it was trained, but for its seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer(0, "untrained stand-in", index))
+        torch.manual_seed(integer(seed, "untrained stand-in", index))
         model = build_model(run.config.model, run.task)
     return model.to(next(run.model.parameters()).device).eval()
 
@@ -58,28 +58,30 @@ class Draws:
 
 
 def pair_with_untrained(
-    run: Run, other: Run, inputs: tuple[Tokens, ...], pairing: Pairing, n: int, step: Callable[[], None]
+    run: Run, other: Run, inputs: tuple[Tokens, ...], pairing: Pairing, n: int, seed: int, step: Callable[[], None]
 ) -> tuple[Draws, Draws]:
     """Our heads with untrained stand-ins for the other run, and its heads with stand-ins for ours."""
     found = Draws(0), Draws(1)
     for i in range(n):
-        theirs = _like(pairing.ours, observe(untrained_model(other, i), inputs))
+        theirs = _like(pairing.ours, observe(untrained_model(other, i, seed), inputs))
         ours = theirs
         if run.config.model != other.config.model:
-            ours = _like(pairing.ours, observe(untrained_model(run, i), inputs))
+            ours = _like(pairing.ours, observe(untrained_model(run, i, seed), inputs))
         found[0].add(Pairing.best(pairing.ours, theirs))
         found[1].add(Pairing.best(ours, pairing.theirs))
         step()
     return found
 
 
-def pair_with_relabelled(pairing: Pairing, n: int, step: Callable[[], None], *, outputs: bool = False) -> Draws:
+def pair_with_relabelled(
+    pairing: Pairing, n: int, seed: int, step: Callable[[], None], *, outputs: bool = False
+) -> Draws:
     """Our heads with the other run's, whose keys changed places.
 
     For attention, examples are shuffled too. For `outputs` they are not, or nothing would be left to compare: heads
     write what their own values are at the other keys.
     """
-    found, rng = Draws(0), stream(0, "relabelled")
+    found, rng = Draws(0), stream(seed, "relabelled")
     for _ in range(n):
         examples = np.arange(pairing.n_examples) if outputs else rng.permutation(pairing.n_examples)
         moved = {kind: each.looking(relabelled(each, examples, rng)) for kind, each in pairing.theirs.items()}
