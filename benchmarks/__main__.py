@@ -1,6 +1,6 @@
 """Run the benchmarks and print one table; the figures also go to runs/bench.json.
 
-Whatever follows the name of a benchmark and is none itself is handed to it: python -m benchmarks matching runs/a runs/b.
+What follows the name of a benchmark and is none itself is handed to it: python -m benchmarks matching runs/a runs/b.
 """
 
 from __future__ import annotations

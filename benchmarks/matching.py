@@ -77,10 +77,7 @@ def compare(runs: Sequence[Run]) -> None:
 def _row(found: Matching) -> str:
     """Overlap and CKA: the mean over pairs that attend alike, and over the others."""
     pairs = [pair for kind in found.kinds for pair in kind.pairs if pair.partner is not None]
-    kinds = ", ".join(
-        f"{sum(pair.is_alike for pair in kind.pairs)} of {len(kind.pairs)} {kind.stack} {kind.kind}"
-        for kind in found.kinds
-    )
+    counts = {(kind.stack, kind.kind): sum(pair.is_alike for pair in kind.pairs) for kind in found.kinds}
     alike, rest = ([pair for pair in pairs if pair.is_alike is wanted] for wanted in (True, False))
     writes = sum(pair.verdict in (WRITES_ALIKE, SAME_JOB) for pair in pairs)
     costly = sum(pair.transplant is not None and pair.transplant.restored is not None for pair in pairs)
