@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headcount.analysis.head_measures import sight_at
 from headcount.heads import HeadId, HeadSite
+from headcount.models.blocks import AttentionBlock
 from headcount.models.build import Model
 from headcount.models.multi_head import MultiHeadAttention
 from headcount.models.weights import KeptWeights
@@ -56,32 +57,32 @@ Activity = dict[Kind, KindActivity]
 def observe(model: Model, inputs: tuple[Tokens, ...]) -> Activity:
     """One forward pass; of the kinds of site where a query sees more than one key."""
     kept, values = KeptWeights(), dict[HeadSite, Tensor]()
-    attentions = {site: block.attention for site, block in model.blocks.items() if block.heads}
+    blocks = {site: block for site, block in model.blocks.items() if block.heads}
     with evaluating(model) as device, ExitStack() as hooks:
-        for site, attention in attentions.items():
-            hooks.callback(_value_projection(attention).register_forward_hook(_keep(values, site)).remove)
+        for site, block in blocks.items():
+            hooks.callback(_attention(block).value.register_forward_hook(_keep(values, site)).remove)
         model(*on_device(device, *inputs), weights=kept)
-    by_kind: dict[Kind, list[HeadSite]] = {}
-    for site in model.sites:
-        by_kind.setdefault((site.stack, site.kind), []).append(site)
+    by_kind: dict[Kind, dict[HeadSite, AttentionBlock]] = {}
+    for site, block in blocks.items():
+        by_kind.setdefault((site.stack, site.kind), {})[site] = block
     found: Activity = {}
     for kind, sites in by_kind.items():
-        visible = _visible(model, sites[0], kept[sites[0]])
+        visible = _visible(model, first := next(iter(sites)), kept[first])
         has_choice = visible.sum(dim=-1) > 1
         if has_choice.any():
             found[kind] = KindActivity(
-                heads=tuple(head for site in sites for head in model.heads_at(site)),
+                heads=tuple(head for block in sites.values() for head in block.heads),
                 weights=torch.cat([kept[site].cpu()[:, :, has_choice] for site in sites], dim=1),
                 visible=visible[has_choice],
-                values=torch.cat([_by_head(values[site], len(model.heads_at(site))) for site in sites], dim=1),
-                written=torch.cat([_written(model.projections[site], len(model.heads_at(site))) for site in sites]),
+                values=torch.cat([_by_head(values[site], len(block.heads)) for site, block in sites.items()], dim=1),
+                written=torch.cat([_written(_attention(block).output, len(block.heads)) for block in sites.values()]),
             )
     return found
 
 
-def _value_projection(attention: nn.Module) -> nn.Linear:
-    assert isinstance(attention, MultiHeadAttention), "every site with heads has one"
-    return attention.value
+def _attention(block: AttentionBlock) -> MultiHeadAttention:
+    assert isinstance(block.attention, MultiHeadAttention), "every site with heads has it"
+    return block.attention
 
 
 def _keep(values: dict[HeadSite, Tensor], site: HeadSite) -> Any:
