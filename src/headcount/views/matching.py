@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 CELL = 0.52
 """Inches of a cell."""
+NOTE = (
+    "by chance: what 95 of 100 best pairings with untrained or relabelled models stay below; of what is restored, the "
+    "most with untrained ones. By others: the most with another head of the other run"
+)
 COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
 """By marker: attention, outputs, and what was restored."""
 
@@ -105,7 +109,8 @@ def match_table(result: Matching) -> Table:
     """Each head with its partner: attention, outputs, transplant, each with its p, and what they come to."""
     what = f"overlap ± standard error over {result.n:,} examples; p corrected over heads"
     title = f"{result.run} beside {result.other}: {what}"
-    table = Table(title=title, title_justify="left", caption=result.words, caption_justify="left", box=SIMPLE_HEAD)
+    caption = f"{result.words}\n{NOTE}"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     for name in ("head", "partner"):
         table.add_column(name)
     for name in ("overlap", "by chance", "p", "CKA", "by chance", "p", "restored", "by chance", "by others"):
