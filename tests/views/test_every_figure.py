@@ -24,10 +24,11 @@ from matplotlib.transforms import Bbox
 
 from headcount import views
 from headcount.analysis.labels import THRESHOLDS, Measure
-from headcount.analysis.matching import KindMatch, Matching, Pair
+from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
 from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.specialisation import HeadStats, Specialisation
+from headcount.analysis.transplants import Restored, Transplant
 from headcount.heads import HeadId, HeadSite
 from headcount.statistics import Share
 from headcount.training.evaluation import Evaluation, Scores
@@ -112,9 +113,11 @@ def matched(shape: Shape) -> Matching:
         sites = [HeadSite(stack, layer, kind) for layer in range(min(shape.layers, 2))]
         heads = tuple(str(site.head(i)) for site in sites for i in range(shape.heads))
         overlaps = tuple(map(tuple, np.full((len(heads), len(heads)), 0.5).tolist()))
-        pairs = tuple(Pair(head, head, 0.5, 0.01, 0.5) for head in heads)
-        kinds.append(KindMatch(stack, kind, heads, heads, overlaps, overlaps, pairs, 0.5, 0.01, 0.4, 0.01))
-    return Matching(shape.run, "digest", shape.run, "digest", 10, shape.data, tuple(kinds))
+        alike, moved = Likeness(0.5, 0.01, 0.2, 0.3, 0.4, 0.01, 0.02, 0.02), Restored(0.9, 0.8, 1.0, 0.05, 0.3, 0.4)
+        pairs = tuple(Pair(head, head, 0.5, alike, alike, Transplant(0.2, 0.01, moved), SAME_JOB) for head in heads)
+        kinds.append(KindMatch(stack, kind, heads, heads, overlaps, overlaps, pairs))
+    overall = Overall(2, 1, 4, 0.5, (0.2, 0.3), (0.1, 0.4), 0.01, (0, 1), 0.04)
+    return Matching(shape.run, "digest", shape.run, "digest", 10, shape.data, 0.05, Effort(), overall, tuple(kinds))
 
 
 @cache

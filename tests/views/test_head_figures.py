@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from headcount.analysis.matching import match
+from headcount.analysis.matching import ALONE, NOT_ALIKE, SAME_JOB, Effort, match
 from headcount.analysis.specialisation import specialise
+from headcount.analysis.transplants import Restored, Transplant
 from headcount.views.matching import draw_matching, match_table
 from headcount.views.specialisation import draw_conditions, draw_stats, stats_table
 from headcount.views.style import png
@@ -89,27 +90,32 @@ def test_the_table_has_a_row_per_head(stats):
     assert f"{100 * share.mean:.1f} ± {100 * share.se:.1f}" in text
 
 
-def test_matching_frames_the_pairs(tiny_run, tiny_sorter):
-    found = match(tiny_run, tiny_run)
-    figure = draw_matching(found)
-    for axes, kind in zip(figure.axes, found.kinds, strict=False):
+@pytest.fixture(scope="module")
+def twins(tiny_run):
+    return match(tiny_run, tiny_run, effort=Effort(untrained=1, relabelled=1, transplants=1))
+
+
+def test_matching_frames_the_pairs(twins):
+    figure = draw_matching(twins)
+    for axes, kind in zip(figure.axes[::2], twins.kinds, strict=True):
         corners = [(round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in axes.patches]
         assert corners == [(i, i) for i in range(len(kind.heads))]
-        assert {patch.get_linestyle() for patch in axes.patches} == {"-"}
         assert f"{kind.overlaps[0][1]:.2f}" in [text.get_text() for text in axes.texts]
     assert "n = 10" in figure.get_suptitle()
-    assert png(draw_matching(match(tiny_sorter, tiny_sorter))).startswith(b"\x89PNG")
+    assert "heads attend alike" in figure.get_suptitle()
+    assert png(figure).startswith(b"\x89PNG")
 
 
-def test_a_pair_that_is_no_match_is_told_apart(tiny_run):
-    found = match(tiny_run, tiny_run)
-    kind = found.kinds[0]
-    worse = replace(kind, pairs=(replace(kind.pairs[0], overlap=kind.arbitrary - 0.01), *kind.pairs[1:]))
-    lonely = replace(found.kinds[1], pairs=(replace(found.kinds[1].pairs[0], partner=None, overlap=None, se=None),))
-    changed = replace(found, kinds=(worse, lonely))
+def test_pairs_of_every_verdict_are_told_apart(twins):
+    kind, other = twins.kinds[:2]
+    restored = Restored(0.93, 0.85, 0.97, 0.05, 0.3, 0.4)
+    job = replace(kind.pairs[0], verdict=SAME_JOB, transplant=Transplant(0.2, 0.001, restored))
+    none = replace(kind.pairs[1], verdict=NOT_ALIKE, transplant=Transplant(0.0, 1.0, None))
+    alone = replace(other.pairs[0], partner=None, attention=None, outputs=None, transplant=None, verdict=ALONE)
+    changed = replace(twins, kinds=(replace(kind, pairs=(job, none)), replace(other, pairs=(alone,))))
     figure = draw_matching(changed)
-    assert [patch.get_linestyle() for patch in figure.axes[0].patches] == [":", "-"]
-    assert not figure.axes[1].patches
+    assert [patch.get_linestyle() for patch in figure.axes[0].patches] == ["-", ":"]
+    assert not figure.axes[2].patches
     text = printed(match_table(changed))
-    assert "E0H0 (left over)" in text
-    assert "none" in text
+    for word in (SAME_JOB, NOT_ALIKE, ALONE, "0.93 [0.85, 0.97]", "≤ 0.30", "≤ 0.40", "nothing to restore"):
+        assert word in text, word

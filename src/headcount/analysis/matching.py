@@ -1,42 +1,93 @@
-"""Which heads of two runs do the same job? By where they look, not by their index.
+"""Which heads of two runs attend alike, write alike, and do the same job? By what they do, not by their index.
 
 The overlap of two heads on one query is the attention that they share, sum_k min(w_k, w'_k): 1 if they look alike, 0
 if nowhere together (1 less the total variation distance). Its mean over examples, and over the queries that see more
-than one key, says how alike two heads are. Heads of one kind of site, of any layer, are paired one to one so that the
-sum of overlaps is largest.
+than one key, says how alike two heads attend. Heads of one kind of site, of any layer, are paired one to one so that
+the sum of overlaps is largest.
 
-The best pairing is at least as good as an arbitrary one even among heads that have nothing to do with each other, and
-it pairs those that are left over too. So beside each overlap stands what two arbitrary heads of that kind share: a pair
-below it is no match.
+The best pairing finds partners among heads that have nothing to do with each other, too. So what it finds is compared
+with what it finds in models that cannot have learned the same (null_models.py): a pair attends alike if it shares more
+than its head does with untrained stand-ins for the other run, than its partner does with untrained stand-ins for this
+run, and than its head does with the other run relabelled, each corrected over all heads. The family-wise error is 5 %:
+if one of the two runs is untrained, no more than one comparison in twenty calls any head alike.
+
+Attention is not a job. What two heads write is compared by CKA (similarity.py) against the same stand-ins, and the
+partner's output is put in the head's place (transplants.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from torch import Tensor
 
-from headcount.analysis.head_measures import sight_at
-from headcount.analysis.watched import Watched, watch
+from headcount.analysis.head_activity import Kind, observe
+from headcount.analysis.null_models import Draws, pair_with_relabelled, pair_with_untrained, untrained_model
+from headcount.analysis.pairing import Measure, Pairing, Values, pair_cka, pair_overlap
+from headcount.analysis.permutation_tests import share_above, step_down
+from headcount.analysis.transplants import Transplant, transplant
+from headcount.analysis.watched import watch
 from headcount.errors import InputError
 from headcount.heads import HeadId
-from headcount.models.weights import KeptWeights
 from headcount.results import Result
 from headcount.runs.run import Run
+from headcount.seeds import stream
+from headcount.statistics import holm
 from headcount.tasks.base import Tokens
-from headcount.training.evaluation import evaluating, on_device
 
 Matrix = tuple[tuple[float, ...], ...]
-Kind = tuple[str, str]
-"""A stack and a kind of attention."""
-LONGEST = 2048
-"""Both runs' weights are held at once."""
+Progress = Callable[[int, int], None]
+LONGEST = 1024
+"""The weights of three models are held at once."""
+MOST, FEWEST, PAIRS = 128, 4, 2**20
+"""Examples: as many as there are pairs of a query and a key for, between these. Every stand-in sees them too."""
 SHAPE = ("d_model", "n_heads", "n_layers", "n_encoder_layers", "n_decoder_layers")
+ERROR_RATE = 0.05
+"""Family-wise: of calling any head alike where none is."""
+HALF = 0.5
+"""Of a head's effect: a partner that restores less, at the lower bound, does not do its job; nor does one that
+restores less there than some untrained stand-in."""
+NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend, write alike", "same job"
+ALONE = "no partner"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many draws of each null; the least p of one is 1 / (draws + 1)."""
+
+    untrained: int = 99
+    """And as many relabellings for outputs."""
+    relabelled: int = 999
+    """For attention: cheap, and corrected by Holm, which 99 draws would not allow with more than five heads."""
+    transplants: int = 19
+    """Untrained stand-ins whose heads are transplanted as well; 0 for no transplants at all."""
+    seed: int = 0
+    """Of all draws."""
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How alike a pair is, and how alike the partners are that a best pairing finds by chance."""
+
+    value: float
+    """Attention: the overlap. Outputs: CKA."""
+    se: float | None
+    """Over examples; of overlaps only."""
+    untrained: float
+    """With its partner in 95 of 100 untrained stand-ins, the head is at most so much alike."""
+    relabelled: float
+    """And with its partner in the other run with keys relabelled."""
+    any: float
+    """On average with all heads of that kind in the other run."""
+    p_untrained: float
+    """The larger of both directions; corrected over heads (max-T)."""
+    p_relabelled: float
+    """Corrected over heads (attention: Holm; outputs: max-T)."""
+    p: float
+    """The larger of both."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +96,17 @@ class Pair:
 
     head: str
     partner: str | None
-    overlap: float | None
-    se: float | None
-    """Over examples."""
     same_index: float | None
     """The overlap with the other run's head of the same name, if there is one."""
+    attention: Likeness | None
+    outputs: Likeness | None
+    transplant: Transplant | None
+    verdict: str
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether the two attend alike, whatever else they share."""
+        return self.verdict in (ALIKE, WRITES_ALIKE, SAME_JOB)
 
 
 @dataclass(frozen=True)
@@ -65,18 +122,35 @@ class KindMatch:
     errors: Matrix
     """Their standard errors."""
     pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True)
+class Overall:
+    """All heads together."""
+
+    alike: int
+    """Heads that attend alike."""
+    same_job: int
+    of: int
+    """Heads that have a partner."""
     matched: float
     """Mean overlap of the pairs."""
-    matched_se: float
-    arbitrary: float
-    """Mean overlap over all pairs there could be: what an arbitrary pairing gives."""
-    arbitrary_se: float
+    untrained: tuple[float, float]
+    """The least and the most that it is with an untrained stand-in for the other run."""
+    relabelled: tuple[float, float]
+    p: float
+    """That the mean overlap is no larger than by chance: the largest over the nulls."""
+    untrained_alike: tuple[int, int]
+    """Heads that are called alike with a stand-in in the other run's place, each among all others: fewest and most."""
+    untrained_any: float
+    """With which share of the stand-ins any head is called alike."""
 
 
 @dataclass(frozen=True)
 class Matching(Result):
     """Two runs, head by head."""
 
+    SCHEMA = 2  # 1 called a pair a match if it shared more than two arbitrary heads do
     run: str
     model: str
     """The digest of the weights."""
@@ -86,20 +160,66 @@ class Matching(Result):
     """Examples."""
     data: str
     """Which examples."""
+    error_rate: float
+    """Family-wise, over all heads."""
+    effort: Effort
+    overall: Overall
     kinds: tuple[KindMatch, ...]
 
+    @property
+    def words(self) -> str:
+        """One statement for all heads."""
+        all_of, effort = self.overall, self.effort
+        fewest, most = all_of.untrained_alike
+        low, high = all_of.untrained
+        few, many = all_of.relabelled
+        return (
+            f"{all_of.alike} of {all_of.of} heads attend alike (family-wise error {100 * self.error_rate:.0f} %; with "
+            f"each of {effort.untrained} untrained stand-ins for {self.other} {fewest} to {most}, any in "
+            f"{100 * all_of.untrained_any:.0f} %); {all_of.same_job} can be shown to do the same job. "
+            f"Mean overlap of the pairs {all_of.matched:.2f}; untrained {low:.2f} to {high:.2f}, relabelled {few:.2f} "
+            f"to {many:.2f}, p {'≤' if all_of.p <= 1 / (effort.untrained + 1) else '='} {all_of.p:.2g}"
+        )
 
-def match(run: Run, other: Run, length: int | None = None) -> Matching:
+
+def match(
+    run: Run,
+    other: Run,
+    length: int | None = None,
+    effort: Effort | None = None,
+    progress: Progress | None = None,
+) -> Matching:
     """Pair the heads of two runs that differ in their seed, on the same examples."""
     _require_alike(run, other)
     if length is not None and length > LONGEST:
         raise InputError(f"heads cannot be matched on sequences of {length:,}", f"at most {LONGEST:,} fit into memory")
-    watched = watch(run, length)
-    overlaps = _overlaps(run, other, watched)
-    if not overlaps:
+    effort = Effort() if effort is None else effort
+    inputs, data = _examples(run, length)
+    ours, theirs = observe(run.model, inputs), observe(other.model, inputs)
+    ours, theirs = ({kind: each[kind] for kind in ours if kind in theirs} for each in (ours, theirs))
+    if not ours:
         raise InputError(f"{run.name} and {other.name} have no heads of one kind", "choose runs with heads")
-    kinds = (_kind_match(kind, _heads(run, kind), _heads(other, kind), each) for kind, each in overlaps.items())
-    return Matching(run.name, run.digest, other.name, other.digest, len(watched), watched.data, tuple(kinds))
+    pairing, steps = Pairing.best(ours, theirs), _Steps(progress, effort)
+    untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, effort.seed, steps.one)
+    moved = pair_with_relabelled(pairing, effort.relabelled, effort.seed, steps.one)
+    rewritten = pair_with_relabelled(pairing, effort.untrained, effort.seed, steps.one, outputs=True)
+    offered = untrained[0].partners[: effort.transplants]
+    stand_ins = [(partial(untrained_model, other, i, effort.seed), partners) for i, partners in enumerate(offered)]
+    transplants = transplant(run, other, pairing.partners, stand_ins, length, steps.last) if stand_ins else {}
+    evidence = Evidence(pairing, untrained, moved, rewritten, transplants)
+    kinds = evidence.kinds()
+    return Matching(
+        run=run.name,
+        model=run.digest,
+        other=other.name,
+        other_model=other.digest,
+        n=pairing.n_examples,
+        data=data,
+        error_rate=ERROR_RATE,
+        effort=effort,
+        overall=evidence.overall(kinds),
+        kinds=kinds,
+    )
 
 
 def _require_alike(run: Run, other: Run) -> None:
@@ -120,76 +240,164 @@ def _require_alike(run: Run, other: Run) -> None:
         raise InputError(what, *differ, "choose runs that differ in their seed or training alone")
 
 
-def _heads(run: Run, kind: Kind) -> list[HeadId]:
-    """In the order of the weights' head axis, one site after another."""
-    return [
-        head
-        for site in run.model.sites
-        if (site.stack, site.kind) == kind
-        for head in run.model.heads
-        if head.site == site
-    ]
+def _examples(run: Run, length: int | None) -> tuple[tuple[Tokens, ...], str]:
+    """Some of those that heads are watched on, in any order: they may stand class by class."""
+    watched = watch(run, length)
+    width = max(tokens.shape[1] for tokens in watched.inputs)
+    n = min(len(watched), max(FEWEST, min(MOST, PAIRS // width**2)))
+    rows = np.sort(stream(0, "matching").permutation(len(watched))[:n])
+    data = watched.data if n == len(watched) else f"{n:,} of {watched.data}"
+    return tuple(tokens[rows] for tokens in watched.inputs), data
 
 
-def _overlaps(run: Run, other: Run, watched: Watched) -> dict[Kind, NDArray[np.float64]]:
-    """[example, head, other head] for every kind of site that both have heads at."""
-    found: dict[Kind, NDArray[np.float64]] = {}
-    for rows in watched.blocks():
-        ours, theirs = (_weights(each, watched[rows][1]) for each in (run, other))
-        for kind in (kind for kind in ours if kind in theirs):
-            shared = [torch.minimum(w_BQK[:, None], theirs[kind]).sum(dim=-1) for w_BQK in ours[kind].unbind(dim=1)]
-            overlaps = torch.stack(shared, dim=1).double().mean(dim=-1).numpy()
-            found.setdefault(kind, np.zeros((len(watched), *overlaps.shape[1:])))[rows] = overlaps
-    return found
+class _Steps:
+    """Draws of the nulls, then transplants, whose number is known only when they begin."""
+
+    def __init__(self, progress: Progress | None, effort: Effort) -> None:
+        self._progress, self._done, self._total = progress, 0, 2 * effort.untrained + effort.relabelled
+
+    def one(self) -> None:
+        """One more draw."""
+        self._done += 1
+        if self._progress:
+            self._progress(self._done, self._total)
+
+    def last(self, done: int, total: int) -> None:
+        """Rounds of transplants."""
+        if self._progress:
+            self._progress(self._total + done, self._total + total)
 
 
-def _weights(run: Run, inputs: tuple[Tokens, ...]) -> dict[Kind, Tensor]:
-    """All heads of a kind side by side, [example, head, query, key], at the queries that see more than one key."""
-    kept, found = KeptWeights(), dict[Kind, list[Tensor]]()
-    with evaluating(run.model) as device:
-        run.model(*on_device(device, *inputs), weights=kept)
-    for site, w_BHQK in ((site, kept[site].cpu()) for site in run.model.sites if site in kept):
-        n_queries, n_keys = w_BHQK.shape[2:]
-        n_seen = sight_at(run.model, site).n_seen(n_queries, n_keys, w_BHQK.device)
-        has_choice = (n_seen > 1).expand(1, n_queries)[0]
-        if has_choice.any():
-            found.setdefault((site.stack, site.kind), []).append(w_BHQK[:, :, has_choice])
-    return {kind: torch.cat(sites, dim=1) for kind, sites in found.items()}
+@dataclass(frozen=True)
+class Evidence:
+    """The best pairing, and what chance gives."""
+
+    pairing: Pairing
+    untrained: tuple[Draws, Draws]
+    relabelled: Draws
+    rewritten: Draws
+    """Relabelled for outputs."""
+    transplants: dict[HeadId, Transplant]
+
+    def kinds(self) -> tuple[KindMatch, ...]:
+        """Kind by kind, head by head."""
+        attention, outputs = self._attention(), self._outputs()
+        found = []
+        for (stack, name), overlaps in self.pairing.overlaps.items():
+            ours, theirs = (each[stack, name].heads for each in (self.pairing.ours, self.pairing.theirs))
+            means, errors = overlaps.mean(axis=0), overlaps.std(axis=0, ddof=1) / np.sqrt(len(overlaps))
+            same = {head: _rounded(means[i, theirs.index(head)]) for i, head in enumerate(ours) if head in theirs}
+            pairs = tuple(self._pair(head, same.get(head), attention.get(head), outputs.get(head)) for head in ours)
+            names = tuple(map(str, ours)), tuple(map(str, theirs))
+            found.append(KindMatch(stack, name, *names, _matrix(means), _matrix(errors), pairs))
+        return tuple(found)
+
+    def overall(self, kinds: tuple[KindMatch, ...]) -> Overall:
+        """All heads together."""
+        pairs = [pair for kind in kinds for pair in kind.pairs]
+        means = [np.array(draws.means) for draws in (*self.untrained, self.relabelled)]
+        called = _called_alike(np.array(self.untrained[0].shared))
+        return Overall(
+            alike=sum(pair.is_alike for pair in pairs),
+            same_job=sum(pair.verdict == SAME_JOB for pair in pairs),
+            of=sum(pair.partner is not None for pair in pairs),
+            matched=_rounded(self.pairing.mean),
+            untrained=_range(means[0]),
+            relabelled=_range(means[2]),
+            p=_rounded(max(float(share_above(np.array(self.pairing.mean), each)) for each in means)),
+            untrained_alike=(int(called.min()), int(called.max())),
+            untrained_any=_rounded(float((called > 0).mean())),
+        )
+
+    def _pair(self, head: HeadId, same: float | None, attention: Likeness | None, outputs: Likeness | None) -> Pair:
+        partner, moved = self.pairing.partners.get(head), self.transplants.get(head)
+        return Pair(
+            head=str(head),
+            partner=None if partner is None else str(partner),
+            same_index=same,
+            attention=attention,
+            outputs=outputs,
+            transplant=moved,
+            verdict=_verdict(attention, outputs, moved),
+        )
+
+    def _attention(self) -> dict[HeadId, Likeness]:
+        overlaps, heads = self.pairing.each(pair_overlap), self.pairing.heads(0)
+        null = np.array(self.relabelled.shared)[:, [heads.index(head) for head in overlaps]]
+        p = dict(zip(overlaps, holm(share_above(np.array([*overlaps.values()]), null).tolist()), strict=True))
+        return self._likeness(pair_overlap, "shared", self.relabelled, p)
+
+    def _outputs(self) -> dict[HeadId, Likeness]:
+        null = np.array(self.rewritten.written)
+        p = dict(zip(self.pairing.heads(0), step_down(self.pairing.written(0), null).tolist(), strict=True))
+        return self._likeness(pair_cka, "written", self.rewritten, p)
+
+    def _likeness(
+        self, measure: Measure, name: str, relabelled: Draws, p_relabelled: dict[HeadId, float]
+    ) -> dict[HeadId, Likeness]:
+        p_untrained = self._p_untrained(getattr(self.pairing, name), [getattr(each, name) for each in self.untrained])
+        chance = [
+            dict(zip(self.pairing.heads(0), np.quantile(getattr(draws, name), 0.95, axis=0), strict=True))
+            for draws in (self.untrained[0], relabelled)
+        ]
+        anyone, errors = self.pairing.each(partial(_mean_over_others, measure)), self.pairing.each(_overlap_error)
+        return {
+            head: Likeness(
+                value=_rounded(value),
+                se=_rounded(errors[head]) if measure is pair_overlap else None,
+                untrained=_rounded(chance[0][head]),
+                relabelled=_rounded(chance[1][head]),
+                any=_rounded(anyone[head]),
+                p_untrained=_rounded(p_untrained[head]),
+                p_relabelled=_rounded(p_relabelled[head]),
+                p=_rounded(max(p_untrained[head], p_relabelled[head])),
+            )
+            for head, value in self.pairing.each(measure).items()
+        }
+
+    def _p_untrained(self, found: Callable[[int], Values], null: Sequence[Sequence[Values]]) -> dict[HeadId, float]:
+        """Each pair's head among stand-ins for the other run, its partner among those for ours: the larger p."""
+        ours, theirs = (
+            dict(zip(self.pairing.heads(axis), step_down(found(axis), np.array(null[axis])).tolist(), strict=True))
+            for axis in (0, 1)
+        )
+        return {head: max(ours[head], theirs[partner]) for head, partner in self.pairing.partners.items()}
 
 
-def _kind_match(kind: Kind, heads: list[HeadId], others: list[HeadId], overlaps: NDArray[np.float64]) -> KindMatch:
-    means, errors = _mean(overlaps)
-    rows, columns = linear_sum_assignment(means, maximize=True)
-    partners = dict(zip(rows.tolist(), columns.tolist(), strict=True))
-    pairs = []
-    for i, head in enumerate(heads):
-        same = _rounded(means[i, others.index(head)]) if head in others else None
-        if (j := partners.get(i)) is None:
-            pairs.append(Pair(str(head), None, None, None, same))
-        else:
-            pairs.append(Pair(str(head), str(others[j]), _rounded(means[i, j]), _rounded(errors[i, j]), same))
-    matched, arbitrary = _mean(overlaps[:, rows, columns].mean(axis=1)), _mean(overlaps.mean(axis=(1, 2)))
-    return KindMatch(
-        stack=kind[0],
-        kind=kind[1],
-        heads=tuple(map(str, heads)),
-        others=tuple(map(str, others)),
-        overlaps=_matrix(means),
-        errors=_matrix(errors),
-        pairs=tuple(pairs),
-        matched=_rounded(matched[0]),
-        matched_se=_rounded(matched[1]),
-        arbitrary=_rounded(arbitrary[0]),
-        arbitrary_se=_rounded(arbitrary[1]),
-    )
+def _verdict(attention: Likeness | None, outputs: Likeness | None, moved: Transplant | None) -> str:
+    """Each rests on the one before."""
+    if attention is None or outputs is None:
+        return ALONE
+    if attention.p > ERROR_RATE:
+        return NOT_ALIKE
+    if outputs.p > ERROR_RATE:
+        return ALIKE
+    restored = None if moved is None else moved.restored
+    if restored is None or restored.p > ERROR_RATE or restored.low < max(HALF, restored.untrained):
+        return WRITES_ALIKE
+    return SAME_JOB
 
 
-def _mean(values: NDArray[np.float64]) -> tuple[Any, Any]:
-    """The mean over examples, and its standard error."""
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
+def _called_alike(draws: Values) -> NDArray[np.int64]:
+    """Of each stand-in in the other run's place, among all the others: how many heads are called alike?"""
+    everyone = np.arange(len(draws))
+    return np.array([(step_down(draws[i], draws[everyone != i]) <= ERROR_RATE).sum() for i in everyone])
 
 
-def _matrix(array: NDArray[np.float64]) -> Matrix:
+def _overlap_error(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
+    each = pairing.overlaps[kind][:, i, j]
+    return float(each.std(ddof=1) / np.sqrt(len(each)))
+
+
+def _mean_over_others(measure: Measure, pairing: Pairing, kind: Kind, i: int, j: int) -> float:
+    return float(np.mean([measure(pairing, kind, i, other) for other in range(len(pairing.theirs[kind].heads))]))
+
+
+def _range(values: Values) -> tuple[float, float]:
+    return _rounded(values.min()), _rounded(values.max())
+
+
+def _matrix(array: Values) -> Matrix:
     return tuple(tuple(map(_rounded, row)) for row in array)
 
 

@@ -1,4 +1,4 @@
-"""What each head is for, and which heads of other runs do the same."""
+"""What each head is for, and which heads of other runs attend alike."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ def head_stats(run: AnyRun, length: int | None = None, *, quiet: bool = False) -
     return HeadsMeasured(found, data, [run.output.write_figure(path, png(each)) for path, each in figures.items()])
 
 
-def match_heads(run: AnyRun, *others: AnyRun, length: int | None = None) -> HeadsMatched:
-    """Pair the heads of a run with those of each other run by where they look, not by their index."""
+def match_heads(run: AnyRun, *others: AnyRun, length: int | None = None, quiet: bool = False) -> HeadsMatched:
+    """Which heads attend alike, write alike and do the same job as those of each other run, beyond chance?"""
     run = loaded(run)
     run.output.require_writable()
     shown = HeadsMatched([], [], [])
     for other in map(loaded, others):
-        found, name = match(run, other, length), _name(other, length)
+        with counting(f"matching with {other.name}", quiet=quiet) as progress:
+            found = match(run, other, length, progress=progress)
+        name = _name(other, length)
         shown.matches.append(found)
         shown.data.append(run.output.write_result(name, found))
         shown.figures.append(run.output.write_figure(f"{name}.png", png(draw_matching(found))))

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
     what.add_argument("--stats", action="store_true", help=f"measure what each head looks at, with errors; {LABELS}")
     parser.add_argument("--length", type=int, metavar="INT", help="with --stats: length of sequences [longest trained]")
-    alike = "with --stats: pair the heads with those of runs from other seeds that look alike"
+    alike = "with --stats: which heads of runs from other seeds attend alike beyond chance, and do the same job"
     parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
     closer = "with --on: this head closer, such as X1H2; on several examples, one page with a panel for each"
     parser.add_argument("--head", metavar="HEAD", help=closer)
@@ -170,12 +170,12 @@ def _found(guest: Guest, as_json: bool) -> int:
 
 
 def _stats(model: Run, args: argparse.Namespace) -> int:
-    """What each head is for; and which heads of other runs do the same."""
+    """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
     from headcount.views.matching import match_table
     from headcount.views.specialisation import stats_table
 
-    matched = api.match_heads(model, *args.match or (), length=args.length)
+    matched = api.match_heads(model, *args.match or (), length=args.length, quiet=args.quiet)
     shown = api.head_stats(model, args.length, quiet=args.quiet)
     data, figures = [shown.data, *matched.data], [*shown.figures, *matched.figures]
     if args.json:

@@ -1,0 +1,251 @@
+"""Does the partner do a head's job? Put what the partner writes in the head's place and see what that restores.
+
+Two models have bases of their own, so the partner's output is carried over by a linear map, fitted by least squares on
+training examples (about each position's mean) and put in place of the head on held-out ones. Without a slope the map
+is mean ablation: the head's cost is what mean ablation loses, and
+
+    restored = 1 - (lost with the partner in place) / (lost with the mean in place).
+
+A linear map from any head that sees the right digits restores something. So the same is done with the partners that
+untrained models offer, and with the other run's other heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headcount.analysis.pairing import Partners
+from headcount.analysis.permutation_tests import step_down
+from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
+from headcount.heads import HeadId
+from headcount.instruments.capture import Capture
+from headcount.instruments.proof import first_tensor, prove
+from headcount.instruments.recording import Change, Recording
+from headcount.instruments.running import at_rest
+from headcount.instruments.sites import Sites
+from headcount.instruments.sweep import sweep
+from headcount.models.build import Model
+from headcount.runs.run import Run
+from headcount.seeds import stream
+from headcount.statistics import holm, mcnemar
+
+N_FIT, N_TEST, FEWEST = 500, 800, 16
+"""Training examples that maps and means are taken from, and held-out examples that they are tried on."""
+PAIRS = 2**21
+"""Of a query and a key, over all examples of either: long sequences are fewer."""
+RIDGE = 1e-4
+"""Of the mean variance of the partner's output."""
+ALPHA, DRAWS = 0.05, 999
+Outputs = dict[HeadId, Float[Tensor, "example query d_head"]]
+Hits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The share of a head's effect that its partner, linearly mapped, restores."""
+
+    share: float
+    low: float
+    high: float
+    """95 % interval: a bootstrap over examples."""
+    p: float
+    """Among untrained stand-ins, corrected over the heads that cost something (max-T)."""
+    untrained: float
+    """The most that the partner in an untrained stand-in restores."""
+    others: float | None
+    """The most that another of the other run's heads of that kind restores."""
+
+
+@dataclass(frozen=True)
+class Transplant:
+    """What a head's mean costs, and what its partner restores of that."""
+
+    drop: float
+    """By mean ablation, in hits."""
+    p: float
+    """Of the drop: McNemar, corrected over heads (Holm)."""
+    restored: Restored | None
+    """None where the drop is not beyond chance: there is nothing to restore."""
+
+
+class Stage:
+    """Where transplants are tried: examples to fit on, and held-out ones that the run was recorded on once."""
+
+    def __init__(self, run: Run, length: int | None) -> None:
+        task = run.task
+        if task.asks_for == "class":
+            length = task.trained_lengths[1] if length is None else length  # type: ignore[attr-defined]
+            n_fit, n_test = (max(FEWEST, min(n, PAIRS // length**2)) for n in (N_FIT, N_TEST))
+            fit = of_length(task, length, n_fit, "transplant fit")[0]
+            test = of_length(task, length, n_test, "transplant")[0]
+        else:
+            fit = task.draw(stream(0, "transplant fit"), N_FIT)
+            test = held_out(task, "test", min(N_TEST, len(task.split("test"))))[0]
+        self.fit, self.test = subject_of(run, fit, "fit"), subject_of(run, test, "test")
+        prove(run.model, self.test.sites, self.test.blocks[0].inputs)
+        self.target = _outputs(run.model, self.fit)
+        with at_rest(run.model), torch.no_grad():
+            self._recordings = [Recording(run.model, self.test.sites, block.inputs) for block in self.test.blocks]
+
+    def hits(self, stands: Outputs) -> dict[HeadId, Hits]:
+        """Which examples are right with something else in each head's place, block after block."""
+        heads, begin, found = list(stands), 0, {head: list[Hits]() for head in stands}
+        with at_rest(self.test.model), torch.no_grad():
+            for block, recording in zip(self.test.blocks, self._recordings, strict=True):
+                rows = slice(begin, begin + block.n_inputs)
+                changes = [_change(recording, head, stand, rows) for head, stand in stands.items()]
+                for j, output in sweep(recording, changes, checked=begin == 0):
+                    found[heads[j]].append(_right(block.score(output)))
+                begin = rows.stop
+        return {head: np.concatenate(parts) for head, parts in found.items()}
+
+    @property
+    def clean(self) -> Hits:
+        """Which are right as the model is."""
+        each = zip(self.test.blocks, self._recordings, strict=True)
+        return np.concatenate([_right(block.score(first_tensor(recording.output))) for block, recording in each])
+
+    def means(self, heads: Iterable[HeadId]) -> Outputs:
+        """What the run's heads find on average, position by position."""
+        return {head: self.target[head].mean(dim=0, keepdim=True) for head in heads}
+
+    def tried(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
+        """Hits with heads of this model, linearly mapped, in the place of ours; for each choice of partners."""
+        needed = {partner for partners in choices for partner in partners.values()}
+        fit, test = (_outputs(model, each, needed) for each in (self.fit, self.test))
+        return [
+            self.hits({head: mapped(fit[its], self.target[head], test[its]) for head, its in partners.items()})
+            for partners in choices
+        ]
+
+
+def transplant(
+    run: Run,
+    other: Run,
+    partners: Partners,
+    stand_ins: Sequence[tuple[Callable[[], Model], Partners]],
+    length: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[HeadId, Transplant]:
+    """Every head that has a partner; `stand_ins` are untrained models and the partners that they offer."""
+    stage = Stage(run, length)
+    clean, without = stage.clean, stage.hits(stage.means(partners))
+    corrected = holm([mcnemar(*_changed(clean, without[head])) for head in partners])
+    found = {
+        head: Transplant(_lost(clean, without[head]), p, None) for head, p in zip(partners, corrected, strict=True)
+    }
+    costly = [head for head, each in found.items() if each.p <= ALPHA and each.drop > 0]
+    if not costly:
+        return found
+    with_partner, *with_others = stage.tried(other.model, [_only(costly, partners), *_others(other, costly, partners)])
+    untrained = []
+    for i, (make, offered) in enumerate(stand_ins):
+        untrained += stage.tried(make(), [_only(costly, offered)])
+        if progress:
+            progress(i + 1, len(stand_ins))
+    restored = _restored(clean, _only(costly, without), with_partner, untrained, with_others)
+    return {head: replace(each, restored=restored.get(head)) for head, each in found.items()}
+
+
+def _only(heads: Iterable[HeadId], found: Mapping[HeadId, Any]) -> dict[HeadId, Any]:
+    return {head: found[head] for head in heads if head in found}
+
+
+def _others(other: Run, heads: Sequence[HeadId], partners: Partners) -> Iterator[Partners]:
+    """Round by round, another of the other run's heads for each: those of its kind that are not its partner."""
+    left = {
+        head: [each for each in other.model.heads if _kind(each) == _kind(head) and each != partners[head]]
+        for head in heads
+    }
+    for i in range(max(map(len, left.values()))):
+        yield {head: found[i] for head, found in left.items() if i < len(found)}
+
+
+def _kind(head: HeadId) -> tuple[str, str]:
+    return head.site.stack, head.site.kind
+
+
+def mapped(source: Tensor, target: Tensor, new: Tensor) -> Tensor:
+    """What stands for `target` where the source says `new`: [example, query, dimension] each."""
+    centre, base = source.mean(dim=0), target.mean(dim=0)
+    x, y = ((each - mean).flatten(0, 1).double() for each, mean in ((source, centre), (target, base)))
+    gram = x.T @ x
+    ridge = RIDGE * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=gram.dtype)
+    slope = torch.linalg.solve(gram + ridge.to(gram), x.T @ y).to(new)
+    return (new - centre) @ slope + base
+
+
+def _outputs(model: nn.Module, subject: Subject, heads: set[HeadId] | None = None) -> Outputs:
+    """What each head found (z), or these, block after block."""
+    sites, found = Sites.of(model), dict[HeadId, list[Tensor]]()
+    with at_rest(model), torch.no_grad():
+        for block in subject.blocks:
+            with Capture(sites) as capture:
+                model(*block.inputs)
+            for site in sites:
+                for head, z in zip(sites[site].heads, capture.z(site).unbind(dim=2), strict=True):
+                    if heads is None or head in heads:
+                        found.setdefault(head, []).append(z.clone())
+    return {head: torch.cat(parts) for head, parts in found.items()}
+
+
+def _change(recording: Recording, head: HeadId, stand: Tensor, rows: slice) -> Change:
+    z = recording.z(head.site)
+    own = stand if len(stand) == 1 else stand[rows]
+    return Change((head,), {head.site: own[:, :, None].expand(z.shape)})
+
+
+def _right(score: Tensor) -> Hits:
+    return score.cpu().numpy() > 0.5
+
+
+def _changed(before: Hits, after: Hits) -> tuple[int, int]:
+    return int((before & ~after).sum()), int((~before & after).sum())
+
+
+def _restored(
+    clean: Hits,
+    without: Mapping[HeadId, Hits],
+    partner: Mapping[HeadId, Hits],
+    untrained: Sequence[Mapping[HeadId, Hits]],
+    others: Sequence[Mapping[HeadId, Hits]],
+) -> dict[HeadId, Restored]:
+    def share(head: HeadId, hits: Mapping[HeadId, Hits]) -> float:
+        """Where a stand-in offers no partner there is nothing to restore with."""
+        return 1 - _lost(clean, hits[head]) / _lost(clean, without[head]) if head in hits else 0.0
+
+    heads = list(without)
+    observed = np.array([share(head, partner) for head in heads])
+    null = np.array([[share(head, hits) for head in heads] for hits in untrained])
+    p = step_down(observed, null)
+    found = {}
+    for i, head in enumerate(heads):
+        low, high = _interval(clean, without[head], partner[head])
+        most = max((share(head, hits) for hits in others if head in hits), default=None)
+        found[head] = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
+    return found
+
+
+def _lost(clean: Hits, hits: Hits) -> float:
+    return float(clean.mean() - hits.mean())
+
+
+def _interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float, float]:
+    """A bootstrap cannot see what never happened: one imaginary example breaks, and one is mended if any was wrong."""
+    lost, still = (clean.astype(float) - each for each in (without, partner))
+    extra = [1.0, -1.0] if not clean.all() else [1.0]
+    lost, still = np.append(lost, np.zeros(len(extra))), np.append(still, extra)
+    rows = stream(0, "restored").integers(len(lost), size=(DRAWS, len(lost)))
+    cost = lost[rows].mean(axis=1)
+    shares = 1 - still[rows].mean(axis=1)[cost > 0] / cost[cost > 0]
+    whole = 1 - _lost(clean, partner) / _lost(clean, without)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return min(whole, float(low)), max(whole, float(high))
