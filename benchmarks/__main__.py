@@ -24,7 +24,7 @@ class Ratio:
     kept: bool
 
 
-NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness", "ablation", "hugging_face")
+NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness", "ablation", "hugging_face", "labels")
 
 
 def main(names: list[str]) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 from headcount.analysis.calibration import N_CONTROLS, RANK, Calibration, calibrate
 from headcount.analysis.clusters import Estimate, Stratum, Sums, estimate
 from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
+from headcount.analysis.controls import CONTROLS
 from headcount.analysis.head_measures import Measured, measure
 from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Bars, Measure, Thresholds, label
 from headcount.analysis.value_norms import WEIGHTINGS
@@ -103,12 +104,20 @@ def specialise(
     """Measure every head: on the test set or, of a classifier, on fresh sequences of this length.
 
     Labels are calibrated on that many `controls` of each kind; the second number is the rank of the bar among them.
+    `progress(done, total)` counts examples and controls.
     """
     if not run.model.heads:
         raise InputError(f"{run.name} has no heads to measure", "choose a run that was not stripped of all of them")
-    watched, contrast = watch(run, length), contrast_of(run)
-    measured, heads = measure(run, watched, progress, norm_weighted=norm_weighted), list[HeadStats]()
-    calibration = calibrate(run, watch_controls(run, length), *controls, norm_weighted=norm_weighted)
+    watched, contrast, heads = watch(run, length), contrast_of(run), list[HeadStats]()
+    whole = len(watched) + len(CONTROLS) * controls[0]
+
+    def told(before: int) -> Callable[[int, int], None] | None:
+        return None if progress is None else lambda done, _: progress(before + done, whole)
+
+    measured = measure(run, watched, told(0), norm_weighted=norm_weighted)
+    calibration = calibrate(
+        run, watch_controls(run, length), *controls, norm_weighted=norm_weighted, progress=told(len(watched))
+    )
     moved = {} if contrast is None else shifts(run, contrast, norm_weighted=norm_weighted)
     for site in (site for site in run.model.sites if site in measured):
         looks, bars = run.task.looks(site.stack, site.kind, watched.examples), calibration.at(site.stack, site.kind)

@@ -91,7 +91,7 @@ def _wrapped(label: str) -> str:
 
 
 def _cell(measure: Measure | Shift) -> str:
-    return f"{measure.mean:.2f} ± {measure.se:.3f}" if measure.se >= 0.0005 else f"{measure.mean:.2f} ± <.001"
+    return f"{measure.mean:z.2f} ± " + (f"{measure.se:.3f}" if measure.se >= 0.0005 else "<.001")
 
 
 def _heading(name: str, measure: Measure | None) -> str:
@@ -172,7 +172,7 @@ def stats_table(result: Specialisation) -> Table:
 
 
 def _percent(measure: Measure | Shift) -> str:
-    return f"{100 * measure.mean:.1f} ± {100 * measure.se:.1f}"
+    return f"{100 * measure.mean:z.1f} ± {100 * measure.se:.1f}"
 
 
 def _kinds(result: Specialisation) -> Kinds:
