@@ -212,6 +212,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("adapt", "--out"): ("adapt x.py:Net", "--out y.py", "out", Path("y.py")),
     ("adapt", "-o"): ("adapt x.py:Net", "-o y.py", "out", Path("y.py")),
     ("heads", "--length"): ("heads sorter --stats", "--length 5", "length", 5),
+    ("heads", "--norm-weighted"): ("heads run --on 3+4", "--norm-weighted", "norm_weighted", True),
     ("heads", "--match"): ("heads run --stats", "--match run sorter", "others", ("run", "sorter")),
     ("train", "--out"): ("train addition", "--out there", "out", "there"),
     ("train", "-o"): ("train addition", "-o there", "out", "there"),

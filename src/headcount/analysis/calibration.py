@@ -2,8 +2,8 @@
 
 Controls of the model's own shape (controls.py) are measured on some of the same examples. A cell is a target, overall
 or in one column, at one kind of site. Chance is wide in some cells (in the first columns of the decoder two keys are in
-sight) and narrow in others, so values are standardised by the controls' own mean and deviation in each cell, each
-control by those of the others. The largest of a control, over all its heads and cells, is what it would take to label
+sight) and narrow in others, so values x, which end at 1, are taken as -log(1 - x) and standardised by the controls' own
+mean and deviation in each cell, each control by those of the others. The largest of a control, over all its heads and cells, is what it would take to label
 none of its heads; the bar is the `RANK`-th largest of `N_CONTROLS` (Westfall and Young 1993, "Resampling-based multiple
 testing"). A further control passes it, in any head and cell, with a chance of RANK / (N_CONTROLS + 1) = 5 %: columns,
 targets and heads are all in that one rate.
@@ -26,8 +26,8 @@ from headcount.training.workers import workers
 
 N_CONTROLS, RANK = 59, 3
 """Of each kind; and which of their largest values, from above, is the bar."""
-LEAST_DEVIATION = 1e-6
-"""Where controls do not differ at all, rounding would."""
+LEAST_DEVIATION, LEAST_REST = 1e-6, 1e-9
+"""Where controls do not differ at all, rounding would; and what is left of 1 at least."""
 
 Cell = tuple[str, str, str, str]
 """The stack and kind of a site, a measure, and a column or `all`."""
@@ -39,14 +39,13 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Bar:
-    """What a head has to pass in one cell: mass above even attention, or a share of the largest entropy."""
+    """What a head has to reach in one cell: mass above even attention, or a share of the largest entropy."""
 
     stack: str
     kind: str
     measure: str
     column: str
     least: float
-    """More than 1 where chance alone reaches everything: nothing can be said there."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _means(measured: Measured, columns: Sequence[str]) -> dict[str, list[float]]
 
 def _bars(found: Sequence[Values], rank: int) -> dict[Cell, float]:
     """Each control is standardised by the others: by itself, too, its largest values would look smaller."""
-    cells = list(found[0])
+    cells, found = list(found[0]), [{cell: _stretched(x) for cell, x in each.items()} for each in found]
     n_heads = np.array([len(found[0][cell]) for cell in cells])
     most, sums, squares = (
         np.array([[how(each[cell]) for cell in cells] for each in found])
@@ -139,7 +138,12 @@ def _bars(found: Sequence[Values], rank: int) -> dict[Cell, float]:
     means, deviations = _moments(sums.sum(axis=0) - sums, squares.sum(axis=0) - squares, n_heads * (len(found) - 1))
     largest = np.sort(((most - means) / deviations).max(axis=1))
     mean, deviation = _moments(sums.sum(axis=0), squares.sum(axis=0), n_heads * len(found))
-    return dict(zip(cells, (mean + largest[-rank] * deviation).tolist(), strict=True))
+    return dict(zip(cells, (1 - np.exp(-mean - largest[-rank] * deviation)).tolist(), strict=True))
+
+
+def _stretched(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    stretched: NDArray[np.float64] = -np.log(np.maximum(1 - values, LEAST_REST))
+    return stretched
 
 
 def _moments(sums: Numbers, squares: Numbers, n: NDArray[np.int64]) -> tuple[Numbers, Numbers]:

@@ -8,7 +8,7 @@ that heads are as sharp, but without its structure
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -34,4 +34,4 @@ def shuffled(run: Run, i: int) -> Run:
     return replace(run, model=model.eval())
 
 
-CONTROLS: Mapping[str, Callable[[Run, int], Run]] = {"untrained": untrained, "shuffled": shuffled}
+CONTROLS: dict[str, Callable[[Run, int], Run]] = {"untrained": untrained, "shuffled": shuffled}
