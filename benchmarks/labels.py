@@ -1,10 +1,10 @@
 """How often do heads of models that learned nothing get a label, and what would they get without calibration?
 
-First the bars alone, of models of the samples' shapes (untrained, and the sample's own weights in shuffled order): a pool
-of them is split many times into some that calibrate and others that are held against the bars. The promise is kept if
-the share that passes any bar is, on average over splits, the stated rate; one calibration's own rate may be more or
-less, and that spread is told. Then a few untrained models from end to end, as `headcount heads --stats` does it,
-beside labels without bars; and the samples themselves, to show that labels are not merely rare.
+First the bars alone, of models of the samples' shapes (untrained, and the sample's own weights in shuffled order). A
+pool of them is split many times into some that calibrate and others that are held against the bars. The promise is
+kept if the share that passes any bar is, on average over splits, the stated rate; one calibration's own rate may be
+more or less, and that spread is told. Then a few untrained models from end to end, as `headcount heads --stats` does
+it, beside labels without bars; and the samples themselves, to show that labels are not merely rare.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_statistics_of_the_sample(in_tmp, capsys):
     labels = {head["short"]: head["label"] for head in said["heads"]}
     assert labels["E0H2"].startswith("mostly carry column")
     assert labels["E1H3"].startswith("mostly aligned column (0.9")
-    assert labels["D0H0"].startswith("mostly previous output in 1s")
+    assert labels["D0H0"].startswith("mostly previous output")
     assert all(label.startswith("mostly aligned column") for short, label in labels.items() if short.startswith("X"))
     assert labels["E0H0"] == ""
     moved = {head["short"]: head["shifts"][0] for head in said["heads"]}

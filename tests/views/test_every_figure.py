@@ -150,9 +150,7 @@ def specialised(shape: Shape) -> Specialisation:
     ]
     label = "mostly aligned column (0.81), less when a carry comes in (10s, 100s); mostly carry column in 1000s (0.76)"
     shifts = (Shift(MOVED, "all", 0.1, 0.3, 0.2, 0.01, 10),) if shape.panels > 1 else ()
-    contrast = (
-        Named("carry sensitivity", "attention moved by a step across, less that by one beside") if shifts else None
-    )
+    contrast = Named("carry sensitivity", "attention moved by one step, less that by another") if shifts else None
     heads = [
         HeadStats(str(head), head.short, stack, 0, kind, label, tuple(measures), shifts)
         for stack, kind in KINDS[: shape.panels]

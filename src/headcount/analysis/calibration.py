@@ -3,10 +3,10 @@
 Controls of the model's own shape (controls.py) are measured on some of the same examples. A cell is a target, overall
 or in one column, at one kind of site. Chance is wide in some cells (in the first columns of the decoder two keys are in
 sight) and narrow in others, so values x, which end at 1, are taken as -log(1 - x) and standardised by the controls' own
-mean and deviation in each cell, each control by those of the others. The largest of a control, over all its heads and cells, is what it would take to label
-none of its heads; the bar is the `RANK`-th largest of `N_CONTROLS` (Westfall and Young 1993, "Resampling-based multiple
-testing"). A further control passes it, in any head and cell, with a chance of RANK / (N_CONTROLS + 1) = 5 %: columns,
-targets and heads are all in that one rate.
+mean and deviation in each cell, each control by those of the others. The largest of a control, over all its heads and
+cells, is what it would take to label none of its heads; the bar is the `RANK`-th largest of `N_CONTROLS` (Westfall and
+Young 1993, "Resampling-based multiple testing"). A further control passes it, in any head and cell, with a chance of
+RANK / (N_CONTROLS + 1) = 5 %: columns, targets and heads are all in that one rate.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def calibrate(
                 found.append(each)
                 if progress:
                     progress(done * n_models + len(found), len(CONTROLS) * n_models)
-        for cell, least in _bars(found, rank).items():
+        for cell, least in bars_of(found, rank).items():
             bars[cell] = max(least, bars.get(cell, -np.inf))
     told = tuple(Bar(*cell, float(f"{least:.6g}")) for cell, least in bars.items())
     return Calibration(tuple(CONTROLS), n_models, len(watched), rank / (n_models + 1), told)
@@ -127,8 +127,11 @@ def _means(measured: Measured, columns: Sequence[str]) -> dict[str, list[float]]
     return found
 
 
-def _bars(found: Sequence[Values], rank: int) -> dict[Cell, float]:
-    """Each control is standardised by the others: by itself, too, its largest values would look smaller."""
+def bars_of(found: Sequence[Values], rank: int = RANK) -> dict[Cell, float]:
+    """What all but a few of these models stay below in every cell.
+
+    Each control is standardised by the others: by itself, too, its largest values would look smaller.
+    """
     cells, found = list(found[0]), [{cell: _stretched(x) for cell, x in each.items()} for each in found]
     n_heads = np.array([len(found[0][cell]) for cell in cells])
     most, sums, squares = (
