@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 
 from headcount.analysis.calibration import N_CONTROLS, RANK, Values, bars_of, values_of
+from headcount.analysis.contrasts import MOVED, contrast_of, shifts
 from headcount.analysis.controls import CONTROLS, untrained
-from headcount.analysis.labels import label
+from headcount.analysis.labels import ALL, label
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.analysis.watched import watch_controls
 from headcount.runs.run import Run, load
+from headcount.tasks.base import Contrast
 
 SAMPLES = ("sample:addition", "sample:sortedness")
 N_POOL, N_SPLITS, N_WHOLE, FIRST = 360, 200, 20, 1000
 """Models in a pool; its splits; models from end to end; and their first number, far from those that calibrate them."""
+N_MOVED = 10
+"""Models of each kind that a contrast is shown to."""
 RATE = RANK / (N_CONTROLS + 1)
 
 
@@ -37,6 +41,7 @@ def measure() -> Iterator[dict[str, Any]]:
             yield _bars(f"{kind} models of the shape of {name} that pass any bar", pool)
         yield _whole(f"untrained models of the shape of {name}", [untrained(sample, FIRST + i) for i in range(N_WHOLE)])
         yield _whole(f"{name} itself", [sample])
+        yield from _sensitivity(name, sample)
 
 
 def _bars(question: str, pool: Sequence[Values]) -> dict[str, Any]:
@@ -71,6 +76,29 @@ def _whole(question: str, runs: Sequence[Run]) -> dict[str, Any]:
         "promise": "none",
         "kept": True,
     }
+
+
+def _sensitivity(name: str, sample: Run) -> Iterator[dict[str, Any]]:
+    """How far the contrast moves the head that it moves most, in models that learned nothing and in the sample."""
+    if (contrast := contrast_of(sample)) is None:
+        return
+    largest = {
+        kind: [_most_moved(make(sample, i), contrast) for i in range(N_MOVED)] for kind, make in CONTROLS.items()
+    }
+    own, most = _most_moved(sample, contrast), max(max(each) for each in largest.values())
+    yield {
+        "question": f"{contrast.name} of the head that has most (n = {N_MOVED} models of each kind)",
+        "ours": f"{own:.3f} in {name}",
+        "other": ", ".join(f"{min(each):.3f} to {max(each):.3f} {kind}" for kind, each in largest.items()),
+        "ratio": own / most,
+        "promise": "none",
+        "kept": True,
+    }
+
+
+def _most_moved(run: Run, contrast: Contrast) -> float:
+    found = (shift for heads in shifts(run, contrast).values() for head in heads for shift in head)
+    return max(abs(shift.mean) for shift in found if (shift.measure, shift.column) == (MOVED, ALL))
 
 
 def _counts(labelled: Sequence[Sequence[bool]]) -> str:
