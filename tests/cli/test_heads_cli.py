@@ -56,7 +56,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
     said = capsys.readouterr().out
     assert "1,000 examples (fresh sequences of 9, half of them sorted)" in said
     assert THRESHOLDS.words in said
-    assert "at most 5 % of such models get any label" in said
+    assert "on average at most 5 % of such models get any label" in said
     assert "left" in said
     assert "sparsity" in said
     numbers = json.loads((tiny_sorter.folder.path / "results" / "head-stats-9.json").read_text())["heads"][0][

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # together they take over 5 s
 
 @pytest.fixture(scope="module")
 def stats(tiny_run):
-    return specialise(tiny_run, controls=(19, 1))
+    return specialise(tiny_run, controls=(3, 1))
 
 
 def words(figure):
@@ -74,7 +74,7 @@ def test_conditions_are_drawn_by_column_with_errors(stats):
 
 
 def test_a_task_without_columns_is_drawn_over_all_queries(tiny_sorter):
-    stats = specialise(tiny_sorter)
+    stats = specialise(tiny_sorter, controls=(3, 1))
     figure = draw_conditions(stats)["layer-self"]
     assert [axes.get_title() for axes in figure.axes[:3]] == ["left neighbour", "itself", "right neighbour"]
     assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == ["all queries"]

@@ -6,7 +6,8 @@ sight) and narrow in others, so values x, which end at 1, are taken as -log(1 - 
 mean and deviation in each cell, each control by those of the others. The largest of a control, over all its heads and
 cells, is what it would take to label none of its heads; the bar is the `RANK`-th largest of `N_CONTROLS` (Westfall and
 Young 1993, "Resampling-based multiple testing"). A further control passes it, in any head and cell, with a chance of
-RANK / (N_CONTROLS + 1) = 5 %: columns, targets and heads are all in that one rate.
+RANK / (N_CONTROLS + 1) = 5 %: columns, targets and heads are all in that one rate. It is an average over calibrations:
+with 59 controls, that of a single one is mostly between 1 and 10 % (`python -m benchmarks labels`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Calibration:
     """Of each kind."""
     n_examples: int
     error_rate: float
-    """The share of such models that would get any label at all."""
+    """The share of such models that would get any label at all, on average over calibrations."""
     bars: tuple[Bar, ...]
 
     def at(self, stack: str, kind: str) -> dict[tuple[str, str], float]:
@@ -70,8 +71,8 @@ class Calibration:
         """For people."""
         kinds = " and ".join(self.controls)
         return (
-            f"calibrated on {self.n_models} {kinds} models each, of this shape, on {self.n_examples:,} examples: at "
-            f"most {100 * self.error_rate:.2g} % of such models get any label"
+            f"calibrated on {self.n_models} {kinds} models each, of this shape, on {self.n_examples:,} examples: on "
+            f"average at most {100 * self.error_rate:.2g} % of such models get any label"
         )
 
 

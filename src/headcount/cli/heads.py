@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LABELS = (
     "a head gets a label where the lower 95 %% bound of its attention to a target, above even, is at least 0.25 "
     "(“mostly”: 0.5) or that of its entropy 95 %% of the maximum, and more than in models of its shape that learned "
-    "nothing, of which at most 5 %% get any label; “more when” is by at least 0.2"
+    "nothing, of which on average at most 5 %% get any label; “more when” is by at least 0.2"
 )
 
 
