@@ -28,6 +28,7 @@ class Ratio:
 
 
 NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness", "ablation", "hugging_face")
+"""Those about speed; studies of errors are asked for by name: coverage, labels, matching."""
 
 
 def asked(words: list[str]) -> list[tuple[str, list[str]]]:

@@ -26,7 +26,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert adder.certificate.total == 100
     assert adder.evaluation.exact.free_running.n == 10
     text = lab.report.read_text()
-    assert f"100 sums checked, {adder.certificate.errors:,} wrong" in text
+    assert f"100 different sums checked, all there are: {adder.certificate.errors:,} wrong" in text
     assert f"Every head on {examples_of(adder.run.task)[0]} = " in text
     ranking = text.partition("### What each head is worth alone")[2].partition("\n### ")[0]
     assert ranking.count("| ") > len(adder.run.model.heads)

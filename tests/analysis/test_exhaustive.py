@@ -2,19 +2,22 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from headcount.analysis import exhaustive
-from headcount.analysis.exhaustive import Certificate, verify
+from headcount.analysis.exhaustive import Certificate, Nearest, verify
 from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training import workers
 from headcount.training.evaluation import answer
+from headcount.training.margins import margins
+from headcount.views.report import verdict
 
 pytestmark = pytest.mark.slow  # seconds together
 
@@ -40,7 +43,8 @@ def test_cores_change_nothing(tiny_run, monkeypatch, cores):
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     before, certificate = torch.get_num_threads(), verify(tiny_run)
     monkeypatch.setattr(exhaustive, "workers", lambda model: contextlib.nullcontext(map))
-    assert certificate == verify(tiny_run)
+    assert replace(certificate, environment={}) == replace(verify(tiny_run), environment={})
+    assert certificate.environment["threads"] == str(cores)
     assert torch.get_num_threads() == before
 
 
@@ -52,6 +56,56 @@ def test_a_certificate_needs_both_ways_to_agree(tiny_run, monkeypatch):
     monkeypatch.setattr(exhaustive, "answer", lying)
     with pytest.raises(CheckFailed, match="disagree on"):
         verify(tiny_run)
+
+
+class Walked(Addition):
+    """A task whose walk is not what it should be."""
+
+    def __init__(self, config, blocks):
+        super().__init__(config)
+        self.blocks = blocks
+
+    def walk(self):
+        return iter(self.blocks)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (lambda blocks: blocks[:-1], "99 of 100 examples"),
+        (lambda blocks: [*blocks[:-1], blocks[0]], "came by 0\\+0 or one beside it twice"),
+        (lambda blocks: [*blocks[:-1], np.repeat(blocks[-1], 2, axis=0)], "twice"),
+    ],
+)
+def test_a_walk_that_leaves_out_or_repeats_gets_no_certificate(tiny_run, spoil, what):
+    task = Walked(tiny_run.task.config, spoil(list(tiny_run.task.walk())))
+    with pytest.raises(CheckFailed, match=what):
+        verify(replace(tiny_run, task=task))
+
+
+def test_rounding_is_measured_and_what_hangs_on_it_counted(tiny_run):
+    certificate = verify(tiny_run)
+    everything = np.concatenate(list(tiny_run.task.walk()))
+    single = margins(tiny_run.model, tiny_run.task, everything)
+    double = margins(copy.deepcopy(tiny_run.model).double(), tiny_run.task, everything)
+    assert certificate.float_error == pytest.approx(np.abs(single - double).max(), rel=0.5)
+    assert 0 < certificate.float_error < 1e-4
+    assert certificate.n_recomputed == 100 + certificate.decoded - certificate.errors
+    assert certificate.undecided == (np.abs(single) <= certificate.float_error).sum()
+    assert {"hardware", "torch", "dtype", "device", "threads"} <= certificate.environment.keys()
+    assert all(certificate.environment.values())
+    assert certificate.environment["hardware"] in verdict(certificate)
+    assert "100 different sums" in verdict(certificate)
+
+
+def test_the_nearest_are_kept_whatever_their_order():
+    rng, near = np.random.default_rng(0), Nearest(5)
+    leads = rng.normal(size=(30, 7))
+    for i, block in enumerate(leads):
+        near.add(np.stack([np.full(7, i), np.arange(7)], axis=1), np.where(block > 2, -np.inf, block))
+    expected = np.argsort(np.abs(leads.ravel()))[:5]
+    assert (near.examples @ [7, 1]).tolist() == expected.tolist()
+    assert np.array_equal(near.leads, leads.ravel()[expected])
 
 
 def test_numbers_that_are_none_get_no_certificate(tiny_run):
@@ -73,6 +127,8 @@ def test_the_packaged_sample_has_its_certificate():
     text = (run.folder.path / "results" / "certificate.json").read_text()
     certificate = Certificate.from_json(text)
     assert (certificate.model, certificate.total, certificate.errors) == (run.digest, 810_000, 0)
+    assert (certificate.distinct, certificate.undecided) == (810_000, 0)
+    assert certificate.times_error > 1000
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from headcount.analysis.controls import CONTROLS
 from headcount.analysis.labels import Thresholds
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.analysis.watched import watch
@@ -14,6 +15,8 @@ from headcount.errors import InputError
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.weights import KeptWeights
 
+FEW = (9, 1)
+"""Models that calibrate."""
 close = {"abs": 1e-5, "rel": 1e-4}
 
 
@@ -25,7 +28,13 @@ def adder(tiny_run, untrained):
 
 @pytest.fixture(scope="module")
 def stats(adder):
-    return specialise(adder)
+    return specialise(adder, controls=(3, 1))
+
+
+@pytest.fixture
+def _untrained_alone(monkeypatch):
+    """Attention that is planted stays so in whatever order the weights are."""
+    monkeypatch.delitem(CONTROLS, "shuffled")
 
 
 class Planted(EncoderDecoder):
@@ -61,28 +70,33 @@ def numbers(head, *names):
 # --- planted ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("_untrained_alone")
 def test_attention_planted_on_the_operator_is_found_and_named(adder):
     operator = adder.task.source_positions.index(next(p for p in adder.task.source_positions if p.role == "operator"))
-    found = specialise(planted(adder, operator))
+    found = specialise(planted(adder, operator), controls=FEW)
     cross = [head for head in found.heads if head.kind == "cross"]
     assert len(cross) == 4
     for head in cross:
         assert numbers(head, "operator", "entropy", "entropy share", "sparsity") == [(1, 0), (0, 0), (0, 0), (1, 0)]
         assert head.find("aligned column").mean == head.find("carry column").mean == 0
         assert head.find("operator").even == pytest.approx(0.2)
-        assert head.label == "operator"
+        assert head.label == "mostly operator (1.00)"
 
 
+@pytest.mark.usefixtures("_untrained_alone")
 def test_attention_planted_evenly_spreads(adder):
-    for head in specialise(planted(adder, None)).heads:
+    found = specialise(planted(adder, None), controls=FEW)
+    for head in found.heads:
         (share, share_se), (sparsity, _) = numbers(head, "entropy share", "sparsity")
         assert share == pytest.approx(1, **close)
         assert (share_se, sparsity) == pytest.approx((0, 0), abs=1e-5)
-        assert head.label == "spreads evenly"
+        bars = found.calibration.at(head.stack, head.kind)
+        assert head.label == ("spreads evenly" if bars["entropy share", "all"] < share else "")
         for m in head.measures:
             if m.even is not None and m.condition != "difference":
                 assert m.mean == pytest.approx(m.even, **close)
-    cross = next(head for head in specialise(planted(adder, None)).heads if head.kind == "cross")
+    assert any(head.label for head in found.heads)
+    cross = next(head for head in found.heads if head.kind == "cross")
     assert cross.find("entropy").mean == pytest.approx(math.log(5), **close)
 
 
@@ -192,11 +206,13 @@ def test_a_result_survives_json_and_names_every_head(adder, stats):
     assert [head.head for head in stats.heads] == [str(head) for head in adder.model.heads]
     assert (stats.run, stats.model, stats.n, stats.data) == (adder.name, adder.digest, 60, "the test set")
     assert stats.thresholds == Thresholds()
+    assert (stats.calibration.n_models, stats.calibration.error_rate) == (3, 0.25)
+    assert "3 untrained and shuffled models each" in stats.words
 
 
 def test_heads_that_were_cut_out_are_not_there(tiny_run, untrained):
     run = untrained(tiny_run, pruned="E0H0,E0H1,X0H0")
-    found = specialise(run)
+    found = specialise(run, controls=(3, 1))
     assert [head.short for head in found.heads] == ["D0H0", "D0H1", "D1H0", "D1H1", "X0H1", "X1H0", "X1H1"]
     whole = untrained(tiny_run, pruned=",".join(head.short for head in tiny_run.model.heads))
     with pytest.raises(InputError, match="no heads"):

@@ -42,13 +42,13 @@ def test_what_is_in_sight_of_an_adder(tiny_run, untrained, settings):
 def test_weights_read_in_pieces_are_the_same(tiny_sorter, untrained, settings, monkeypatch):
     run = untrained(tiny_sorter, **settings)
     monkeypatch.setattr(watched_module, "MOST", 48)
-    whole = specialise(run, 12)
+    whole = specialise(run, 12, controls=(2, 1))
     monkeypatch.setattr(sight_module, "PAIRS", 40)
     monkeypatch.setattr(sight_module, "NARROW", 2)
     monkeypatch.setattr(watched_module, "PAIRS_AT_ONCE", 12 * 12 * 7)
     n_queries, read = set[int](), HeadMeasures.read
     monkeypatch.setattr(HeadMeasures, "read", lambda self, *at: (n_queries.add(at[1].shape[2]), read(self, *at)))
-    pieces = specialise(run, 12)
+    pieces = specialise(run, 12, controls=(2, 1))
     assert max(n_queries) <= 3, "it was read in pieces"
     for one, other in zip(whole.heads, pieces.heads, strict=True):
         for a, b in zip(one.measures, other.measures, strict=True):
@@ -75,7 +75,7 @@ def test_one_example_says_nothing_of_errors(tiny_run, untrained):
 
 def test_neighbours_exist_only_where_they_do(tiny_sorter, untrained):
     run = untrained(tiny_sorter, causal=True)
-    for head in specialise(run).heads:
+    for head in specialise(run, controls=(2, 1)).heads:
         assert head.find("right neighbour") is None, "nothing ahead is in sight"
         assert head.find("left neighbour").n == 1000
         assert 0 < head.find("equal numbers").n < 1000

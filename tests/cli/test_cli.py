@@ -90,7 +90,7 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert f"trained: 12 steps in {trained['seconds']:.0f} s" in printed
     (hint,) = re.findall("next:    headcount (.*)", printed)
     assert main([*shlex.split(hint), "--quiet"]) == 1
-    assert "100 sums checked" in capsys.readouterr().out
+    assert "100 different sums checked" in capsys.readouterr().out
 
     code, evaluation = run_json(capsys, "evaluate", "runs/addition-4", "--split", "validation")
     assert (code, evaluation["split"]) == (0, "validation")
@@ -101,7 +101,7 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert certificate["errors"] == len(certificate["wrong"]) > 0
     assert {"example", "said", "right", "why"} == certificate["wrong"][0].keys()
     assert main(["verify", "runs/addition-4", "--quiet"]) == 1
-    assert "100 sums checked" in capsys.readouterr().out
+    assert "100 different sums checked" in capsys.readouterr().out
 
     code, listed = run_json(capsys, "heads", "runs/addition-4")
     assert (code, listed["heads"][0]) == (0, {"head": "encoder.0.self.0", "short": "E0H0"})

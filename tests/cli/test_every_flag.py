@@ -7,6 +7,7 @@ import inspect
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ import pytest
 import headcount.api
 import headcount.guests.skeleton
 import headcount.lab
+from headcount.analysis.specialisation import specialise
 from headcount.cli import main
 from headcount.cli._flags import given_settings
 from headcount.cli._main import _parser
@@ -214,6 +216,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("adapt", "--out"): ("adapt x.py:Net", "--out y.py", "out", Path("y.py")),
     ("adapt", "-o"): ("adapt x.py:Net", "-o y.py", "out", Path("y.py")),
     ("heads", "--length"): ("heads sorter --stats", "--length 5", "length", 5),
+    ("heads", "--norm-weighted"): ("heads run --on 3+4", "--norm-weighted", "norm_weighted", True),
     ("heads", "--match"): ("heads run --stats", "--match run sorter", "others", ("run", "sorter")),
     ("train", "--out"): ("train addition", "--out there", "out", "there"),
     ("train", "-o"): ("train addition", "-o there", "out", "there"),
@@ -263,6 +266,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is drawn, and no lab takes its minutes."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
     monkeypatch.setattr("headcount.statistics.DRAWS", 199)
+    monkeypatch.setattr("headcount.api.specialisation.specialise", partial(specialise, controls=(2, 1)))
     monkeypatch.setattr(headcount.lab, "run_lab", lambda *_, **__: headcount.lab.Lab(Path("report.md"), None, None))
 
 

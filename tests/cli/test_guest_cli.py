@@ -165,6 +165,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a head, but no text": (["heads", "model", "--head", "L0H1"], 'add --on "a text"'),
     "an empty text": (["heads", "model", "--on", " "], "empty text"),
     "measured": (["heads", "model", "--stats"], 'try --on "a text"'),
+    "norms": (["heads", "model", "--on", "a cat", "--norm-weighted"], "values of headcount's own models"),
     "on average": (["heads", "model", "--all-test"], 'try --on "a text"'),
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headcount.analysis.calibration import N_CONTROLS, RANK
 from headcount.analysis.labels import THRESHOLDS
 from headcount.cli import main
 
@@ -37,11 +38,16 @@ def test_statistics_of_the_sample(in_tmp, capsys):
     code, said = run_json(capsys, "heads", "sample:addition", "--stats")
     assert code == 0
     labels = {head["short"]: head["label"] for head in said["heads"]}
-    assert labels["E0H2"].startswith("carry column")
-    assert labels["E1H3"] == "aligned column"
-    assert labels["D0H0"] == "previous output"
-    assert all(label.startswith("aligned column") for short, label in labels.items() if short.startswith("X"))
+    assert labels["E0H2"].startswith("mostly carry column")
+    assert labels["E1H3"].startswith("mostly aligned column (0.9")
+    assert labels["D0H0"].startswith("mostly previous output")
+    assert all(label.startswith("mostly aligned column") for short, label in labels.items() if short.startswith("X"))
     assert labels["E0H0"] == ""
+    moved = {head["short"]: head["shifts"][0] for head in said["heads"]}
+    assert moved["E0H2"]["measure"] == "attention moved"
+    assert moved["E0H2"]["mean"] > 10 * moved["E0H2"]["se"], "it reads the carry"
+    assert abs(moved["E0H3"]["mean"]) < 0.01, "it reads digits"
+    assert moved["D0H0"]["across"] == 0, "it sees nothing of the lower column"
     assert len(said["files"]["pictures"]) == 4
 
 
@@ -50,6 +56,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
     said = capsys.readouterr().out
     assert "1,000 examples (fresh sequences of 9, half of them sorted)" in said
     assert THRESHOLDS.words in said
+    assert "on average at most 5 % of such models get any label" in said
     assert "left" in said
     assert "sparsity" in said
     numbers = json.loads((tiny_sorter.folder.path / "results" / "head-stats-9.json").read_text())["heads"][0][
@@ -67,6 +74,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
     [
         (["--length", "9"], "add --stats"),
         (["--match", "sample:addition"], "add --stats"),
+        (["--norm-weighted"], "add --on, --all-test or --stats"),
         (["--stats", "--length", "1"], "from 2 to 8,192"),
         (["--stats", "--match", "sample:addition"], "choose runs of one task"),
         (["--stats", "--match", "sample:sortedness"], "n_values: 20"),
@@ -143,8 +151,11 @@ def test_help_states_the_thresholds(capsys):
     said = " ".join(capsys.readouterr().out.split())
     t = THRESHOLDS
     assert len(fields(t)) == 5, "a new threshold belongs into the help"
-    assert f"lower {100 * t.confidence:g} % bound of its attention to a target is at least {t.mass:g}" in said
-    assert "and twice that of even attention" in said
-    assert t.times_even == 2
-    assert f"entropy is at least {100 * t.entropy_share:g} % of the maximum" in said
+    assert (
+        f"lower {100 * t.confidence:g} % bound of its attention to a target, above even, is at least {t.partly:g}"
+        in said
+    )
+    assert f"(“mostly”: {t.mostly:g})" in said
+    assert f"entropy {100 * t.entropy_share:g} % of the maximum" in said
+    assert f"at most {100 * RANK / (N_CONTROLS + 1):g} % get any label" in said
     assert f"“more when” is by at least {t.difference:g}" in said

@@ -221,6 +221,7 @@ def test_the_walk_is_the_whole_domain(writer: SequenceTask) -> None:
     assert all((answers == answers[0]).all() for answers in (writer.encode(block).answer for block in blocks))
     assert len(np.unique(walked, axis=0)) == writer.domain_size
     assert (walked == writer.split("test")[0].ravel()).all(axis=1).sum() == 1
+    assert np.array_equal(np.sort(writer.index(np.concatenate(blocks))), np.arange(writer.domain_size))
 
 
 # --- tasks that ask for a class ---------------------------------------------------------------------------------

@@ -23,12 +23,15 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from headcount import views
+from headcount.analysis.calibration import Calibration
+from headcount.analysis.contrasts import MOVED, Shift
 from headcount.analysis.labels import THRESHOLDS, Measure
 from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
 from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
-from headcount.analysis.specialisation import HeadStats, Specialisation
+from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
+from headcount.analysis.value_norms import WEIGHTINGS
 from headcount.heads import HeadId, HeadSite
 from headcount.statistics import Share
 from headcount.training.evaluation import Evaluation, Scores
@@ -147,13 +150,18 @@ def specialised(shape: Shape) -> Specialisation:
     measures += [
         Measure(name, column, "all", 0.5, 0.01, 10) for name in ("entropy", *stats.SPREAD) for column in columns
     ]
-    label = "aligned column; carry column (1000s); less when a carry comes in (10s, 100s)"
+    label = "mostly aligned column (0.81), less when a carry comes in (10s, 100s); mostly carry column in 1000s (0.76)"
+    shifts = (Shift(MOVED, "all", 0.1, 0.3, 0.2, 0.01, 10),) if shape.panels > 1 else ()
+    contrast = Named("carry sensitivity", "attention moved by one step, less that by another") if shifts else None
     heads = [
-        HeadStats(str(head), head.short, stack, 0, kind, label, tuple(measures))
+        HeadStats(str(head), head.short, stack, 0, kind, label, tuple(measures), shifts)
         for stack, kind in KINDS[: shape.panels]
         for head in (HeadSite(stack, 0, kind).head(i) for i in range(min(shape.heads, 8)))
     ]
-    return Specialisation(shape.run, "digest", 1000, shape.data, THRESHOLDS, tuple(heads))
+    calibration = Calibration(("untrained", "shuffled"), 59, 64, 0.05, ())
+    weighting = WEIGHTINGS[shape.panels > 2]
+    made = shape.run, "digest", 1000, shape.data, weighting, THRESHOLDS, calibration, tuple(heads), contrast
+    return Specialisation(*made)
 
 
 def stretched(shape: Shape, label: str = "rotary, max") -> Any:

@@ -2,35 +2,45 @@
 
 One forward pass per example decides whether free-running generation is right (training/margins.py). A sample spread
 over the domain, and every example found wrong, is also decoded for real; if the two ways ever disagree there is no
-certificate.
+certificate. Nor is there one if the walk left out an example or came by one twice.
+
+Numbers of single precision are rounded, and another machine may round them otherwise. So the tightest examples and the
+sample are computed again in double precision: by how much margins moved says how far the tightest is from tipping over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headcount.errors import CheckFailed, InputError, argument
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.finite import require_numbers
 from headcount.results import Result
 from headcount.runs.run import Run
+from headcount.runs.train import environment
 from headcount.tasks.base import Examples, SequenceTask
+from headcount.training.device import hardware
 from headcount.training.evaluation import WrongAnswer, answer, evaluating, wrong_answers
 from headcount.training.margins import margins
-from headcount.training.workers import workers
+from headcount.training.workers import n_cores, workers
 
 LARGEST_DOMAIN = 100_000_000
 DECODED_AT_ONCE = 4096
+N_NEAREST = 1000
+"""Examples that are computed again in double precision, beside the sample."""
 
 
 @dataclass(frozen=True)
 class Certificate(Result):
     """Every example of the domain, checked."""
 
+    SCHEMA: ClassVar[int] = 2  # 1 had no environment, no float error, and took the walk on trust
     run: str
     model: str
     """The digest of the weights that were checked."""
@@ -43,6 +53,21 @@ class Certificate(Result):
     """The example it was found on."""
     decoded: int
     """Examples that were also decoded for real, with the same verdict."""
+    distinct: int
+    """Examples that were walked, each once: the whole domain."""
+    float_error: float
+    """The most that a margin, right or wrong, moved between this precision and double precision, in logits."""
+    n_recomputed: int
+    """Examples that was measured on: the tightest, and those that were decoded."""
+    undecided: int
+    """How many of the tightest are nearer to tipping over than that: another machine may answer otherwise."""
+    environment: Mapping[str, str]
+    """What it was made on."""
+
+    @property
+    def times_error(self) -> float | None:
+        """The narrowest win over what rounding does."""
+        return None if self.least_margin is None or not self.float_error else self.least_margin / self.float_error
 
 
 def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None) -> Certificate:
@@ -60,20 +85,26 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
             f"{total:,} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
             "measure it on its test set instead: headcount evaluate",
         )
-    nth, done, wrong, right = max(1, total // sample), 0, [], []
-    least, tightest = np.inf, ""
+    nth, done, wrong, right, leads = max(1, total // sample), 0, [], [], []
+    least, tightest, near, seen = np.inf, "", Nearest(), Seen(task)
     with evaluating(model), workers(model) as compute:
         for examples, lead in compute(lambda block: (block, margins(model, task, block)), task.walk()):
             require_numbers(float(lead.sum()), task.show(examples[0]))
-            picked = np.arange(len(examples)) % nth == -done % nth
+            picked = (np.arange(len(examples)) % nth == -done % nth) & (lead > 0)
+            seen.add(examples)
+            near.add(examples, lead)
             wrong.append(examples[lead <= 0])
-            right.append(examples[picked & (lead > 0)])
+            right.append(examples[picked])
+            leads.append(lead[picked])
             if lead.min() < least:
                 least, tightest = float(lead.min()), task.show(examples[lead.argmin()])
             done += len(examples)
             if progress:
                 progress(done, total)
+    seen.require_all()
     said = _decode_for_real(model, task, np.concatenate(wrong), np.concatenate(right), progress)
+    recomputed = np.concatenate([near.examples, *right])
+    moved = _float_error(model, task, recomputed, np.concatenate([near.leads, *leads]))
     return Certificate(
         run=run.name,
         model=run.digest,
@@ -83,7 +114,74 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
         least_margin=None if said else least,
         tightest=tightest,
         decoded=len(said) + sum(map(len, right)),
+        distinct=seen.n,
+        float_error=moved,
+        n_recomputed=len(recomputed),
+        undecided=int((np.abs(near.leads) <= moved).sum()),
+        environment=_environment(model),
     )
+
+
+class Seen:
+    """Which examples of the domain the walk came by."""
+
+    def __init__(self, task: SequenceTask) -> None:
+        self._task, self.n = task, 0
+        self._seen = np.zeros(task.domain_size, dtype=bool)
+
+    def add(self, examples: Examples) -> None:
+        """These; each must be an example, and new."""
+        index = self._task.index(examples)
+        again = self._seen[index]
+        if again.any() or len(np.unique(index)) < len(index):
+            raise CheckFailed(
+                f"the walk came by {self._task.show(examples[again.argmax()])} or one beside it twice",
+                "this is a fault in the task: please report it",
+            )
+        self._seen[index] = True
+        self.n += len(index)
+
+    def require_all(self) -> None:
+        """Or there is no certificate."""
+        if self.n != self._task.domain_size:
+            raise CheckFailed(
+                f"the walk came by {self.n:,} of {self._task.domain_size:,} examples: there can be no certificate",
+                "this is a fault in the task: please report it",
+            )
+
+
+class Nearest:
+    """The examples that are nearest to tipping over, right or wrong."""
+
+    def __init__(self, n: int = N_NEAREST) -> None:
+        self._n, self._bound = n, np.inf
+        self.examples: Examples = np.empty((0, 2), dtype=np.int64)
+        self.leads = np.empty(0)
+
+    def add(self, examples: Examples, leads: NDArray[np.float64]) -> None:
+        """Keep those of them that are nearer."""
+        near = np.isfinite(leads) & (np.abs(leads) < self._bound)
+        if not near.any():
+            return
+        self.examples = np.concatenate([self.examples, examples[near]]) if len(self.leads) else examples[near]
+        self.leads = np.concatenate([self.leads, leads[near]])
+        kept = np.argsort(np.abs(self.leads), kind="stable")[: self._n]
+        self.examples, self.leads = self.examples[kept], self.leads[kept]
+        if len(kept) == self._n:
+            self._bound = float(np.abs(self.leads[-1]))
+
+
+def _float_error(model: EncoderDecoder, task: SequenceTask, examples: Examples, leads: NDArray[np.float64]) -> float:
+    """The most that these leads move when they are computed in double precision, on the processor."""
+    if not len(examples):
+        return 0.0
+    return float(np.abs(margins(copy.deepcopy(model).cpu().double(), task, examples) - leads).max())
+
+
+def _environment(model: EncoderDecoder) -> dict[str, str]:
+    weight = next(model.parameters())
+    made_with = {"hardware": hardware(weight.device), "dtype": str(weight.dtype).removeprefix("torch.")}
+    return environment(weight.device) | made_with | {"threads": str(n_cores())}
 
 
 def _decode_for_real(

@@ -13,6 +13,7 @@ example and column the sum over queries is kept, and how many queries it counts:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.analysis.labels import ENTROPY, ENTROPY_SHARE, SPARSITY
+from headcount.analysis.value_norms import ValueNorms
 from headcount.analysis.watched import Watched
 from headcount.heads import HeadSite
 from headcount.models.attention import Weights
@@ -55,11 +57,19 @@ class Measured:
 
 
 def measure(
-    run: Run, watched: Watched, progress: Callable[[int, int], None] | None = None
+    run: Run,
+    watched: Watched,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    norm_weighted: bool = False,
 ) -> dict[HeadSite, dict[str, Measured]]:
-    """Every measure, by site and name, of the sites that have heads; `progress(done, total)` in examples."""
-    reader, sites = HeadMeasures(run.model, len(watched)), {head.site for head in run.model.heads}
-    with evaluating(run.model) as device:
+    """Every measure, by site and name, of the sites that have heads; `progress(done, total)` in examples.
+
+    Norm-weighted, a key counts by its share of what is added instead of by its weight (value_norms.py).
+    """
+    sites = {head.site for head in run.model.heads}
+    with evaluating(run.model) as device, ValueNorms(run.model) if norm_weighted else nullcontext() as norms:
+        reader = HeadMeasures(run.model, len(watched), norms)
         for rows in watched.blocks():
             examples, inputs = watched[rows]
             reader.begin(rows, {site: run.task.looks(site.stack, site.kind, examples) for site in sites})
@@ -72,9 +82,9 @@ def measure(
 class HeadMeasures:
     """Reads weights as they are made, a few queries at a time."""
 
-    def __init__(self, model: Model, n: int) -> None:
+    def __init__(self, model: Model, n: int, norms: ValueNorms | None = None) -> None:
         self.found: dict[HeadSite, dict[str, Measured]] = {}
-        self._model, self._n = model, n
+        self._model, self._n, self._norms = model, n, norms
         self._rows, self._looks = slice(0), dict[HeadSite, Looks]()
         self._done: dict[HeadSite, int] = {}
 
@@ -85,6 +95,8 @@ class HeadMeasures:
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
         """Add the next queries."""
+        if self._norms is not None:
+            weights = self._norms.share(site, weights, keys)
         first, looks = self._done.get(site, 0), self._looks[site]
         self._done[site] = last = first + weights.shape[2]
         queries, here = slice(first, last), self.found.setdefault(site, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headcount.analysis.value_norms import WEIGHTINGS, ValueNorms
 from headcount.heads import HeadSite
 from headcount.models.classifier import Classifier
 from headcount.models.weights import KeptWeights
@@ -66,6 +68,8 @@ class AttentionPatterns(Result):
     correct: bool | None = None
     why: str | None = None
     """What is wrong with the answer; empty if it is right."""
+    weighting: str = WEIGHTINGS[0]
+    """Whether a key counts by its attention weight or by its share of norms."""
 
     @property
     def verdict(self) -> str:
@@ -78,12 +82,14 @@ class AttentionPatterns(Result):
         return f"{self.example} = {self.said} ({told}; probability {self.probability:.4f})"
 
 
-def patterns_on(run: Run, text: str) -> AttentionPatterns:
+def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on one example, while the model gives its own answer."""
-    reply = run.ask(text)
+    with ValueNorms(run.model) if norm_weighted else nullcontext() as norms:
+        reply = run.ask(text)
+    weights = {site: w if norms is None else norms.share(site, w[None])[0] for site, w in reply.weights.items()}
     steps = tuple(f"{heard} → {word}" for heard, word in zip(reply.fed, reply.spoken, strict=True))
     verdict = f"wrong, should be {reply.right}" if reply.why else "right"
-    moments = {site: (w.numpy(), None) for site, w in reply.weights.items()}
+    moments = {site: (w.numpy(), None) for site, w in weights.items()}
     return AttentionPatterns(
         run=run.name,
         model=run.digest,
@@ -96,6 +102,7 @@ def patterns_on(run: Run, text: str) -> AttentionPatterns:
         probability=reply.probability,
         correct=not reply.why,
         why=reply.why,
+        weighting=WEIGHTINGS[norm_weighted],
     )
 
 
@@ -104,19 +111,20 @@ def shortened(example: str) -> str:
     return example if len(example) <= 60 else f"{example[:40]} … {example[-15:]}"
 
 
-def average_patterns(run: Run, split: str) -> AttentionPatterns:
+def average_patterns(run: Run, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on average over a held-out set: by column, or over the longest sequences, by place."""
     if isinstance(run.model, Classifier):
         inputs, source, fed, steps, what = _classified(run, split)
     else:
         inputs, source, fed, steps, what = _fed_the_answer(run, split)
-    moments, n = _moments(run, inputs), len(inputs[0])
+    moments, n = _moments(run, inputs, norm_weighted), len(inputs[0])
     return AttentionPatterns(
         run=run.name,
         model=run.digest,
         title=f"average over {what} (n = {n:,})",
         n=n,
         sites=_sites(run, moments, source, fed, steps),
+        weighting=WEIGHTINGS[norm_weighted],
     )
 
 
@@ -142,15 +150,15 @@ def _classified(run: Run, split: str) -> Averaged:
     return (tokens,), places, (), (), f"the sequences of {tokens.shape[1]} in the {split} set"
 
 
-def _moments(run: Run, inputs: tuple[Tokens, ...]) -> Moments:
+def _moments(run: Run, inputs: tuple[Tokens, ...], norm_weighted: bool) -> Moments:
     """Mean and standard deviation of every weight, in double precision."""
     n, sums = len(inputs[0]), dict[HeadSite, tuple[Tensor, Tensor]]()
-    with evaluating(run.model) as device:
+    with evaluating(run.model) as device, ValueNorms(run.model) if norm_weighted else nullcontext() as norms:
         for i in range(0, n, BLOCK):
             weights = KeptWeights()
             run.model(*on_device(device, *(tokens[i : i + BLOCK] for tokens in inputs)), weights=weights)
             for site, w in weights.items():
-                w = w.cpu().double()
+                w = (w if norms is None else norms.share(site, w)).cpu().double()
                 first, second = sums.get(site, (torch.zeros(()), torch.zeros(())))
                 sums[site] = first + w.sum(dim=0), second + (w * w).sum(dim=0)
     return {

@@ -2,7 +2,8 @@
 
 The task names the targets (operator, aligned column, left neighbour, ...), the column that each query is about and a
 condition (a carry comes in, the sequence is sorted). Every measure is told overall, by column, and apart for examples
-where the condition holds and where it does not. Over all columns the two are compared within columns, each counting
+where the condition holds and where it does not; a contrast, if the task has one, tells what a single token does
+(contrasts.py). Over all columns the two are compared within columns, each counting
 alike, and only over columns that meet both: no carry ever comes into the 1s, which must not pass for an effect of
 carries.
 """
@@ -10,14 +11,19 @@ carries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from headcount.analysis.calibration import N_CONTROLS, RANK, Calibration, calibrate
 from headcount.analysis.clusters import Estimate, Stratum, Sums, estimate
+from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
+from headcount.analysis.controls import CONTROLS
 from headcount.analysis.head_measures import Measured, measure
-from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Measure, Thresholds, label
-from headcount.analysis.watched import watch
+from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Bars, Measure, Thresholds, label
+from headcount.analysis.value_norms import WEIGHTINGS
+from headcount.analysis.watched import watch, watch_controls
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.results import Result
@@ -40,17 +46,32 @@ class HeadStats:
     label: str
     """What it looks at, where a threshold says so; else nothing."""
     measures: tuple[Measure, ...]
+    shifts: tuple[Shift, ...] = ()
+    """What the task's contrast does to it; nothing if the task has none."""
 
     def find(self, measure: str, column: str = ALL, condition: str = ALL) -> Measure | None:
         """One number, if it was measured."""
         wanted = measure, column, condition
         return next((m for m in self.measures if (m.measure, m.column, m.condition) == wanted), None)
 
+    def sensitivity(self, column: str = ALL) -> Shift | None:
+        """How far the task's contrast moves its attention, if it was measured."""
+        return next((each for each in self.shifts if (each.measure, each.column) == (MOVED, column)), None)
+
+
+@dataclass(frozen=True)
+class Named:
+    """The name of a measure, and what it is."""
+
+    name: str
+    words: str
+
 
 @dataclass(frozen=True)
 class Specialisation(Result):
     """Every head of a model."""
 
+    SCHEMA: ClassVar[int] = 2  # 1 had labels that were not calibrated, from half of the mass on
     run: str
     model: str
     """The digest of the weights."""
@@ -58,28 +79,67 @@ class Specialisation(Result):
     """Examples."""
     data: str
     """Which examples."""
+    weighting: str
+    """Whether a key counts by its attention weight or by its share of norms."""
     thresholds: Thresholds
+    calibration: Calibration
     heads: tuple[HeadStats, ...]
+    contrast: Named | None = None
+    """What `sensitivity` is in this task."""
+
+    @property
+    def words(self) -> str:
+        """When a head gets a label, for people."""
+        return f"{self.thresholds.words}; {self.calibration.words}"
 
 
 def specialise(
-    run: Run, length: int | None = None, *, progress: Callable[[int, int], None] | None = None
+    run: Run,
+    length: int | None = None,
+    *,
+    norm_weighted: bool = False,
+    controls: tuple[int, int] = (N_CONTROLS, RANK),
+    progress: Callable[[int, int], None] | None = None,
 ) -> Specialisation:
-    """Measure every head: on the test set or, of a classifier, on fresh sequences of this length."""
+    """Measure every head: on the test set or, of a classifier, on fresh sequences of this length.
+
+    Labels are calibrated on that many `controls` of each kind; the second number is the rank of the bar among them.
+    `progress(done, total)` counts examples and controls.
+    """
     if not run.model.heads:
         raise InputError(f"{run.name} has no heads to measure", "choose a run that was not stripped of all of them")
-    watched = watch(run, length)
-    measured, heads = measure(run, watched, progress), list[HeadStats]()
+    watched, contrast, heads = watch(run, length), contrast_of(run), list[HeadStats]()
+    whole = len(watched) + len(CONTROLS) * controls[0]
+
+    def told(before: int) -> Callable[[int, int], None] | None:
+        return None if progress is None else lambda done, _: progress(before + done, whole)
+
+    measured = measure(run, watched, told(0), norm_weighted=norm_weighted)
+    calibration = calibrate(
+        run, watch_controls(run, length), *controls, norm_weighted=norm_weighted, progress=told(len(watched))
+    )
+    moved = {} if contrast is None else shifts(run, contrast, norm_weighted=norm_weighted)
     for site in (site for site in run.model.sites if site in measured):
-        looks = run.task.looks(site.stack, site.kind, watched.examples)
+        looks, bars = run.task.looks(site.stack, site.kind, watched.examples), calibration.at(site.stack, site.kind)
         here = [head for head in run.model.heads if head.site == site]
-        heads += [_stats(head, i, measured[site], looks) for i, head in enumerate(here)]
-    return Specialisation(run.name, run.digest, len(watched), watched.data, THRESHOLDS, tuple(heads))
+        found = [_stats(head, i, measured[site], looks, bars) for i, head in enumerate(here)]
+        heads += [replace(each, shifts=moved[site][i]) if moved else each for i, each in enumerate(found)]
+    return Specialisation(
+        run=run.name,
+        model=run.digest,
+        n=len(watched),
+        data=watched.data,
+        weighting=WEIGHTINGS[norm_weighted],
+        thresholds=THRESHOLDS,
+        calibration=calibration,
+        heads=tuple(heads),
+        contrast=None if contrast is None else Named(contrast.name, contrast.words),
+    )
 
 
-def _stats(head: HeadId, i: int, measured: Mapping[str, Measured], looks: Looks) -> HeadStats:
+def _stats(head: HeadId, i: int, measured: Mapping[str, Measured], looks: Looks, bars: Bars) -> HeadStats:
     found = tuple(m for name, each in measured.items() for m in _means(name, each, i, looks))
-    site, named = head.site, label(found, looks.condition.when)
+    site, named = head.site, label(found, looks.condition.when, bars)
     return HeadStats(str(head), head.short, site.stack, site.layer, site.kind, named, found)
 
 

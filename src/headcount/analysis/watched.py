@@ -19,6 +19,8 @@ MOST, FEWEST = 1000, 16
 PAIRS = 2**26
 """Pairs of a query and a key over all fresh sequences: some ten seconds for each layer of four heads."""
 LONGEST = 2**13
+CONTROL_MOST, CONTROL_PAIRS, CONTROL_LONGEST = 64, 2**18, 2**9
+"""What a control is watched on: examples, and pairs of a query and a key over all of them, and the longest sequence."""
 AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
 """Examples, and pairs of a query and a key, in one forward pass."""
 
@@ -37,6 +39,12 @@ class Watched:
 
     def __getitem__(self, rows: slice) -> tuple[Examples, tuple[Tokens, ...]]:
         return self.examples[rows], tuple(tokens[rows] for tokens in self.inputs)
+
+    def some(self, n: int) -> Watched:
+        """At most `n` of them, spread over all."""
+        every = slice(None, None, -(-len(self) // n))
+        examples, inputs = self[every]
+        return Watched(examples, inputs, self.data)
 
     def blocks(self) -> Iterator[slice]:
         """A forward pass' worth at a time."""
@@ -60,6 +68,15 @@ def watch(run: Run, length: int | None = None) -> Watched:
         raise InputError(f"{run.name} has a test set of one example: it says nothing of errors", "raise --n-test")
     batch = task.encode(examples)
     return Watched(examples, (batch.source, batch.fed), "the test set")
+
+
+def watch_controls(run: Run, length: int | None = None) -> Watched:
+    """Fewer of the same examples, and none too long: what controls show differs more between heads than examples."""
+    if isinstance(run.model, Classifier):
+        length = min(cast(ClassTask, run.task).trained_lengths[1] if length is None else length, CONTROL_LONGEST)
+    watched = watch(run, length)
+    width = max(tokens.shape[1] for tokens in watched.inputs)
+    return watched.some(max(1, min(CONTROL_MOST, CONTROL_PAIRS // width**2)))
 
 
 def _fresh(task: ClassTask, length: int | None) -> Watched:

@@ -73,18 +73,19 @@ def glance_over(model: AnyModel, on: Sequence[str], head: str | HeadId) -> tuple
     return list(shown), guest.output.write_figure(f"head-{found.short}-{file_name(*on)}.png", png(figure))
 
 
-def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str]) -> HeadShown:
+def show_head(run: AnyRun, head: str | HeadId, on: Sequence[str], *, norm_weighted: bool = False) -> HeadShown:
     """One head on these examples, side by side on one page; on one example alone, large."""
     run = loaded(run)
     if not on:
         raise InputError("no example to look at", "give some, such as 374+814")
-    found, patterns = run.find_head(head), [patterns_on(run, text) for text in on]
-    names = [f"heads-{file_name(str(each.example))}" for each in patterns]
+    found, patterns = run.find_head(head), [patterns_on(run, text, norm_weighted=norm_weighted) for text in on]
+    suffix = _suffix(norm_weighted)
+    names = [f"heads-{file_name(str(each.example))}{suffix}" for each in patterns]
     data = [run.output.write_result(name, each) for name, each in zip(names, patterns, strict=True)]
     name = (
         f"{names[0]}/{found}"
         if len(names) == 1
-        else f"head-{found.short}-{file_name(*(str(each.example) for each in patterns))}"
+        else f"head-{found.short}-{file_name(*(str(each.example) for each in patterns))}{suffix}"
     )
     figure = run.output.write_figure(f"{name}.png", png(draw_over_examples(patterns, str(found))))
     return HeadShown(found, patterns, data, figure)
@@ -114,17 +115,24 @@ def _glance(guest: Guest, on: str, head: HeadId | None) -> tuple[HeadsGlanced, s
     return glanced, reading.note if reading.said else "", weights
 
 
-def show_heads(run: AnyRun, on: str | None = None, *, split: str = "test") -> HeadsShown:
+def show_heads(run: AnyRun, on: str | None = None, *, split: str = "test", norm_weighted: bool = False) -> HeadsShown:
     """Heat maps of every head: on one example, or (without one) averaged over a held-out set."""
     run = loaded(run)
-    patterns = patterns_on(run, on) if on is not None else average_patterns(run, split)
-    name = f"heads-{file_name(patterns.example)}" if patterns.example else f"heads-{split}"
+    if on is not None:
+        patterns = patterns_on(run, on, norm_weighted=norm_weighted)
+    else:
+        patterns = average_patterns(run, split, norm_weighted=norm_weighted)
+    name = f"heads-{file_name(patterns.example) if patterns.example else split}{_suffix(norm_weighted)}"
     data = run.output.write_result(name, patterns)
     pages, heads = (
         [run.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items()]
         for figures in (draw_pages(patterns), draw_heads(patterns))
     )
     return HeadsShown(patterns, data, pages, heads)
+
+
+def _suffix(norm_weighted: bool) -> str:
+    return "-norm-weighted" if norm_weighted else ""
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,15 @@ class HeadsMatched:
     figures: list[Path]
 
 
-def head_stats(run: AnyRun, length: int | None = None, *, quiet: bool = False) -> HeadsMeasured:
+def head_stats(
+    run: AnyRun, length: int | None = None, *, norm_weighted: bool = False, quiet: bool = False
+) -> HeadsMeasured:
     """Where every head looks over many examples, with standard errors and, where a threshold holds, a label."""
     run = loaded(run)
     run.output.require_writable()
     with counting(f"watching {run.name}", quiet=quiet) as progress:
-        found = specialise(run, length, progress=progress)
-    name = "head-stats" if length is None else f"head-stats-{length}"
+        found = specialise(run, length, norm_weighted=norm_weighted, progress=progress)
+    name = "head-stats" + ("" if length is None else f"-{length}") + ("-norm-weighted" if norm_weighted else "")
     data = run.output.write_result(name, found)
     figures = {f"{name}.png": draw_stats(found)}
     figures |= {f"{name}/{kind}.png": figure for kind, figure in draw_conditions(found).items()}

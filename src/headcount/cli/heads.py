@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from headcount.runs.run import Run
 
 LABELS = (
-    "a head gets a label where the lower 95 %% bound of its attention to a target is at least 0.5 and twice that of "
-    "even attention (over all columns, or in the columns in brackets), or where its entropy is at least 95 %% of the "
-    "maximum; “more when” is by at least 0.2"
+    "a head gets a label where the lower 95 %% bound of its attention to a target, above even, is at least 0.25 "
+    "(“mostly”: 0.5) or that of its entropy 95 %% of the maximum, and more than in models of its shape that learned "
+    "nothing, of which on average at most 5 %% get any label; “more when” is by at least 0.2"
 )
 
 
@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, metavar="INT", help="with --stats: length of sequences [longest trained]")
     alike = "with --stats: which heads of runs from other seeds attend alike beyond chance, and do the same job"
     parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
+    norms = "weigh attention by the norm of what each key adds (Kobayashi et al. 2020): shares of it, not of weights"
+    parser.add_argument("--norm-weighted", action="store_true", help=norms)
     closer = "with --on: this head closer, such as X1H2; on several examples, one page with a panel for each"
     parser.add_argument("--head", metavar="HEAD", help=closer)
     add_quiet(parser)
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--length and --match are for measuring", "add --stats")
     if args.head is not None and args.on is None:
         raise InputError("--head is for looking closer at a text", 'add --on "a text"')
+    if args.norm_weighted and not (args.stats or args.on or args.all_test):
+        raise InputError("--norm-weighted is for pictures and statistics", "add --on, --all-test or --stats")
     model = ready(args.model, run_adapter=args.run_adapter)
     examples = None if args.on is None else list(dict.fromkeys(args.on))
     if isinstance(model, Guest):
@@ -61,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
     if examples is None and not args.all_test:
         return _list(model.model.heads, args.json)
     if examples and args.head is not None:
-        return _one_head(api.show_head(model, args.head, examples), args.json)
+        return _one_head(api.show_head(model, args.head, examples, norm_weighted=args.norm_weighted), args.json)
     for example in examples or ():
         model.task.parse(example)  # before the first is drawn
-    shown = [api.show_heads(model, on=example) for example in examples or [None]]
+    shown = [api.show_heads(model, on=example, norm_weighted=args.norm_weighted) for example in examples or [None]]
     if args.json:
         _print_each([{**each.patterns.to_dict(), "files": _files(each)} for each in shown])
         return 0
@@ -86,7 +90,7 @@ def _one_head(shown: HeadShown, as_json: bool) -> int:
     """One head, on one page."""
     if as_json:
         files = {"data": list(map(str, shown.data)), "pictures": [str(shown.figure)]}
-        keys = ("example", "said", "right", "correct", "why", "probability")
+        keys = ("weighting", "example", "said", "right", "correct", "why", "probability")
         examples = [{key: getattr(each, key) for key in keys} for each in shown.patterns]
         print_json({"head": str(shown.head), "short": shown.head.short, "examples": examples, "files": files})
         return 0
@@ -113,6 +117,11 @@ def _of_guest(guest: Guest, args: argparse.Namespace, examples: list[str] | None
     """What was found in a model of others, or where its heads look on one text."""
     from headcount import api
 
+    if args.norm_weighted:
+        raise InputError(
+            f"--norm-weighted reads the values of headcount's own models, and {guest.label} is none",
+            "leave it out: attention weights are shown for any model",
+        )
     if args.stats or args.all_test:
         raise InputError("--stats and --all-test are for headcount's own tasks", 'try --on "a text"')
     if examples is None:
@@ -173,10 +182,10 @@ def _stats(model: Run, args: argparse.Namespace) -> int:
     """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
     from headcount.views.matching import match_table
-    from headcount.views.specialisation import stats_table
+    from headcount.views.specialisation import caption, stats_table
 
     matched = api.match_heads(model, *args.match or (), length=args.length, quiet=args.quiet)
-    shown = api.head_stats(model, args.length, quiet=args.quiet)
+    shown = api.head_stats(model, args.length, norm_weighted=args.norm_weighted, quiet=args.quiet)
     data, figures = [shown.data, *matched.data], [*shown.figures, *matched.figures]
     if args.json:
         files = {"data": list(map(str, data)), "pictures": list(map(str, figures))}
@@ -185,7 +194,7 @@ def _stats(model: Run, args: argparse.Namespace) -> int:
     out = console()
     for table in (stats_table(shown.stats), *map(match_table, matched.matches)):
         out.print(table)
-    out.print(shown.stats.thresholds.words)
+    out.print(caption(shown.stats))
     for path in figures:
         out.print(f"figure:  {path}")
     for path in data:

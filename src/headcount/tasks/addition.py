@@ -28,8 +28,9 @@ from headcount.config import config
 from headcount.errors import InputError
 from headcount.tasks._alignment import addition_looks
 from headcount.tasks._carries import Carries, carries_of, column_name, digits_of, explain_digits, wrong_columns
+from headcount.tasks._carry_contrast import carry_contrast
 from headcount.tasks._pairs import PairSplits
-from headcount.tasks.base import IGNORE, Batch, Examples, Generation, Looks, Position, Tokens
+from headcount.tasks.base import IGNORE, Batch, Contrast, Examples, Generation, Looks, Position, Tokens
 
 Operand = Annotated[int, Field(ge=0)]
 PLUS, START, PAD = 10, 11, 12
@@ -159,6 +160,13 @@ class Addition:
             first = np.arange(max(self.low, total - self.high), min(self.high, total - self.low) + 1)
             yield np.stack([first, total - first], axis=1)
 
+    def index(self, examples: Examples) -> Tokens:
+        """Row by row: `100+100` is 0, `100+101` is 1, ...; of any other pair, an error."""
+        if not ((self.low <= examples) & (examples <= self.high)).all():
+            raise ValueError(f"operands from {examples.min()} to {examples.max()}, not {self.low} to {self.high}")
+        first, second = (examples - self.low).T
+        return np.asarray(first * self.splits.n_operands + second)
+
     # --- tokens -------------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> Batch:
@@ -223,6 +231,10 @@ class Addition:
         queries = self.source_positions if stack == "encoder" else said
         keys = self.fed_positions if (stack, kind) == ("decoder", "self") else self.source_positions
         return addition_looks(queries, keys, self.carries(examples))
+
+    def contrast(self, rng: np.random.Generator, n: int) -> Contrast:
+        """A column that adds to 10 instead of 9, and to 9 instead of 8, with all else alike: what does a carry do?"""
+        return carry_contrast(rng, n, self.low, self.high, self.n_columns)
 
     def _columns(self, n: int) -> list[int]:
         return list(range(n)) if self.config.least_first else list(reversed(range(n)))

@@ -114,6 +114,20 @@ class Looks:
     condition: Condition
 
 
+@dataclass(frozen=True)
+class Contrast:
+    """Examples of which one token goes up by one, twice: first beside a border that matters, then across it."""
+
+    name: str
+    """What a head shows that looks elsewhere across the border, such as `carry sensitivity`."""
+    words: str
+    """What the two steps are."""
+    steps: tuple[Examples, Examples, Examples]
+    """Alike but for that token: before the step beside the border, between the two, after the step across it."""
+    columns: tuple[str, ...]
+    """By example, the column whose queries are compared: their own tokens are the same in all three."""
+
+
 class Task(Protocol):
     """A task of known answers."""
 
@@ -139,6 +153,9 @@ class Task(Protocol):
     def looks(self, stack: str, kind: str, examples: Examples) -> Looks:
         """What the heads of a site, such as `decoder` `cross`, could be looking at while these are answered."""
 
+    def contrast(self, rng: np.random.Generator, n: int) -> Contrast | None:
+        """`n` examples, or as many as there are, for each column of a contrast; None if the task has none."""
+
     def parse(self, text: str) -> Examples:
         """The one example that the text names."""
 
@@ -163,6 +180,9 @@ class SequenceTask(Task, Protocol):
 
     def walk(self) -> Iterator[Examples]:
         """Every example there is, in blocks that share one answer."""
+
+    def index(self, examples: Examples) -> Tokens:
+        """A number of its own for every example, from 0 to the size of the domain; an error for what is no example."""
 
     def show_tokens(self, tokens: Tokens) -> str:
         """Tokens as text."""

@@ -199,6 +199,9 @@ class Sortedness:
 
     # --- text ---------------------------------------------------------------------------------------------------
 
+    def contrast(self, rng: np.random.Generator, n: int) -> None:
+        """None yet."""
+
     def parse(self, text: str) -> Examples:
         """One sequence, such as `3 5 5 9`."""
         allowed = f"write numbers from 0 to {self.config.n_values - 1} with spaces between them, such as 3 5 5 9"

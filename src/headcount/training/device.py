@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -24,6 +26,18 @@ def choose_device(asked: str) -> torch.device:
         available = ", ".join(kind for kind, available in there.items() if available)
         raise RunError(f"no device {asked!r} on this machine", f"available: {available}; or use --device auto")
     return device
+
+
+def hardware(device: torch.device) -> str:
+    """What computes there, such as `AMD EPYC 7B13`."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # no Linux
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(named), "") or platform.processor() or platform.machine()
 
 
 @contextmanager

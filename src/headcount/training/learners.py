@@ -57,7 +57,7 @@ class Learner(Protocol):
     def training_scores(self, examples: Examples) -> Mapping[str, Share]:
         """The score that is watched on training examples, by name."""
 
-    def margins(self, examples: Examples) -> NDArray[np.float32]:
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
         """How surely it is right on each: positive if it is."""
 
     def evaluate(self, split: str, digest: str) -> Evaluation | Classification:
@@ -90,7 +90,7 @@ class SequenceLearner:
         """Exact match, fed the right answer."""
         return {"teacher_forced": forced_exact(self.model, self.task, examples)}
 
-    def margins(self, examples: Examples) -> NDArray[np.float32]:
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
         """By the least sure token."""
         return margins(self.model, self.task, examples)
 
@@ -122,7 +122,7 @@ class ClassLearner:
         """How often it is right."""
         return {"accuracy": Share.count(classification.classify(self.model, self.task, examples).hits)}
 
-    def margins(self, examples: Examples) -> NDArray[np.float32]:
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
         """By the lead of the right class."""
         return classification.classify(self.model, self.task, examples).margins
 

@@ -15,7 +15,7 @@ from headcount.tasks.base import Examples, SequenceTask
 from headcount.training.evaluation import evaluating, in_blocks, on_device
 
 
-def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float32]:
+def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
     """For each example, the least lead of a right token's logit over the best wrong one: positive if it is right.
 
     An example whose answer does not begin with what generation takes for given is wrong without asking: -inf.
@@ -30,6 +30,6 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
             logits = model(source, fed)
             lead = logits.gather(-1, right[..., None]).squeeze(-1)
             lead = lead - logits.scatter(-1, right[..., None], -torch.inf).amax(dim=-1)
-            leads.append(lead.amin(dim=1).float().cpu().numpy())
+            leads.append(lead.amin(dim=1).cpu().double().numpy())
     begins_right = (batch.answer[:, : len(given)] == given).all(axis=1)
-    return np.where(begins_right, np.concatenate(leads), -np.inf).astype(np.float32)
+    return np.where(begins_right, np.concatenate(leads), -np.inf)

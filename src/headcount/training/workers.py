@@ -23,10 +23,15 @@ def workers(model: Model, most: int | None = None) -> Iterator[Callable[..., Ite
     if next(model.parameters()).device.type != "cpu":
         yield map
         return
-    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = n_cores()
     n = min(n, most or n)
     with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield lambda function, blocks: _map_ahead(pool, function, blocks, 4 * n)
+
+
+def n_cores() -> int:
+    """As many as this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _map_ahead(pool: Executor, function: Callable[..., T], blocks: Iterable[Any], ahead: int) -> Iterator[T]:

@@ -61,7 +61,7 @@ def draw_page(patterns: AttentionPatterns, stack: str, kind: str) -> Figure:
             image = _heat_map(axes, site, heads[index], 8, (size - 0.3, size - 0.5))
             axes.set_title(f"{heads[index].head}  ({heads[index].short})", fontsize=9)
             _label(axes, site, first=index == min(heads), last=lowest[index] is site)
-    figure.colorbar(image, ax=grid, label="attention weight\n(each row sums to 1)", shrink=0.8)
+    figure.colorbar(image, ax=grid, label=f"{patterns.weighting}\n(each row sums to 1)", shrink=0.8)
     figure.headline(f"{KINDS[stack, kind].capitalize()}: {patterns.title}")
     return figure
 
@@ -79,7 +79,7 @@ def draw_head(patterns: AttentionPatterns, site: SitePattern, head: HeadPattern)
         axes.text(key, query, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=colour)
     axes.set_xlabel("key (looked at)")
     axes.set_ylabel(_query_label(site))
-    figure.colorbar(image, label="attention weight")
+    figure.colorbar(image, label=patterns.weighting)
     figure.headline(f"{head.head} ({head.short})", patterns.title, size=10)
     return figure
 
@@ -104,10 +104,12 @@ def draw_over_examples(patterns: Sequence[AttentionPatterns], head: str) -> Figu
         for each, (site, one) in zip(patterns, found, strict=True)
     ]
     title = f"{patterns[0].run}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
-    return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1))
+    return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1), patterns[0].weighting)
 
 
-def draw_panels(panels: Sequence[Panel], title: str, query_label: str, norm: Normalize) -> Figure:
+def draw_panels(
+    panels: Sequence[Panel], title: str, query_label: str, norm: Normalize, weighting: str = "attention weight"
+) -> Figure:
     """Side by side, up to three in a row, all on one colour scale."""
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
@@ -125,7 +127,7 @@ def draw_panels(panels: Sequence[Panel], title: str, query_label: str, norm: Nor
     for row in grid:
         row[0].set_ylabel(query_label, fontsize=8)
     bar = figure.colorbar(image, ax=list(grid.flat[: len(panels)]), shrink=0.8)
-    bar.set_label("attention weight\n(each row sums to 1)", fontsize=8)
+    bar.set_label(f"{weighting}\n(each row sums to 1)", fontsize=8)
     figure.headline(title)
     return figure
 

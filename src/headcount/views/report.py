@@ -115,13 +115,35 @@ def _pictures(
 
 def verdict(certificate: Certificate) -> str:
     """One paragraph: is every answer right, and how do we know?"""
+    checked = f"{certificate.distinct:,} different sums checked, all there are"
     decoded = f"{certificate.decoded:,} of them were also decoded for real, with the same verdict on each."
+    on = f"Made on {made_on(certificate)}."
     if certificate.errors:
-        return f"{certificate.total:,} sums checked, {certificate.errors:,} wrong. {decoded}"
+        return f"{checked}: {certificate.errors:,} wrong. {decoded} {_rounding(certificate)} {on}"
     return (
-        f"{certificate.total:,} sums checked, every one right. {decoded} The narrowest win of a right digit over its "
-        f"best rival was {certificate.least_margin:.2f} logits, on {certificate.tightest}."
+        f"{checked}: every one right. {decoded} The narrowest win of a right digit over its best rival was "
+        f"{certificate.least_margin:.2f} logits, on {certificate.tightest}. {_rounding(certificate)} {on}"
     )
+
+
+def made_on(certificate: Certificate) -> str:
+    """`AMD EPYC 7B13 (cpu, float32, threads: 2, torch 2.7.1)`."""
+    known = certificate.environment
+    told = f"{known['device']}, {known['dtype']}, threads: {known['threads']}, torch {known['torch']}"
+    return f"{known['hardware']} ({told})"
+
+
+def _rounding(certificate: Certificate) -> str:
+    """What the precision of numbers does to the verdict."""
+    moved = (
+        f"Double precision moved margins by at most {certificate.float_error:.1e} logits ({certificate.n_recomputed:,} "
+        "sums: the tightest, and those decoded)"
+    )
+    if certificate.undecided:
+        return f"{moved}: on another machine {certificate.undecided:,} sums, nearer than that, may come out otherwise."
+    if (times := certificate.times_error) is not None:
+        return f"{moved}; the narrowest win is about {float(f'{times:.2g}'):,.0f} times that."
+    return f"{moved}; no verdict hangs on that."
 
 
 def _wrong(wrong: Sequence[WrongAnswer]) -> list[str]:

@@ -16,6 +16,7 @@ from headcount.views.attention import KINDS
 from headcount.views.style import BLUE, GREY, ORANGE, SEQUENTIAL, Page
 
 if TYPE_CHECKING:
+    from headcount.analysis.contrasts import Shift
     from headcount.analysis.labels import Measure
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
@@ -30,23 +31,29 @@ def draw_stats(result: Specialisation) -> Figure:
     """Heads in rows, measures in columns, labels at the right; one panel per kind of site."""
     kinds = _kinds(result)
     rows = [len(heads) for heads in kinds.values()]
-    widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1
+    widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(_contrast(result))
     words = max(len(line) for head in result.heads for line in _wrapped(head.label).splitlines())
     figure = Page(1.02 * widest + 0.075 * words + 2.0, 0.44 * sum(rows) + 1.05 * len(rows) + 0.3)
     grid = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[n + 1 for n in rows])[:, 0]
     for axes, (kind, heads) in zip(grid, kinds.items(), strict=True):
-        _draw_heads(axes, heads)
+        _draw_heads(axes, heads, result)
         axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
     figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
-    figure.headline(f"{result.run}: mean ± standard error over {result.n:,} examples ({result.data})", size=12)
-    figure.caption(result.thresholds.words)
+    what = f"{result.weighting}, mean ± standard error over {result.n:,} examples ({result.data})"
+    figure.headline(f"{result.run}: {what}", size=12)
+    figure.caption(caption(result))
     return figure
 
 
-def _draw_heads(axes: Axes, heads: Sequence[HeadStats]) -> None:
+def caption(result: Specialisation) -> str:
+    """When a head gets a label, and what the contrast is."""
+    return result.words + (f"; {result.contrast.name}: {result.contrast.words}" if result.contrast else "")
+
+
+def _draw_heads(axes: Axes, heads: Sequence[HeadStats], result: Specialisation) -> None:
     targets = _targets(heads)
-    shown = [*targets, *SPREAD, "entropy"]
-    _draw_numbers(axes, heads, shown)
+    shown = [*targets, *SPREAD, "entropy", *_contrast(result)]
+    _draw_numbers(axes, heads, shown, result)
     headings = [_heading(name, heads[0].find(name)) for name in shown]
     axes.set_xticks(range(len(shown)), headings, fontsize=8.5)
     axes.set_yticks(range(len(heads)), [head.short for head in heads], fontsize=9)
@@ -57,15 +64,25 @@ def _draw_heads(axes: Axes, heads: Sequence[HeadStats]) -> None:
     axes.axvline(len(targets) - 0.5, color=GREY, linewidth=1.5)
 
 
-def _draw_numbers(axes: Axes, heads: Sequence[HeadStats], shown: Sequence[str]) -> None:
+def _draw_numbers(axes: Axes, heads: Sequence[HeadStats], shown: Sequence[str], result: Specialisation) -> None:
     """The darker, the more; nats have no maximum, so their share of it gives the shade."""
-    shades = [[head.find(_SHADE.get(name, name)) for name in shown] for head in heads]
+    shades = [[_find(result, head, _SHADE.get(name, name)) for name in shown] for head in heads]
     values = [[np.nan if each is None else each.mean for each in row] for row in shades]
     axes.imshow(values, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
     for y, head in enumerate(heads):
-        for x, each in enumerate(map(head.find, shown)):
+        for x, each in enumerate(_find(result, head, name) for name in shown):
             colour, text = "white" if values[y][x] > 0.6 else "black", "" if each is None else _cell(each)
             axes.text(x, y, text, ha="center", va="center", fontsize=7.5, color=colour)
+
+
+def _contrast(result: Specialisation) -> list[str]:
+    """The name of what the contrast measures, if there is one."""
+    return [result.contrast.name] if result.contrast else []
+
+
+def _find(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
+    """One measure over all columns, or what the contrast does."""
+    return head.sensitivity() if name in _contrast(result) else head.find(name)
 
 
 def _wrapped(label: str) -> str:
@@ -73,8 +90,8 @@ def _wrapped(label: str) -> str:
     return "\n".join(textwrap.wrap(label, 38)) or "–"
 
 
-def _cell(measure: Measure) -> str:
-    return f"{measure.mean:.2f} ± {measure.se:.3f}" if measure.se >= 0.0005 else f"{measure.mean:.2f} ± <.001"
+def _cell(measure: Measure | Shift) -> str:
+    return f"{measure.mean:z.2f} ± " + (f"{measure.se:.3f}" if measure.se >= 0.0005 else "<.001")
 
 
 def _heading(name: str, measure: Measure | None) -> str:
@@ -106,7 +123,7 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.key(handles, labels, size=10)
-    figure.headline(f"{result.run}: {kind}, mean ± 2 standard errors (n = {result.n:,})")
+    figure.headline(f"{result.run}: {kind}, {result.weighting}, mean ± 2 standard errors (n = {result.n:,})")
     return figure
 
 
@@ -140,22 +157,22 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 def stats_table(result: Specialisation) -> Table:
     """One row per head: its label, and its main measures in percent, mean ± standard error; sparsity 100 is one key."""
-    title = f"{result.run}: attention in %, mean ± standard error over {result.n:,} examples ({result.data})"
+    title = f"{result.run}: {result.weighting} in %, mean ± standard error over {result.n:,} examples ({result.data})"
     targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
-    shown = (*targets, *SPREAD)
+    shown = (*targets, *SPREAD, *_contrast(result))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("head")
     table.add_column("label", min_width=25)
     for name in shown:
         table.add_column(name, justify="right", max_width=11)
     for head in result.heads:
-        cells = ("" if each is None else _percent(each) for each in map(head.find, shown))
+        cells = ("" if each is None else _percent(each) for each in (_find(result, head, name) for name in shown))
         table.add_row(head.short, head.label, *cells)
     return table
 
 
-def _percent(measure: Measure) -> str:
-    return f"{100 * measure.mean:.1f} ± {100 * measure.se:.1f}"
+def _percent(measure: Measure | Shift) -> str:
+    return f"{100 * measure.mean:z.1f} ± {100 * measure.se:.1f}"
 
 
 def _kinds(result: Specialisation) -> Kinds:
