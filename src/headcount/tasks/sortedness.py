@@ -200,7 +200,7 @@ class Sortedness:
     # --- text ---------------------------------------------------------------------------------------------------
 
     def contrast(self, rng: np.random.Generator, n: int) -> None:
-        """None yet."""
+        """It has none."""
 
     def parse(self, text: str) -> Examples:
         """One sequence, such as `3 5 5 9`."""
