@@ -177,6 +177,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("ablate", "--metric"): ("ablate run", "--metric loss", "metric", "loss"),
     ("ablate", "--split"): ("ablate run", "--split validation", "data", "validation"),
     ("ablate", "--n"): ("ablate run", "--n 7", "n", 7),
+    ("ablate", "--donors"): ("ablate run", "--donors 2", "donors", 2),
     ("ablate", "--lengths"): ("ablate sorter", "--lengths 4,8", "lengths", [4, 8]),
     ("ablate", "--examples"): ("ablate run", "--examples", "examples", True),
     ("ablate", "--batch-size"): ("ablate run", "--batch-size 9", "batch_size", 9),

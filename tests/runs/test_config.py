@@ -189,7 +189,7 @@ def test_the_settings_of_a_sample_keep_their_bytes_and_its_recipe_its_digest():
     folder = locate("sample:sortedness")
     written = folder.read_config().to_json().encode()
     assert written == folder.config_file.read_bytes()
-    assert digest(written) == folder.read_result("stretch", Stretch).recipe
+    assert digest(written) == folder.read_result("stretch-draw1", Stretch).recipe
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def needed(drop: Paired, n: int) -> tuple[int, int | None] | None:
     >>> needed(Paired(0.016, 0.009, 0.023, 0.001), 1000)
     (1092, 16956)
     >>> needed(Paired(0.012, 0.007, 0.017, 0.01), 1000)
-    (2510, None)
+    (2464, None)
     """
     borders = [border for border in (IMPORTANT, CRITICAL) if drop.low <= border <= drop.high]
     if not borders:
