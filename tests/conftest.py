@@ -78,6 +78,13 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _fewer_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means over half a million tokens, and second looks at 40,000 examples, are for models that learned something."""
+    monkeypatch.setattr("headcount.analysis.subjects.REFERENCE", 2**12)
+    monkeypatch.setattr("headcount.api.ablating.N_DECIDING", 400)
+
+
 @pytest.fixture
 def tiny() -> dict[str, Any]:
     return dict(TINY)

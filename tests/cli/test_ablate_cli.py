@@ -56,7 +56,7 @@ def test_every_head_in_every_way(adder, good_run, capsys):
         assert (effect["metric"], effect["length"]) == ("free-running", None)
     assert max(effect["drop"] for effect in said["heads"]) > 0
     (condition,) = said["conditions"]
-    assert (condition["n"], condition["decoded"]) == (30, 8 * 30)
+    assert (condition["n"], condition["decoded"]) == (30, 8 * 10 * (1 + 1 + 4))
     assert condition["data"] == "the test set and 20 fresh examples such as it was trained on"
 
 
@@ -103,7 +103,7 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
         assert capsys.readouterr().out == file.read_text()
     assert main([*asked, "--format", "table"]) == 0
     assert f"table:   {markdown}" in capsys.readouterr().out
-    assert markdown.read_text().count("| head | zero | mean | resample | gradient |") == 2
+    assert markdown.read_text().count("| head | rank (zero) | zero | mean | resample | gradient |") == 2
     assert main([*asked, "--format", "csv", "--json"]) == 2
     assert "leave one out" in capsys.readouterr().err
 

@@ -43,7 +43,7 @@ def test_the_page_has_every_head_every_number_and_the_thresholds(stats):
     assert any(text.startswith(f"{operator.mean:.2f} ± ") for text in words(figure))
     assert "at least 0.25" in figure.get_supxlabel().replace("\n", " ")
     assert "any label" in figure.get_supxlabel().replace("\n", " ")
-    assert "10 examples (the test set)" in figure.get_suptitle()
+    assert "10 examples (the test set)" in figure.get_suptitle().replace("\n", " ")
     assert png(figure).startswith(b"\x89PNG")
 
 

@@ -36,6 +36,7 @@ def made(n=6, **changes):
         measured_on="the test set",
         n=2000,
         n_heads=n,
+        kinds=("zero", "mean", "resample"),
         loss=0.01,
         clean=0.95,
         harmless=tuple(heads[:2]),

@@ -27,7 +27,7 @@ from headcount.analysis.bands import IMPORTANT, band_of
 from headcount.analysis.subjects import Block, Score, Subject
 from headcount.analysis.trials import Progress, Trial, run_trials
 from headcount.heads import HeadId
-from headcount.instruments.kinds import KINDS
+from headcount.instruments.kinds import KINDS, all_kinds
 from headcount.instruments.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
@@ -93,6 +93,8 @@ class Pruning(Result):
     """And those that every figure here comes from."""
     n: int
     n_heads: int
+    kinds: tuple[str, ...]
+    """Ways of silencing that heads were tried in, one at a time."""
     loss: float
     clean: float
     harmless: tuple[str, ...]
@@ -138,8 +140,9 @@ def prune_curves(
 ) -> Pruning:
     """All six, chosen on one subject and measured on another; random orders on a third, which may be smaller."""
     heads, steps = choosing.sites.heads, _Steps(progress)
-    alone = ablate(choosing, batch_size=batch_size, progress=steps.part(0.15))
-    by_zero, in_every_way = _redundant(alone, {"zero"}), _redundant(alone, set(KINDS.names()))
+    kinds = _possible(choosing)
+    alone = ablate(choosing, kinds, batch_size=batch_size, progress=steps.part(0.15))
+    by_zero, in_every_way = _redundant(alone, {"zero"}), _redundant(alone, kinds)
     finer = _with_ties_broken(choosing)
     own = _in_order(finer, batch_size)
     worst = {head: max(look.drop.mean for look in alone.looks if look.head == head) for head in heads}
@@ -174,6 +177,7 @@ def prune_curves(
         measured_on=measuring.data,
         n=measuring.n,
         n_heads=len(heads),
+        kinds=kinds,
         loss=loss,
         clean=whole.score,
         harmless=tuple(map(str, in_every_way)),
@@ -214,6 +218,12 @@ def _point(subject: Subject, removed: Sequence[HeadId], scores: NDArray[np.float
 def _range(subject: Subject) -> tuple[float, float]:
     """What a score can be."""
     return (0.0, 1.0) if subject.metric.is_share else (-math.inf, math.inf)
+
+
+def _possible(subject: Subject) -> tuple[str, ...]:
+    """Ways of silencing; another example cannot stand in for one that is alone in its length."""
+    alone = min(block.n_inputs for block in subject.blocks) < 2
+    return tuple(kind for kind in all_kinds() if not (alone and KINDS.get(kind).needs_others))
 
 
 def _redundant(alone: Ablated, kinds: Collection[str]) -> tuple[HeadId, ...]:

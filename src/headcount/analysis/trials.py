@@ -147,18 +147,20 @@ def means_of(subject: Subject, base: Sequence[HeadId] = ()) -> Means:
         for block in subject.reference or subject.blocks:
             recording = Recording(subject.model, subject.sites, block.inputs, base)
             for site in subject.sites:
-                found = _summed(recording.z(site).double(), block.real.get(site.stack))
+                found = _summed(recording.z(site).double(), block, site)
                 sums[site] = _added(*sums[site], *found) if site in sums else found
     return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
 
-def _summed(z: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+def _summed(z: Tensor, block: Block, site: HeadSite) -> tuple[Tensor, Tensor]:
     """By part, the sum over rows at each position, and of how many: padding says nothing."""
-    counted = torch.ones_like(z[..., :1, :1])
+    real, counted = block.real.get(site.stack), torch.ones_like(z[..., :1, :1])
     if real is not None and real.shape == z.shape[:2]:
         counted = real.to(z)[..., None, None]
-    parts = [(z[i::PARTS] * counted[i::PARTS], counted[i::PARTS]) for i in range(PARTS)]
-    return torch.stack([z.sum(dim=0) for z, _ in parts]), torch.stack([n.sum(dim=0) for _, n in parts])
+    part = np.repeat(block.rows % PARTS, block.n_inputs // len(block.rows))  # whichever rows share a block
+    parts = [torch.from_numpy(np.flatnonzero(part == i)).to(z.device) for i in range(PARTS)]
+    sums = [(z[rows] * counted[rows]).sum(dim=0) for rows in parts]
+    return torch.stack(sums), torch.stack([counted[rows].sum(dim=0) for rows in parts])
 
 
 def _added(sums: Tensor, counts: Tensor, more: Tensor, n_more: Tensor) -> tuple[Tensor, Tensor]:

@@ -113,7 +113,7 @@ def pruning_notes(result: Pruning) -> list[str]:
     kept, luck = result.kept, result.best_random
     beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
     means = f" ({_left(result, result.harmless_means)} if they say their means)" if result.harmless else ""
-    alike = "by zero, mean and resample alike"
+    alike = f"by {', '.join(result.kinds[:-1])} and {result.kinds[-1]} alike"
     tried = f"the best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
     return [
         f"harmless:  {_removed(result, result.harmless, result.harmless_left, alike)}{means}",
