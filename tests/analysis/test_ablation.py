@@ -13,9 +13,10 @@ from scipy.stats import binomtest
 from torch import nn
 from torch.nn import functional as F
 
-from headcount.analysis.ablation import Ablated, Ablation, ablate, compare, proof_of
+from headcount.analysis.ablation import Ablated, Ablation, ablate, compare, decide, proof_of, redundant_in_all
 from headcount.analysis.bands import BANDS
 from headcount.analysis.subjects import ACCURACY, LOSS, Subject, subject_of
+from headcount.analysis.trials import Trial, run_trials
 from headcount.errors import InputError, InstrumentError
 from headcount.instruments.kinds import KINDS
 from headcount.runs.run import Run
@@ -171,3 +172,59 @@ def test_what_cannot_be_ablated_is_an_error(subject: Subject, monkeypatch: pytes
     attention.__class__ = bypass
     with pytest.raises(InstrumentError, match="never called"):
         ablate(replace(subject, model=copy, sites=type(subject.sites).of(copy)), ("zero",))
+
+
+# --- stand-ins that are drawn, and second looks ---------------------------------------------------------------------
+
+
+def test_a_mean_has_noise_and_nothing_else_has(subject: Subject, tiny_sorter: Run) -> None:
+    """The fewer inputs it is over, the more."""
+    examples = np.concatenate([tiny_sorter.task.draw(np.random.default_rng(i), 200) for i in range(2)])
+    made = replace(tiny_sorter, model=cast(Any, subject.model))
+    noise = []
+    for inputs in (examples[:16], examples):
+        reference = subject_of(made, inputs, "").blocks
+        looks = ablate(replace(subject, reference=reference), ["zero", "mean"]).looks
+        assert all(look.noise == 0 for look in looks if look.kind == "zero")
+        noise.append(sum(look.noise for look in looks if look.kind == "mean"))
+    assert 0 < noise[1] < noise[0]
+
+
+def test_several_donors_are_the_mean_of_each(subject: Subject) -> None:
+    """Their scores by hand: one ablation for each, with that draw alone."""
+    head = subject.sites.heads[0]
+    each = run_trials(subject, [Trial((head,), "resample", draw) for draw in range(3)]).scores
+    (effect,) = (e for e in ablate(subject, ["resample"], donors=3).effects if e.head == str(head))
+    assert effect.silenced == pytest.approx(each.mean())
+    assert len({tuple(scores) for scores in each}) > 1, "donors differ"
+    with pytest.raises(InputError, match="0 donors"):
+        ablate(subject, ["resample"], donors=0)
+
+
+def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(subject: Subject) -> None:
+    first = ablate(subject, ["zero"])
+    assert first.unsettled, "40 examples settle little"
+    more = replace(subject, data="of the same", is_all=True)
+    again = decide(first, more)
+    assert again.condition.decided_on == "40 of the same"
+    for before, after in zip(first.looks, again.looks, strict=True):
+        if before.settled:
+            assert after == before
+        else:
+            assert after.drop.low == after.drop.high == after.drop.mean == before.drop.mean, "all there are"
+    assert not any(look.band == "undecided" for look in again.looks)
+
+
+def test_ranks_are_as_sure_as_intervals(subject: Subject, found: Ablated) -> None:
+    for effect in found.effects:
+        mine = [each for each in found.effects if each.kind == effect.kind]
+        costlier = sum(each.low > effect.high for each in mine)
+        cheaper = sum(each.high < effect.low for each in mine)
+        assert (effect.rank_low, effect.rank_high) == (1 + costlier, len(mine) - cheaper)
+
+
+def test_harmless_is_redundant_in_every_way(subject: Subject, found: Ablated) -> None:
+    effects = [replace(effect, band="redundant") for effect in found.effects]
+    assert redundant_in_all(effects) == tuple(dict.fromkeys(effect.head for effect in effects))
+    effects[-1] = replace(effects[-1], band="undecided")
+    assert effects[-1].head not in redundant_in_all(effects)

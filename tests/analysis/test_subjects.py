@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from headcount.analysis import subjects
 from headcount.analysis.subjects import Subject, held_out, of_length, subject_of, subject_on
 from headcount.errors import InputError
 from headcount.instruments.sites import Sites
@@ -234,3 +235,25 @@ def test_a_subject_knows_where_it_comes_from(tiny_run: Run) -> None:
     assert subject.examples is examples
     assert subject.sites.heads == tiny_run.model.heads
     assert replace(subject, blocks=subject.blocks[:0]).n == 0
+
+
+def test_a_reference_is_large_and_apart(tiny_run: Run, tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is outside of tests: half a million tokens, none of a held-out example."""
+    monkeypatch.setattr(subjects, "REFERENCE", 2**19)
+    found = subjects.reference_for(tiny_run.task)
+    assert len(found) == 2**19 // 16
+    held_out_rows = {tuple(row) for name in ("test", "validation") for row in tiny_run.task.split(name).tolist()}
+    assert not held_out_rows & {tuple(row) for row in found.tolist()}
+    assert subjects.reference_for(tiny_sorter.task, 64).shape == (2**13, 64)
+
+
+def test_the_first_blocks_are_a_subject_too(tiny_sorter: Run) -> None:
+    whole = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "", at_once=4)
+    some = replace(whole, clusters=np.arange(whole.n)).some(5)
+    assert 5 <= some.n < whole.n
+    assert sorted(np.concatenate([block.rows for block in some.blocks])) == list(range(some.n))
+    kept = np.sort(np.concatenate([block.rows for block in whole.blocks[: len(some.blocks)]]))
+    assert some.examples is not None
+    np.testing.assert_array_equal(some.examples, whole.examples[kept])  # type: ignore[index]
+    np.testing.assert_array_equal(some.clusters, kept)  # type: ignore[arg-type]
+    assert whole.some(10**6).n == whole.n

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headcount.analysis.subjects import Subject, subject_of, subject_on
-from headcount.analysis.trials import Trial, Tried, run_trials
+from headcount.analysis.trials import Trial, Tried, means_of, run_trials
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId
 from headcount.instruments.kinds import KINDS
@@ -322,3 +322,16 @@ def test_guessing_is_even_odds_over_what_the_model_says(tiny_sorter: Run, tiny_r
         asked = subject_of(run, run.task.split("test"), "the test set", "loss")
         assert run_trials(asked, []).floor == pytest.approx(-np.log(n))
     assert run_trials(subject(), []).floor == 0.0, "of a metric of one's own nothing is known"
+
+
+def test_the_mean_of_the_parts_means_is_the_mean() -> None:
+    """Of 16 rows, each of eight parts has two; whatever shares a block."""
+    numbers = torch.randint(20, (16, 5), generator=torch.Generator().manual_seed(4))
+    made = [subject_on(model(), Sites.of(model()), [numbers], margin, at_once=size) for size in (16, 3)]
+    whole, *parts = means_of(made[0])
+    for other, mine in zip(means_of(made[1]), (whole, *parts), strict=True):
+        for site, mean in mine.items():
+            torch.testing.assert_close(other[site], mean)
+    for site, mean in whole.items():
+        torch.testing.assert_close(torch.stack([part[site] for part in parts]).mean(dim=0), mean)
+        assert not torch.equal(parts[0][site], parts[1][site])
