@@ -175,12 +175,27 @@ def test_several_tries_at_an_example_tell_more_than_one_and_less_than_as_many_ex
     chance = rng.beta(0.2, 1.5, size=600)  # examples differ in how easily they break
     tries = rng.random((4, 600)) >= chance
     right = np.ones(600, dtype=bool)
-    one, four = paired_hits(right, tries[0]), paired_hits(right, tries.mean(axis=0))
+    one, four = paired_hits(right, tries[0]), paired_hits(right, tries)
     as_many = paired_hits(np.ones(2400, dtype=bool), tries.ravel())
     assert four.mean == pytest.approx(as_many.mean)
     widths = [each.high - each.low for each in (as_many, four, one)]
     assert widths == sorted(widths)
     assert paired_hits(right, tries[0].astype(float)) == one
+    shared = paired_hits(right, np.tile(tries[0], (4, 1)))
+    assert (shared.low, shared.high) == pytest.approx((one.low, one.high)), (
+        "the same four times tells no more than once"
+    )
+
+
+def test_what_donors_share_is_in_the_interval() -> None:
+    """If the donor alone decides, four tries tell as much as one."""
+    rng, n = np.random.default_rng(0), 500
+    breaks, donors = rng.random(n) < 0.2, np.stack([np.roll(np.arange(n), i + 1) for i in range(4)])
+    right, tries = np.ones(n, dtype=bool), ~breaks[donors]
+    knowing, blind = paired_hits(right, tries, donors=donors), paired_hits(right, tries)
+    one = paired_hits(right, ~breaks)
+    assert knowing.high - knowing.low == pytest.approx(one.high - one.low, rel=0.1)
+    assert blind.high - blind.low < 0.7 * (one.high - one.low)
 
 
 @pytest.mark.slow
@@ -225,7 +240,27 @@ def test_comparisons_made_at_once_are_those_made_alone() -> None:
 def test_nothing_lost_and_the_same_lost_by_all() -> None:
     nothing, same = paired_differences(np.array([np.zeros(4), np.full(4, 0.7)]), np.random.default_rng(0))
     assert (nothing.low, nothing.high, nothing.p) == (0, 0, 1)
-    assert (same.low, same.high, same.p) == (pytest.approx(0.7), pytest.approx(0.7), 0)
+    assert (same.low, same.high, same.p) == (pytest.approx(0.7), pytest.approx(0.7), 2 / 16), "as their signs tell"
+    (one,) = paired_differences(np.array([[0.7]]), np.random.default_rng(0))
+    assert one.p == 1, "one example says nothing"
+
+
+@pytest.mark.parametrize("n", [3, 50, 200])
+def test_ties_and_rare_losses_give_no_wild_bounds(n: int) -> None:
+    """Resamples that are all alike, or nearly, must not pass for sure of themselves."""
+    rng = np.random.default_rng(0)
+    ties, noise = np.zeros(n), 1e-8 * rng.normal(size=n)
+    ties[:1], noise[:1] = 1.0, 5.0
+    for lost in (ties, 1 - ties, noise, 0.1 + ties, -noise):
+        (found,) = paired_differences(lost[None], rng)
+        assert lost.min() - 1e-12 <= found.low <= found.mean <= found.high <= lost.max() + 1e-12
+
+
+def test_a_star_and_an_interval_never_contradict() -> None:
+    rng = np.random.default_rng(1)
+    for found in paired_differences(rng.lognormal(sigma=1.5, size=(60, 30)) - 1.2, rng):
+        if abs(found.p - 0.05) > 0.005:
+            assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

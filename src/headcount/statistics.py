@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +76,8 @@ class Paired:
 
 DRAWS = 1999
 """Resamples of a bootstrap."""
+LEAST_P = 80
+"""Resamples for each of a family of tests, so that the least p there can be, corrected over the family, is small."""
 AT_ONCE = 2**22
 """Numbers of resamples that are held at once."""
 GROUPS = 100
@@ -86,25 +87,41 @@ UNSEEN = 3.689
 
 
 def paired_hits(
-    before: NDArray[np.bool_], after: NDArray[np.bool_] | NDArray[np.float64], confidence: float = 0.95
+    before: NDArray[np.bool_],
+    after: NDArray[np.bool_] | NDArray[np.float64],
+    confidence: float = 0.95,
+    donors: NDArray[np.int64] | None = None,
 ) -> Paired:
     """How many points were lost from `before` to `after`, on the same examples.
 
     The interval inverts the score test for paired proportions (Tango 1998); where everything was right before, so that
-    nothing can improve, it is that of Clopper and Pearson (1934) for the share that broke. `after` may be a share of
-    several tries at each example: they count for as many examples as their spread tells (Korn and Graubard 1998). The
-    test is McNemar's, exact: of the examples that changed, did more get worse than chance would have it?
+    nothing can improve, it is that of Clopper and Pearson (1934) for the share that broke. `after` may be [try,
+    example]: tries count for as many examples as their variance tells (Korn and Graubard 1998), and if each had a
+    donor, whose number is in `donors`, what donors share counts too. The test is McNemar's, exact: of the examples
+    that changed, on average over tries, did more get worse than chance would have it?
 
     >>> paired_hits(np.ones(500, dtype=bool), np.arange(500) >= 20)
     Paired(mean=0.04, low=0.024..., high=0.061..., p=1.9...e-06)
     """
-    n, lost = len(before), np.asarray(before, dtype=float) - after
-    worse, better = float(lost.clip(min=0).sum()), float(-lost.clip(max=0).sum())
+    n, lost_DN = len(before), np.asarray(before, dtype=float) - np.atleast_2d(after)
+    worse, better = (float((sign * lost_DN).clip(min=0).mean(axis=0).sum()) for sign in (1, -1))
+    mean, lost = (worse - better) / n, lost_DN.mean(axis=0)
     # As if one more example had broken whole: what is rare does not tell how alike the tries at an example are.
-    size = n * max(1.0, (worse + better + 1) / (float((lost**2).sum()) + 1))
+    alone, seen = (worse + better + 1) / n - mean**2, _variance(lost_DN, donors) + 1 / n
+    size = n * float(np.clip(alone / seen, 1 / len(lost_DN), len(lost_DN)))
     counts = worse * size / n, better * size / n
     low, high = _clopper_pearson(counts[0], size, confidence) if before.all() else _tango(*counts, size, confidence)
-    return Paired((worse - better) / n, low, high, mcnemar(int((lost > 0).sum()), int((lost < 0).sum())))
+    return Paired(mean, low, high, mcnemar(int((lost > 0).sum()), int((lost < 0).sum())))
+
+
+def _variance(lost_DN: NDArray[np.float64], donors: NDArray[np.int64] | None) -> float:
+    """Variance of the mean, times n: by examples and by donors, less by both, which were counted twice."""
+    n, apart = lost_DN.shape[1], lost_DN - lost_DN.mean()
+    by_example = float((apart.mean(axis=0) ** 2).mean())
+    if donors is None:
+        return by_example
+    by_donor = np.bincount(donors.ravel(), apart.ravel(), n) / len(lost_DN)
+    return max(by_example, by_example + float((by_donor**2).mean()) - float((apart**2).mean()) / len(lost_DN))
 
 
 def _clopper_pearson(hits: float, n: float, confidence: float) -> tuple[float, float]:
@@ -146,45 +163,56 @@ def paired_differences(
     interval reaches as far as it would if those that a sample may have missed (3.7 of n) lost so much.
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
-    [Paired(mean=1.5, low=1.1..., high=1.8..., p=0.0005)]
+    [Paired(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
     """
-    n = lost_KN.shape[1]
+    n_K, n = lost_KN.shape
     means = lost_KN.mean(axis=1, dtype=float)
     apart_KN = lost_KN - means[:, None]
     errors = np.sqrt((apart_KN**2).sum(axis=1) / max(n - 1, 1) / n)
-    t_DK = _studentised(apart_KN, errors, rng)
+    errors[errors < 1e-12 * np.abs(lost_KN).max(axis=1)] = 0.0  # all alike, but for rounding
+    t_DK = _studentised(apart_KN, errors, rng, max(DRAWS, LEAST_P * n_K))
     found = []
     for lost_N, mean, error, t_D in zip(lost_KN, means.tolist(), errors.tolist(), t_DK.T, strict=True):
-        p = (int((np.abs(t_D) >= abs(mean) / error).sum()) + 1) / (DRAWS + 1) if error else float(mean == 0)
-        ends = np.quantile(t_D, [0.975, 0.025], method="inverted_cdf")  # never between a number and infinity
-        low, high = (mean - float(end) * error if error else mean for end in ends)
-        low, high = -_rare(-lost_N) if math.isinf(low) else low, _rare(lost_N) if math.isinf(high) else high
+        low, high, p = mean, mean, min(1.0, 2.0 ** (1 - n)) if mean else 1.0  # of equal losses, their signs can tell
+        if error:
+            ends = np.quantile(t_D, [0.975, 0.025], method="inverted_cdf")  # never between a number and infinity
+            low, high = (mean - float(end) * error for end in ends)
+            low, high = max(low, -_most(-lost_N)), min(high, _most(lost_N))
+            as_far = min(int((t_D >= mean / error).sum()), int((t_D <= mean / error).sum()))
+            p = min(1.0, 2 * (as_far + 1) / (len(t_D) + 1))
         if broken is not None:
             high = max(high, mean + UNSEEN * broken / n)
         found.append(Paired(mean, min(mean, low), max(mean, high), p))
     return found
 
 
-def _rare(lost: NDArray[np.floating]) -> float:
-    """Upper bound where resamples have none of the few examples that lost: as if each had lost as much as the worst."""
-    worst = float(lost.max())
-    return worst * _clopper_pearson(max(0.0, float(lost.sum()) / worst), len(lost), 0.95)[1] if worst > 0 else 0.0
+def _most(lost: NDArray[np.floating]) -> float:
+    """Upper bound of the mean, as if each example lost either the least or the most that is seen: what is possible.
+
+    Where a few examples carry the sum, resamples without them know nothing of their own error, and t has no bounds.
+    """
+    least, most = float(lost.min()), float(lost.max())
+    hits = float((lost - least).sum()) / (most - least)
+    return least + (most - least) * _clopper_pearson(hits, len(lost), 0.95)[1]
 
 
-def _studentised(apart_KN: NDArray[np.floating], errors: NDArray[np.float64], rng: np.random.Generator) -> Any:
+def _studentised(
+    apart_KN: NDArray[np.floating], errors: NDArray[np.float64], rng: np.random.Generator, draws: int
+) -> NDArray[np.float64]:
     """Of every resample and comparison; resamples are shared, so that many comparisons cost little more than one."""
     n = apart_KN.shape[1]
     scaled = np.divide(apart_KN, errors[:, None], out=np.zeros(apart_KN.shape), where=errors[:, None] > 0)
     both_N2K = np.concatenate([scaled, scaled**2]).T
     found, at_once = [], max(1, AT_ONCE // n)
-    for begin in range(0, DRAWS, at_once):
-        n_draws = min(at_once, DRAWS - begin)
+    for begin in range(0, draws, at_once):
+        n_draws = min(at_once, draws - begin)
         rows = rng.integers(n, size=(n_draws, n)) + n * np.arange(n_draws)[:, None]
         counts = np.bincount(rows.ravel(), minlength=n_draws * n).reshape(n_draws, n)
         mean, square = np.split(counts.astype(float) @ both_N2K / n, 2, axis=1)
-        error = np.sqrt(np.maximum(square - mean**2, 0) / max(n - 1, 1))
+        spread = square - mean**2
         infinite = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))  # all alike: no idea of its own error
-        found.append(np.divide(mean, error, out=infinite, where=error > 1e-9))
+        error = np.sqrt(spread.clip(min=0) / max(n - 1, 1))
+        found.append(np.divide(mean, error, out=infinite, where=spread > 1e-9 * square))
     return np.concatenate(found)
 
 

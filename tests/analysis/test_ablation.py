@@ -13,7 +13,16 @@ from scipy.stats import binomtest
 from torch import nn
 from torch.nn import functional as F
 
-from headcount.analysis.ablation import Ablated, Ablation, ablate, compare, decide, proof_of, redundant_in_all
+from headcount.analysis.ablation import (
+    Ablated,
+    Ablation,
+    ablate,
+    compare,
+    decide,
+    interval_of,
+    proof_of,
+    redundant_in_all,
+)
 from headcount.analysis.bands import BANDS
 from headcount.analysis.subjects import ACCURACY, LOSS, Subject, subject_of
 from headcount.analysis.trials import Trial, run_trials
@@ -228,3 +237,23 @@ def test_harmless_is_redundant_in_every_way(subject: Subject, found: Ablated) ->
     assert redundant_in_all(effects) == tuple(dict.fromkeys(effect.head for effect in effects))
     effects[-1] = replace(effects[-1], band="undecided")
     assert effects[-1].head not in redundant_in_all(effects)
+
+
+def test_clusters_of_unequal_size_keep_the_mean_and_its_error() -> None:
+    """Sizes are no news of the scores: twenty clusters that all score alike are as sure as can be."""
+    sizes = np.arange(1, 21)
+    clusters, scores = np.repeat(np.arange(20), sizes), np.full(sizes.sum(), -3.0)
+    scores += 1e-3 * np.random.default_rng(0).normal(size=20)[clusters]
+    numbers = Subject(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters)
+    low, high = interval_of(numbers, scores, "x")
+    assert low < scores.mean() < high
+    assert high - low < 0.01
+
+
+def test_an_interval_of_scores_lies_where_scores_lie() -> None:
+    """Of hits that a metric of one's own gives, too."""
+    numbers = Subject(nn.Identity(), cast(Any, None), (), LOSS, "")
+    scores = np.ones(200)
+    scores[0] = 0.0
+    low, high = interval_of(numbers, scores, "x")
+    assert 0.95 < low < 0.995 <= high <= 1

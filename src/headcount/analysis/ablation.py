@@ -18,7 +18,7 @@ from headcount.analysis.breakage import Breakage
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.analysis.redecoding import Redecoder
 from headcount.analysis.subjects import Subject, mean_total
-from headcount.analysis.trials import PARTS, Means, Outcome, Progress, Trial, Tried, means_of, run_trials
+from headcount.analysis.trials import PARTS, Means, Outcome, Progress, Trial, Tried, donors_of, means_of, run_trials
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.instruments.kinds import KINDS, all_kinds
@@ -27,6 +27,7 @@ from headcount.instruments.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
 from headcount.statistics import (
+    LEAST_P,
     Paired,
     Share,
     correlation_interval,
@@ -401,15 +402,19 @@ def compare(
     """
     rng, tries = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in silenced]
     if subject.total is not mean_total:
-        drops = [paired_figures(clean, each, subject.total, rng) for each in tries]
+        draws = max(999, LEAST_P * len(tries))
+        drops = [paired_figures(clean, each, subject.total, rng, draws) for each in tries]
     elif subject.metric.is_share:
-        drops = [paired_hits(clean > 0.5, each.mean(axis=0), confidence) for each in tries]
+        donors = donors_of(subject, max((len(each) for each in tries), default=1))
+        several = [donors if len(each) > 1 else None for each in tries]
+        drops = [paired_hits(clean > 0.5, each, confidence, own) for each, own in zip(tries, several, strict=True)]
     else:
         lost = np.array([clean - each.mean(axis=0) for each in tries]).reshape(len(tries), len(clean))
-        broken = float(lost.max(initial=0.0)) if subject.can_break else None
+        broken = None if subject.broken is None else max(subject.broken, float(lost.max(initial=0.0)))
         drops = paired_differences(_clustered(subject, lost), rng, broken)
-    if subject.is_all:
-        drops = [replace(drop, low=drop.mean, high=drop.mean) for drop in drops]
+    if subject.is_all:  # but for donors, which are drawn all the same
+        known = [replace(drop, low=drop.mean, high=drop.mean) for drop in drops]
+        drops = [drop if len(each) > 1 else exact for drop, exact, each in zip(drops, known, tries, strict=True)]
     if not any(noise):
         return drops
     wider = [drop.widened(se, PARTS - 1, confidence) if se else drop for drop, se in zip(drops, noise, strict=True)]
@@ -425,8 +430,9 @@ def _clustered(subject: Subject, values_KN: NDArray[np.float64]) -> NDArray[np.f
         return values_KN
     _, place = np.unique(subject.clusters, return_inverse=True)
     n_clusters = int(place.max()) + 1
-    sums = np.array([np.bincount(place, values, n_clusters) for values in values_KN])
-    return sums * (n_clusters / len(place))
+    means, sizes = values_KN.mean(axis=1, keepdims=True), np.bincount(place)
+    sums = np.array([np.bincount(place, values, n_clusters) for values in values_KN - means])
+    return means + sums / sizes.mean()
 
 
 def interval_of(subject: Subject, scores: NDArray[np.float64], name: str) -> tuple[float, float]:
@@ -436,5 +442,7 @@ def interval_of(subject: Subject, scores: NDArray[np.float64], name: str) -> tup
     if subject.metric.is_share:
         share = Share.count(scores > 0.5)
         return share.low, share.high
-    (found,) = paired_differences(_clustered(subject, scores[None]), stream(0, f"interval {name}"))
-    return found.low, found.high
+    losses = _clustered(subject, -scores[None])
+    broken = None if subject.broken is None else max(subject.broken, float(np.ptp(scores)))
+    (found,) = paired_differences(losses, stream(0, f"interval {name}"), broken)
+    return -found.high, -found.low

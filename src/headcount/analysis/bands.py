@@ -46,7 +46,7 @@ def needed(drop: Paired, n: int) -> tuple[int, int | None] | None:
     (2464, None)
     """
     borders = [border for border in (IMPORTANT, CRITICAL) if drop.low <= border <= drop.high]
-    if not borders:
+    if not borders or drop.low == drop.high:
         return None
     ends = drop.mean - (drop.mean - drop.low) / Z, drop.mean, drop.mean + (drop.high - drop.mean) / Z
     times = [max(_times(drop, at, border) for border in borders) for at in ends]

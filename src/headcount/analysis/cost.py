@@ -115,7 +115,7 @@ def _scores(model: nn.Module, subject: Subject) -> NDArray[np.float64]:
     found = np.empty(subject.n)
     with at_rest(model), torch.no_grad():
         for block in subject.blocks:
-            found[block.rows] = block.score(model(*block.inputs)).double().cpu().numpy()
+            found[block.rows] = block.score(model(*block.inputs)).cpu().double().numpy()
     return found
 
 

@@ -46,7 +46,7 @@ class KindActivity:
     @cached_property
     def outputs(self) -> tuple[NDArray[np.float64], ...]:
         """Of each head a row for every example and query, less that query's mean: what it writes about the example."""
-        z_BHQE = (self.weights @ self.values).double()
+        z_BHQE = (self.weights @ self.values).cpu().double()
         z_HNE = (z_BHQE - z_BHQE.mean(dim=0)).transpose(0, 1).flatten(1, 2)
         return tuple(each.numpy() for each in z_HNE @ self.written.transpose(1, 2))
 
@@ -105,4 +105,4 @@ def _visible(model: Model, site: HeadSite, weights: Tensor) -> Tensor:
 def _written(projection: nn.Linear, n_heads: int) -> Tensor:
     """With W = Q R, rows W z and R z have the same inner products."""
     weight_HDE = projection.weight.detach().unflatten(1, (n_heads, -1)).transpose(0, 1)
-    return torch.linalg.qr(weight_HDE.double().cpu())[1]
+    return torch.linalg.qr(weight_HDE.cpu().double())[1]

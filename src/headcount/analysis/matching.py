@@ -175,8 +175,8 @@ class Matching(Result):
         few, many = all_of.relabelled
         return (
             f"{all_of.alike} of {all_of.of} heads attend alike (family-wise error {100 * self.error_rate:.0f} %; with "
-            f"each of {effort.untrained} untrained stand-ins for {self.other} {fewest} to {most}, any in "
-            f"{100 * all_of.untrained_any:.0f} %); {all_of.same_job} can be shown to do the same job. "
+            f"each of {effort.untrained} untrained stand-ins for {self.other}, by that test alone, {fewest} to "
+            f"{most}, any in {100 * all_of.untrained_any:.0f} %); {all_of.same_job} can be shown to do the same job. "
             f"Mean overlap of the pairs {all_of.matched:.2f}; untrained {low:.2f} to {high:.2f}, relabelled {few:.2f} "
             f"to {many:.2f}, p {'≤' if all_of.p <= 1 / (effort.untrained + 1) else '='} {all_of.p:.2g}"
         )

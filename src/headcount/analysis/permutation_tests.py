@@ -12,7 +12,8 @@ def step_down(observed: Values, null: Values) -> Values:
     """A p for each of several statistics, corrected over all (max-T, Westfall and Young 1993).
 
     `null` is [draw, statistic]. Each statistic is measured by its own mean and spread, over the draws and what was
-    observed alike, so that under the null what was observed is one draw among the others and the largest p is exact.
+    observed alike, so that under the null what was observed is one draw among the others, and the p of the largest
+    statistic is exact.
 
     >>> null = np.random.default_rng(0).normal(size=(99, 2))
     >>> step_down(np.array([9.0, 0.0]), null).round(2).tolist()

@@ -102,7 +102,7 @@ class Pruning(Result):
     harmless_left: Point
     """All of those removed together."""
     harmless_means: Point
-    """All of those silenced together, each saying its mean."""
+    """All of those silenced together, each saying its mean; intervals are for these means."""
     by_zero: tuple[str, ...]
     """Heads that cost under 1 point alone by zero, by the interval."""
     by_zero_left: Point
@@ -264,7 +264,7 @@ def _best_random(subject: Subject, size: int, n_tried: int, batch_size: int, ste
     """Of so many random sets of this size, the one that leaves most."""
     heads, rng, report = subject.sites.heads, stream(0, "random sets"), steps.part(0.2)
     if not 0 < size < len(heads):
-        return heads[:size]
+        return ()
     trials = [Trial(tuple(heads[i] for i in rng.permutation(len(heads))[:size])) for _ in range(n_tried)]
     found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=report)
     return trials[int(subject.figure(found.scores).argmax())].heads
@@ -305,8 +305,8 @@ def _finer(block: Block) -> Score:
     loss: Callable[[Tensor], Tensor] = block.loss
 
     def score(output: Tensor) -> Tensor:
-        worse = loss(output).double()  # in single precision, 1 less a ten-thousandth of a small loss is 1
-        return block.score(output).double() - TIE * worse / (1 + worse)
+        worse = loss(output).cpu().double()  # in single precision, 1 less a ten-thousandth of a small loss is 1
+        return block.score(output).cpu().double() - TIE * worse / (1 + worse)
 
     return score
 

@@ -5,9 +5,9 @@ Examples come in blocks of one length, so that no row is padded: the mean of a h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -116,8 +116,8 @@ class Subject:
     """Which of these belong together, such as neighbouring windows of one text; intervals resample them whole."""
     is_all: bool = False
     """Whether there are no other examples, so that what is measured is what there is to know."""
-    can_break: bool = False
-    """Whether each example is answered right or wrong, so that a few may lose as much as there is to lose."""
+    broken: float | None = None
+    """Where examples are answered right or wrong, what one that breaks may lose by a loss: even odds, or more."""
 
     def figure(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """What scores of all examples, [..., example], come to."""
@@ -134,9 +134,9 @@ class Subject:
         return sum(len(block.rows) for block in self.reference or self.blocks)
 
     def some(self, n: int) -> Subject:
-        """The first blocks, until there are `n` examples; all if there are no more."""
-        taken = list(accumulate(self.blocks, lambda so_far, block: so_far + len(block.rows), initial=0))
-        blocks = self.blocks[: next((i for i, so_far in enumerate(taken) if so_far >= n), len(self.blocks))]
+        """About `n` examples, in blocks from everywhere, for blocks stand in the order of their length."""
+        n_blocks = max(1, min(len(self.blocks), round(len(self.blocks) * n / max(self.n, 1))))
+        blocks = [self.blocks[i] for i in np.linspace(0, len(self.blocks) - 1, n_blocks).round().astype(int)]
         kept = np.sort(np.concatenate([block.rows for block in blocks]))
         total = self.total
         return replace(
@@ -184,7 +184,7 @@ def subject_of(
         floor=_constant(np.concatenate(labels)) if chosen is ACCURACY else 0.0,
         reference=() if reference is None else tuple(block for block, _ in blocks_of(reference)),
         is_all=is_all,
-        can_break=True,
+        broken=math.log(len(task.tokens if task.asks_for == "sequence" else cast(ClassTask, task).classes)),
     )
 
 
@@ -341,4 +341,4 @@ def _bound(metric: Callable[[Tensor, NDArray[np.int64]], Tensor], rows: NDArray[
 
 
 def _negative(score: Score) -> Score:
-    return lambda output: -score(output).double()
+    return lambda output: -score(output).cpu().double()

@@ -176,10 +176,10 @@ def _kind(head: HeadId) -> tuple[str, str]:
 def mapped(source: Tensor, target: Tensor, new: Tensor) -> Tensor:
     """What stands for `target` where the source says `new`: [example, query, dimension] each."""
     centre, base = source.mean(dim=0), target.mean(dim=0)
-    x, y = ((each - mean).flatten(0, 1).double() for each, mean in ((source, centre), (target, base)))
+    x, y = ((each - mean).flatten(0, 1).cpu().double() for each, mean in ((source, centre), (target, base)))
     gram = x.T @ x
     ridge = RIDGE * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=gram.dtype)
-    slope = torch.linalg.solve(gram + ridge.to(gram), x.T @ y).to(new)
+    slope = torch.linalg.solve(gram + ridge, x.T @ y).to(new)
     return (new - centre) @ slope + base
 
 

@@ -137,7 +137,7 @@ def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:
             f"the metric gave {what} for {len(block.rows)} examples",
             "it should give a tensor with one number per example: metric(output, rows) -> [row]",
         )
-    return score.double().cpu().numpy()
+    return score.cpu().double().numpy()
 
 
 def means_of(subject: Subject, base: Sequence[HeadId] = ()) -> Means:
@@ -147,7 +147,7 @@ def means_of(subject: Subject, base: Sequence[HeadId] = ()) -> Means:
         for block in subject.reference or subject.blocks:
             recording = Recording(subject.model, subject.sites, block.inputs, base)
             for site in subject.sites:
-                found = _summed(recording.z(site).double(), block, site)
+                found = _summed(recording.z(site).cpu().double(), block, site)
                 sums[site] = _added(*sums[site], *found) if site in sums else found
     return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
@@ -200,7 +200,7 @@ def _changes(
             if (trial.kind, site, trial.draw) not in stands:
                 z, kind = recording.z(site), kinds[trial.kind]
                 mean = means[trial.draw][site] if kind.needs_mean else None
-                others = _others(n, block, trial.draw).to(z.device)
+                others = torch.from_numpy(_others(n, block, trial.draw)).to(z.device)
                 material = Material(z, mean, others, real.get(site.stack))
                 stands[trial.kind, site, trial.draw] = kind.stand_in(material)
         found = {site: stands[trial.kind, site, trial.draw] for site in sites}
@@ -208,9 +208,19 @@ def _changes(
     return changes
 
 
-def _others(n: int, block: int, draw: int) -> Tensor:
+def donors_of(subject: Subject, draws: int) -> NDArray[np.int64]:
+    """Who stood in for whom, [draw, example]; of examples that consist of several rows, the donor of the first."""
+    donors = np.empty((draws, subject.n), dtype=np.int64)
+    for i, block in enumerate(subject.blocks):
+        times = block.n_inputs // len(block.rows)
+        for draw in range(draws):
+            donors[draw, block.rows] = block.rows[_others(block.n_inputs, i, draw)[::times] // times]
+    return donors
+
+
+def _others(n: int, block: int, draw: int) -> NDArray[np.int64]:
     """For each row another one: a ring in random order, so that nobody is their own donor."""
     order = stream(0, f"resample {draw}" if draw else "resample", block).permutation(n)
     others = np.empty_like(order)
     others[order] = np.roll(order, 1)
-    return torch.from_numpy(others)
+    return others

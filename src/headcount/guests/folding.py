@@ -44,7 +44,7 @@ def mean_outputs(subject: Subject) -> tuple[Means, int]:
             with Capture(subject.sites) as seen:
                 subject.model(*block.inputs)
             for site in subject.sites:
-                z, real = seen.z(site).double(), block.real.get(site.stack)
+                z, real = seen.z(site).cpu().double(), block.real.get(site.stack)
                 found = z.flatten(0, -3) if real is None or real.shape != z.shape[:2] else z[real]
                 sums[site] = found.sum(dim=0) + sums.get(site, 0)
                 counts[site] += len(found)

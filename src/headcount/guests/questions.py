@@ -63,7 +63,7 @@ def subject_of_exam(
         decode=None if decode is None else (lambda some: decode(rows[some])),
         reference=_reference(model, sites, exam, rows, score_by, at_once, blocks),
         clusters=None if exam.clusters is None else exam.clusters[rows],
-        can_break=any(each.is_share for each in exam.metrics),
+        broken=0.0 if any(each.is_share for each in exam.metrics) else None,
     )
 
 

@@ -61,7 +61,7 @@ def mean_outputs(model: Model, batches: Iterable[Sequence[Tensor]]) -> Means:
 
     def read(site: HeadSite) -> Callable[..., None]:
         def hook(projection: Any, args: tuple[Tensor]) -> None:
-            z_NHE = args[0][real[site.stack]].double().unflatten(-1, (-1, _d_head(model)))
+            z_NHE = args[0][real[site.stack]].cpu().double().unflatten(-1, (-1, _d_head(model)))
             sums[site] = sums.get(site, 0) + z_NHE.sum(dim=0)
             counts[site] = counts.get(site, 0) + len(z_NHE)
 
@@ -85,11 +85,11 @@ def folded(model: Model, heads: Iterable[str | HeadId], means: Means) -> Model:
     gone = _require(model, heads)
     copy = deepcopy(model)
     for site, projection in copy.projections.items():
-        weight_DHE = projection.weight.double().unflatten(1, (-1, _d_head(model)))
+        weight_DHE = projection.weight.cpu().double().unflatten(1, (-1, _d_head(model)))
         places = [place for place, head in enumerate(copy.heads_at(site)) if head in gone]
         if places:
             said = torch.einsum("dhe,he->d", weight_DHE[:, places], means[site].to(weight_DHE)[places])
-            projection.bias.copy_(projection.bias.double() + said)
+            projection.bias.copy_(projection.bias.cpu().double() + said)
     return copy
 
 

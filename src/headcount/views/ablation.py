@@ -246,15 +246,15 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
             "A head that costs nothing here proves nothing."
         )
     for kind in sorted(result.kinds, key=lambda kind: kind != "resample") if banded else ():
-        mine = _of(result, condition.length, kind)
-        counts = ", ".join(f"{sum(e.band == band for e in mine)} {band}" for band in BANDS)
-        undecided = ", ".join(f"{e.short} ({_needs(e)})" for e in mine if e.band == "undecided")
+        of_kind = _of(result, condition.length, kind)
+        counts = ", ".join(f"{sum(e.band == band for e in of_kind)} {band}" for band in BANDS)
+        undecided = ", ".join(f"{e.short} ({_needs(e)})" for e in of_kind if e.band == "undecided")
         notes.append(f"{QUESTIONS.get(kind, '')} {kind}: {counts}".lstrip() + (f": {undecided}" if undecided else ""))
     if banded and len(result.kinds) > 1:
         harmless = result.harmless(condition.length)
         names = ", ".join(HeadId.parse(head).short for head in harmless)
         notes.append(f"redundant in all {len(result.kinds)} ways: {len(harmless)}" + (f": {names}" if names else ""))
-    if few := [e for e in mine if not result.is_share and e.carried > 0.5 and e.n > 2 * FEW]:
+    if few := [e for e in mine if result.unit != "points" and e.carried > 0.5 and e.n > 2 * FEW]:
         names = ", ".join(f"{e.short} ({e.kind})" for e in few[:8]) + (", ..." if len(few) > 8 else "")
         notes.append(
             f"FEW EXAMPLES CARRY IT: ten of {condition.n:,} make up over half of all differences in {names}; "

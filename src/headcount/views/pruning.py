@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
     "together": ("removed together, in the order of their own drops by zero", PALETTE[1], "-", "s"),
-    "every way": ("removed together, in the order of the worst of zero, mean and resample", PALETTE[6], "-", "D"),
+    "every way": ("removed together, in the order of the worst that any way of silencing did", PALETTE[6], "-", "D"),
     "greedy": ("greedy, measured again after every removal", PALETTE[0], "-", "o"),
     "gradient": ("in the order of gradient importance", PALETTE[2], "-", "^"),
 }
@@ -74,7 +74,7 @@ def _point_out(axes: Axes, result: Pruning) -> None:
         if heads:
             label = f"{point.n_removed}: {what} ({_left(result, point)} is left)"
             axes.axvline(point.n_removed, color=colour, linestyle="-.", linewidth=1, label=label)
-    if result.n_tried:
+    if result.n_tried and result.best_random.n_removed:
         luck = result.best_random
         label = f"best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
         axes.plot(
@@ -123,7 +123,7 @@ def pruning_notes(result: Pruning) -> list[str]:
         f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
         f"{_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
-        *([f"luck:      {tried}, leaves {_left(result, luck)}"] if result.n_tried else []),
+        *([f"luck:      {tried}, leaves {_left(result, luck)}"] if result.n_tried and luck.n_removed else []),
         f"no heads:  {_left(result, result.curves[-1].points[-1])} is what the rest of the model reaches alone",
     ]
 
