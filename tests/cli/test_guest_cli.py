@@ -102,7 +102,7 @@ def test_what_heads_are_worth(model: str, capsys: pytest.CaptureFixture[str]) ->
     assert max(each["drop"] for each in said["heads"]) > 0
     assert all(Path(path).exists() for path in said["figures"])
     few = run_json(capsys, "ablate", model, "--data", "data.tsv", "--n", "20", "--metric", "loss", "--quiet")
-    assert (few["conditions"][0]["n"], few["unit"], few["kinds"]) == (20, "nats", ["zero", "mean", "resample"])
+    assert (few["conditions"][0]["n"], few["unit"], few["kinds"]) == (20, "nats", ["resample", "zero", "mean"])
     assert main(["ablate", model, "--data", "data.tsv", "--kinds", "zero"]) == 0
     printed = capsys.readouterr()
     assert "L2H3" in printed.out

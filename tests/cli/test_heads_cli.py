@@ -75,6 +75,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
         (["--length", "9"], "add --stats"),
         (["--match", "sample:addition"], "add --stats"),
         (["--norm-weighted"], "add --on, --all-test or --stats"),
+        (["--stats", "--norm-weighted", "--match", "sample:sortedness"], "leave --norm-weighted out, or --match"),
         (["--stats", "--length", "1"], "from 2 to 8,192"),
         (["--stats", "--match", "sample:addition"], "choose runs of one task"),
         (["--stats", "--match", "sample:sortedness"], "n_values: 20"),

@@ -229,7 +229,7 @@ def test_a_lab_of_addition_only(in_tmp, capsys):
 def test_a_lab_of_sortedness_only(in_tmp, capsys):
     assert main(["lab", "--only", "sortedness", "-o", "sorting", "--quiet"]) == 0
     out = capsys.readouterr().out
-    assert "right by length, negatives: adjacent" in out
+    assert "negatives: adjacent; n = 2 per field (draw 1)" in out
     assert "sums checked" not in out
     text = Path("sorting/report-sortedness.md").read_text()
     assert "## Sortedness" in text

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headcount import ablate_heads
 from headcount.analysis.subjects import mean_total
-from headcount.analysis.trials import Trial, run_trials
+from headcount.analysis.trials import Trial, parts_of, run_trials
 from headcount.errors import InputError
 from headcount.guests import questions
 from headcount.guests.exams.base import Exam
@@ -194,6 +194,18 @@ def test_windows_are_resampled_with_their_neighbours(running_text: tuple[Guest, 
     assert set(sizes[:-1]) == {len(exam) // 40}
     rows = np.array([90, 3, 4, 91, 50])
     np.testing.assert_array_equal(subject_of_exam(guest.model, guest.sites, exam, rows).clusters, exam.clusters[rows])
+
+
+def test_parts_of_a_mean_are_stretches_of_the_text(running_text: tuple[Guest, Exam]) -> None:
+    """Neighbours are alike: parts that share the drift of the text would differ too little from each other."""
+    guest, exam = running_text
+    for rows in (np.arange(len(exam)), np.arange(0, len(exam), 3)):
+        subject = subject_of_exam(guest.model, guest.sites, exam, rows, at_once=4)
+        blocks = subject.reference or subject.blocks
+        orders, parts = (np.concatenate(each) for each in ([block.order for block in blocks], parts_of(blocks)))
+        assert sorted(orders) == list(range(len(exam))), "those that are measured, and the others"
+        assert (np.diff(parts[np.argsort(orders)]) >= 0).all()
+        assert set(np.bincount(parts)) <= {len(exam) // 8, len(exam) // 8 + 1}
 
 
 def test_neighbours_in_a_text_seldom_share_a_block(running_text: tuple[Guest, Exam]) -> None:

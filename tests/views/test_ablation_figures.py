@@ -124,7 +124,11 @@ def test_the_ranking_has_every_head_and_its_interval(kinds):
     (axes,) = figure.axes
     ranked = view.ranking(result, None)
     assert ranked == [e.head for e in result.heads[:9]], "made in order"
-    assert [label.get_text() for label in axes.get_yticklabels()] == [f"{h}  ({HeadId.parse(h).short})" for h in ranked]
+    again = {effect.head for effect in result.heads if effect.n != result.conditions[0].n}
+    assert again, "some were looked at again"
+    names = [f"{head}  ({HeadId.parse(head).short}){' †' if head in again else ''}" for head in ranked]
+    assert [label.get_text() for label in axes.get_yticklabels()] == names
+    assert "†" in figure.get_suptitle()
     marks = [box for box in axes.containers if hasattr(box, "lines")]
     assert [box.get_label() for box in marks] == list(kinds)
     for kind, box in zip(kinds, marks, strict=True):

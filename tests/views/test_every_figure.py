@@ -117,7 +117,9 @@ def matched(shape: Shape) -> Matching:
         heads = tuple(str(site.head(i)) for site in sites for i in range(shape.heads))
         overlaps = tuple(map(tuple, np.full((len(heads), len(heads)), 0.5).tolist()))
         alike, moved = Likeness(0.5, 0.01, 0.2, 0.3, 0.4, 0.01, 0.02, 0.02), Restored(0.9, 0.8, 1.0, 0.05, 0.3, 0.4)
-        pairs = tuple(Pair(head, head, 0.5, alike, alike, Transplant(0.2, 0.01, moved), SAME_JOB) for head in heads)
+        pairs = tuple(
+            Pair(head, head, 0.5, alike, alike, Transplant(0.2, 800, 8192, 0.01, moved), SAME_JOB) for head in heads
+        )
         kinds.append(KindMatch(stack, kind, heads, heads, overlaps, overlaps, pairs))
     overall = Overall(2, 1, 4, 0.5, (0.2, 0.3), (0.1, 0.4), 0.01, (0, 1), 0.04)
     return Matching(shape.run, "digest", shape.run, "digest", 10, shape.data, 0.05, Effort(), overall, tuple(kinds))

@@ -110,13 +110,22 @@ def test_matching_frames_the_pairs(twins):
 def test_pairs_of_every_verdict_are_told_apart(twins):
     kind, other = twins.kinds[:2]
     restored = Restored(0.93, 0.85, 0.97, 0.05, 0.3, 0.4)
-    job = replace(kind.pairs[0], verdict=SAME_JOB, transplant=Transplant(0.2, 0.001, restored))
-    none = replace(kind.pairs[1], verdict=NOT_ALIKE, transplant=Transplant(0.0, 1.0, None))
+    job = replace(kind.pairs[0], verdict=SAME_JOB, transplant=Transplant(0.2, 800, 8192, 0.001, restored))
+    none = replace(kind.pairs[1], verdict=NOT_ALIKE, transplant=Transplant(0.0, 800, 8192, 1.0, None))
     alone = replace(other.pairs[0], partner=None, attention=None, outputs=None, transplant=None, verdict=ALONE)
     changed = replace(twins, kinds=(replace(kind, pairs=(job, none)), replace(other, pairs=(alone,))))
     figure = draw_matching(changed)
     assert [patch.get_linestyle() for patch in figure.axes[0].patches] == ["-", ":"]
     assert not figure.axes[2].patches
     text = printed(match_table(changed))
-    for word in (SAME_JOB, NOT_ALIKE, ALONE, "0.93 [0.85, 0.97]", "≤ 0.30", "≤ 0.40", "nothing to restore"):
+    for word in (
+        SAME_JOB,
+        NOT_ALIKE,
+        ALONE,
+        "0.93 [0.85, 0.97]",
+        "≤ 0.30",
+        "≤ 0.40",
+        "nothing to restore",
+        "on 800 examples",
+    ):
         assert word in text, word

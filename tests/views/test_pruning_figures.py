@@ -16,6 +16,7 @@ from headcount.views.style import png
 pytestmark = pytest.mark.slow  # seconds together
 
 NAMES = ("alone", "together", "every way", "greedy", "gradient")
+ALONE = "cost under 1 point each alone on the first 1,000 of the validation set"
 
 
 def made(n=6, **changes):
@@ -119,7 +120,7 @@ def test_where_nothing_is_harmless_nothing_is_pointed_out():
     assert not any("is left" in text.get_text() for text in figure.legends[0].get_texts())
     assert png(figure).startswith(b"\x89PNG")
     notes = pruning_notes(result)
-    assert "0 of 6 heads cost under 1 point each alone, by zero, mean and resample alike" in notes[0]
+    assert f"0 of 6 heads {ALONE}, by zero, mean and resample alike" in notes[0]
     assert notes[1].strip() == "none"
     assert "takes 0 heads" in notes[3]
     assert notes[4].strip() == "none"
@@ -148,11 +149,11 @@ def test_the_table_has_the_numbers():
 
 def test_notes_have_the_answers():
     notes = pruning_notes(made(loss=0.025, chosen=("layer.0.self.1", "layer.0.self.4")))
-    assert "2 of 6 heads cost under 1 point each alone, by zero, mean and resample alike" in notes[0]
+    assert f"2 of 6 heads {ALONE}, by zero, mean and resample alike" in notes[0]
     assert "93.21 % [91.00, 94.00] is left, a drop of 1.79 points [1.20, 2.40]" in notes[0]
-    assert notes[0].endswith("(94.32 % [92.00, 95.00] if they say their means)")
+    assert notes[0].endswith("(94.32 % [92.00, 95.00] with their means in place)")
     assert notes[1].strip() == "L0H0, L0H1"
-    assert "3 of 6 heads cost under 1 point each alone, by zero alone" in notes[2]
+    assert f"3 of 6 heads {ALONE}, by zero alone" in notes[2]
     assert "61.23 % [59.00, 64.00] is left, a drop of 33.77 points [31.70, 35.80]" in notes[2]
     assert notes[2].endswith("(4 by the point estimate)")
     assert "takes 2 heads for at most 2.5 points on the first 1,000 of the validation set" in notes[3]

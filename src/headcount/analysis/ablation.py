@@ -18,7 +18,18 @@ from headcount.analysis.breakage import Breakage
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.analysis.redecoding import Redecoder
 from headcount.analysis.subjects import Subject, mean_total
-from headcount.analysis.trials import PARTS, Means, Outcome, Progress, Trial, Tried, donors_of, means_of, run_trials
+from headcount.analysis.trials import (
+    PARTS,
+    Donors,
+    Means,
+    Outcome,
+    Progress,
+    Trial,
+    Tried,
+    donors_of,
+    means_of,
+    run_trials,
+)
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.instruments.kinds import KINDS, all_kinds
@@ -32,6 +43,7 @@ from headcount.statistics import (
     Share,
     correlation_interval,
     holm,
+    influences,
     paired_differences,
     paired_figures,
     paired_hits,
@@ -317,11 +329,13 @@ def _looks(
     whole = float(subject.figure(found.clean))
     can_lose = subject.metric.in_points and whole - subject.floor >= CRITICAL
     scores = _by_head(asked, trials, found)
+    drawn = donors_of(subject, max(trial.draw for trial in trials) + 1) if trials else None
+    donors = [drawn if KINDS.get(kind).needs_others else None for _, kind in asked]
     early: list[str | None] = [None] * len(asked)
     if can_lose and subject.metric.is_share:
-        early = [band_of(drop) for drop in compare(subject, found.clean, scores, "heads", noise, EARLY)]
+        early = [band_of(drop) for drop in compare(subject, found.clean, scores, "heads", noise, EARLY, donors)]
     looks = []
-    drops = compare(subject, found.clean, scores, "heads", noise)
+    drops = compare(subject, found.clean, scores, "heads", noise, donors=donors)
     for (head, kind), silenced_DN, drop, sure, se in zip(asked, scores, drops, early, noise, strict=True):
         lost = found.clean - silenced_DN.mean(axis=0)
         largest = np.sort(np.abs(lost))[::-1]
@@ -394,27 +408,28 @@ def compare(
     name: str,
     noise: Sequence[float] = (),
     confidence: float = 0.95,
+    donors: Sequence[Donors | None] = (),
 ) -> list[Paired]:
     """What was lost by each, example by example; scores are [example] or [donor, example].
 
-    `name` is that of the random stream; `noise` is the standard error of whatever stood in. Only hits can be compared
-    at another `confidence` than 95 %.
+    `name` is that of the random stream; `noise` is the standard error of whatever stood in; `donors` are those of each
+    comparison, if others' outputs did. Only hits can be compared at another `confidence` than 95 %.
     """
     rng, tries = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in silenced]
+    pairs = list(zip(tries, donors or [None] * len(tries), strict=True))
     if subject.total is not mean_total:
         draws = max(999, LEAST_P * len(tries))
-        drops = [paired_figures(clean, each, subject.total, rng, draws) for each in tries]
+        drops = [paired_figures(clean, each, subject.total, rng, draws, own) for each, own in pairs]
     elif subject.metric.is_share:
-        donors = donors_of(subject, max((len(each) for each in tries), default=1))
-        several = [donors if len(each) > 1 else None for each in tries]
-        drops = [paired_hits(clean > 0.5, each, confidence, own) for each, own in zip(tries, several, strict=True)]
+        drops = [paired_hits(clean > 0.5, each, confidence, own) for each, own in pairs]
     else:
-        lost = np.array([clean - each.mean(axis=0) for each in tries]).reshape(len(tries), len(clean))
-        broken = None if subject.broken is None else max(subject.broken, float(lost.max(initial=0.0)))
-        drops = paired_differences(_clustered(subject, lost), rng, broken)
+        most = max((float((clean - each.mean(axis=0)).max()) for each in tries), default=0.0)
+        lost = np.array([(clean - each).mean() + influences(clean - each, own) for each, own in pairs])
+        broken = None if subject.broken is None else max(subject.broken, most)
+        drops = paired_differences(_clustered(subject, lost.reshape(len(tries), len(clean))), rng, broken)
     if subject.is_all:  # but for donors, which are drawn all the same
         known = [replace(drop, low=drop.mean, high=drop.mean) for drop in drops]
-        drops = [drop if len(each) > 1 else exact for drop, exact, each in zip(drops, known, tries, strict=True)]
+        drops = [exact if own is None else drop for drop, exact, (_, own) in zip(drops, known, pairs, strict=True)]
     if not any(noise):
         return drops
     wider = [drop.widened(se, PARTS - 1, confidence) if se else drop for drop, se in zip(drops, noise, strict=True)]

@@ -223,7 +223,8 @@ def _range(subject: Subject) -> tuple[float, float]:
 def _possible(subject: Subject) -> tuple[str, ...]:
     """Ways of silencing; another example cannot stand in for one that is alone in its length."""
     alone = min(block.n_inputs for block in subject.blocks) < 2
-    return tuple(kind for kind in all_kinds() if not (alone and KINDS.get(kind).needs_others))
+    kinds = sorted(all_kinds(), key=lambda kind: kind != "zero")  # which is what cutting does
+    return tuple(kind for kind in kinds if not (alone and KINDS.get(kind).needs_others))
 
 
 def _redundant(alone: Ablated, kinds: Collection[str]) -> tuple[HeadId, ...]:

@@ -78,6 +78,8 @@ class Block:
     """What gradients are taken of, per row."""
     real: Mapping[str, Tensor] = field(default_factory=dict)
     """By stack, which positions [input row, position] hold tokens and no padding; all of them where nothing is said."""
+    order: NDArray[np.int64] | None = None
+    """The examples' places in a running text, where neighbours are alike; None if they are independent."""
 
     @property
     def n_inputs(self) -> int:

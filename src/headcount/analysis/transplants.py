@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from headcount.analysis.pairing import Partners
 from headcount.analysis.permutation_tests import step_down
 from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
+from headcount.analysis.trials import means_of
 from headcount.heads import HeadId
 from headcount.instruments.capture import Capture
 from headcount.instruments.proof import first_tensor, prove
@@ -37,8 +38,8 @@ from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.statistics import holm, mcnemar
 
-N_FIT, N_TEST, FEWEST = 500, 800, 16
-"""Training examples that maps and means are taken from, and held-out examples that they are tried on."""
+N_FIT, N_TEST, N_MEAN, FEWEST = 500, 800, 8192, 16
+"""Training examples that maps are fitted to, held-out ones that they are tried on, and inputs that means are over."""
 PAIRS = 2**21
 """Of a query and a key, over all examples of either: long sequences are fewer."""
 RIDGE = 1e-4
@@ -70,6 +71,10 @@ class Transplant:
 
     drop: float
     """By mean ablation, in hits."""
+    n: int
+    """Held-out examples."""
+    n_mean: int
+    """Inputs that the mean is over; intervals are for this mean."""
     p: float
     """Of the drop: McNemar, corrected over heads (Holm)."""
     restored: Restored | None
@@ -83,15 +88,17 @@ class Stage:
         task = run.task
         if task.asks_for == "class":
             length = task.trained_lengths[1] if length is None else length  # type: ignore[attr-defined]
-            n_fit, n_test = (max(FEWEST, min(n, PAIRS // length**2)) for n in (N_FIT, N_TEST))
+            n_fit, n_test, n_mean = (max(FEWEST, min(n, PAIRS // length**2)) for n in (N_FIT, N_TEST, N_MEAN))
             fit = of_length(task, length, n_fit, "transplant fit")[0]
             test = of_length(task, length, n_test, "transplant")[0]
+            mean = of_length(task, length, n_mean, "transplant mean")[0]
         else:
             fit = task.draw(stream(0, "transplant fit"), N_FIT)
+            mean = task.draw(stream(0, "transplant mean"), N_MEAN)
             test = held_out(task, "test", min(N_TEST, len(task.split("test"))))[0]
-        self.fit, self.test = subject_of(run, fit, "fit"), subject_of(run, test, "test")
+        self.fit, self.test = subject_of(run, fit, "fit"), subject_of(run, test, "test", reference=mean)
         prove(run.model, self.test.sites, self.test.blocks[0].inputs)
-        self.target = _outputs(run.model, self.fit)
+        self.target, self._means = _outputs(run.model, self.fit), means_of(self.test)[0]
         with at_rest(run.model), torch.no_grad():
             self._recordings = [Recording(run.model, self.test.sites, block.inputs) for block in self.test.blocks]
 
@@ -115,14 +122,21 @@ class Stage:
 
     def means(self, heads: Iterable[HeadId]) -> Outputs:
         """What the run's heads find on average, position by position."""
-        return {head: self.target[head].mean(dim=0, keepdim=True) for head in heads}
+        places = {head: self.test.sites[head.site].heads.index(head) for head in heads}
+        found = {head: self._means[head.site][:, place] for head, place in places.items()}
+        return {head: mean[None].to(self.target[head]) for head, mean in found.items()}
 
     def tried(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
         """Hits with heads of this model, linearly mapped, in the place of ours; for each choice of partners."""
         needed = {partner for partners in choices for partner in partners.values()}
         fit, test = (_outputs(model, each, needed) for each in (self.fit, self.test))
         return [
-            self.hits({head: mapped(fit[its], self.target[head], test[its]) for head, its in partners.items()})
+            self.hits(
+                {
+                    head: mapped(fit[its], self.target[head], test[its], mean)
+                    for (head, its), mean in zip(partners.items(), self.means(partners).values(), strict=True)
+                }
+            )
             for partners in choices
         ]
 
@@ -140,7 +154,8 @@ def transplant(
     clean, without = stage.clean, stage.hits(stage.means(partners))
     corrected = holm([mcnemar(*_changed(clean, without[head])) for head in partners])
     found = {
-        head: Transplant(_lost(clean, without[head]), p, None) for head, p in zip(partners, corrected, strict=True)
+        head: Transplant(_lost(clean, without[head]), stage.test.n, stage.test.n_reference, p, None)
+        for head, p in zip(partners, corrected, strict=True)
     }
     costly = [head for head, each in found.items() if each.p <= ALPHA and each.drop > 0]
     if not costly:
@@ -173,14 +188,14 @@ def _kind(head: HeadId) -> tuple[str, str]:
     return head.site.stack, head.site.kind
 
 
-def mapped(source: Tensor, target: Tensor, new: Tensor) -> Tensor:
-    """What stands for `target` where the source says `new`: [example, query, dimension] each."""
+def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = None) -> Tensor:
+    """What stands for `target` where the source says `new`: [example, query, dimension] each; about this `mean`."""
     centre, base = source.mean(dim=0), target.mean(dim=0)
     x, y = ((each - mean).flatten(0, 1).cpu().double() for each, mean in ((source, centre), (target, base)))
     gram = x.T @ x
     ridge = RIDGE * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=gram.dtype)
     slope = torch.linalg.solve(gram + ridge, x.T @ y).to(new)
-    return (new - centre) @ slope + base
+    return (new - centre) @ slope + (base if mean is None else mean.to(new))
 
 
 def _outputs(model: nn.Module, subject: Subject, heads: set[HeadId] | None = None) -> Outputs:
@@ -228,7 +243,7 @@ def _restored(
     p = step_down(observed, null)
     found = {}
     for i, head in enumerate(heads):
-        low, high = _interval(clean, without[head], partner[head])
+        low, high = restored_interval(clean, without[head], partner[head])
         most = max((share(head, hits) for hits in others if head in hits), default=None)
         found[head] = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
     return found
@@ -238,7 +253,7 @@ def _lost(clean: Hits, hits: Hits) -> float:
     return float(clean.mean() - hits.mean())
 
 
-def _interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float, float]:
+def restored_interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float, float]:
     """A bootstrap cannot see what never happened: one imaginary example breaks, and one is mended if any was wrong."""
     lost, still = (clean.astype(float) - each for each in (without, partner))
     extra = [1.0, -1.0] if not clean.all() else [1.0]

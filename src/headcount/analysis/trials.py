@@ -34,6 +34,8 @@ from headcount.seeds import stream
 Means = Sequence[Mapping[HeadSite, Tensor]]
 """What heads find on average: over all inputs, then over each of `PARTS` parts of them."""
 PARTS = 8
+Donors = NDArray[np.int64]
+"""Who stood in for whom, [draw, example]."""
 Progress = Callable[[int, int], None]
 
 
@@ -143,21 +145,31 @@ def _numbers(block: Block, output: Tensor) -> NDArray[np.float64]:
 def means_of(subject: Subject, base: Sequence[HeadId] = ()) -> Means:
     """What heads find on average, position by position; each position over the inputs that have it."""
     sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
+    blocks = subject.reference or subject.blocks
     with at_rest(subject.model), torch.no_grad():
-        for block in subject.reference or subject.blocks:
+        for block, part in zip(blocks, parts_of(blocks), strict=True):
             recording = Recording(subject.model, subject.sites, block.inputs, base)
             for site in subject.sites:
-                found = _summed(recording.z(site).cpu().double(), block, site)
+                found = _summed(recording.z(site).cpu().double(), block, site, part)
                 sums[site] = _added(*sums[site], *found) if site in sums else found
     return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
 
-def _summed(z: Tensor, block: Block, site: HeadSite) -> tuple[Tensor, Tensor]:
+def parts_of(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:
+    """Which part each example is in, whichever share a block; of a running text, its eighths, one after the other."""
+    orders = [block.order for block in blocks if block.order is not None]
+    if len(orders) < len(blocks):
+        return [block.rows % PARTS for block in blocks]
+    every = np.sort(np.concatenate(orders))
+    return [np.searchsorted(every, order) * PARTS // len(every) for order in orders]
+
+
+def _summed(z: Tensor, block: Block, site: HeadSite, part: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     """By part, the sum over rows at each position, and of how many: padding says nothing."""
     real, counted = block.real.get(site.stack), torch.ones_like(z[..., :1, :1])
     if real is not None and real.shape == z.shape[:2]:
         counted = real.to(z)[..., None, None]
-    part = np.repeat(block.rows % PARTS, block.n_inputs // len(block.rows))  # whichever rows share a block
+    part = np.repeat(part, block.n_inputs // len(block.rows))
     parts = [torch.from_numpy(np.flatnonzero(part == i)).to(z.device) for i in range(PARTS)]
     sums = [(z[rows] * counted[rows]).sum(dim=0) for rows in parts]
     return torch.stack(sums), torch.stack([counted[rows].sum(dim=0) for rows in parts])
@@ -208,8 +220,8 @@ def _changes(
     return changes
 
 
-def donors_of(subject: Subject, draws: int) -> NDArray[np.int64]:
-    """Who stood in for whom, [draw, example]; of examples that consist of several rows, the donor of the first."""
+def donors_of(subject: Subject, draws: int) -> Donors:
+    """Who stood in for whom; of examples that consist of several rows, the donor of the first."""
     donors = np.empty((draws, subject.n), dtype=np.int64)
     for i, block in enumerate(subject.blocks):
         times = block.n_inputs // len(block.rows)

@@ -184,6 +184,11 @@ def _stats(model: Run, args: argparse.Namespace) -> int:
     from headcount.views.matching import match_table
     from headcount.views.specialisation import caption, stats_table
 
+    if args.match and args.norm_weighted:
+        raise InputError(
+            "--match compares attention weights as they are, not by what each key adds",
+            "leave --norm-weighted out, or --match",
+        )
     matched = api.match_heads(model, *args.match or (), length=args.length, quiet=args.quiet)
     shown = api.head_stats(model, args.length, norm_weighted=args.norm_weighted, quiet=args.quiet)
     data, figures = [shown.data, *matched.data], [*shown.figures, *matched.figures]

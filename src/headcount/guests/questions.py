@@ -84,7 +84,8 @@ def _blocks(
     for some in np.array_split(by_length, max(1, min(-(-len(rows) // size), len(rows) // 2))):
         for places, asked in _asked(exam, rows, some):
             score = _bound(metric, rows[places]) if callable(metric) else asked.scores[metric]
-            blocks.append(Block(places, asked.inputs, score, asked.loss, asked.real))
+            in_text = None if exam.clusters is None else rows[places]
+            blocks.append(Block(places, asked.inputs, score, asked.loss, asked.real, in_text))
     return tuple(blocks)
 
 

@@ -50,7 +50,9 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
         marker, colour = LOOKS[i % len(LOOKS)]
         effects = {effect.head: effect for effect in _of(result, condition.length, kind)}
         _draw_kind(axes, [effects[head] for head in shown], kind, scale(result), marker, colour, i, len(result.kinds))
-    axes.set_yticks(range(len(shown)), [f"{head}  ({HeadId.parse(head).short})" for head in shown], fontsize=8)
+    again = {e.head for e in result.heads if e.length == condition.length and e.n != condition.n}
+    names = [f"{head}  ({HeadId.parse(head).short}){' †' if head in again else ''}" for head in shown]
+    axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     lowest = min(scale(result) * effect.low for effect in result.heads if effect.length == condition.length)
     _mark_borders(axes, result, lowest)
@@ -58,7 +60,9 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
     figure.headline(
-        f"{result.run or 'model'}: {result.metric} without each head", f"{_about(result, condition)}{more}", size=12
+        f"{result.run or 'model'}: {result.metric} without each head",
+        f"{_about(result, condition)}{_again(condition)}{more}",
+        size=12,
     )
     figure.key(*axes.get_legend_handles_labels(), title="silenced by", size=10)
     return figure
@@ -113,7 +117,7 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
         axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=8)
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
         axes.label_outer()
-    about = _about(result, condition)
+    about = _about(result, condition) + _again(condition)
     figure.headline(f"{result.run or 'model'}: {about}; shade: share of a panel's largest; white: no worse", size=10)
     return figure
 
@@ -315,7 +319,8 @@ def _stand_ins(condition: Condition) -> list[str]:
     """What stood in for heads, and who was looked at again."""
     notes = []
     if condition.n_mean:
-        notes.append(f"mean: over {condition.n_mean:,} inputs; what is left of its noise is in the intervals")
+        noise = "what is left of its noise is in the intervals, and p is for this mean"
+        notes.append(f"mean: over {condition.n_mean:,} inputs; {noise}")
     if condition.donors:
         several = f"{condition.donors} others in turn" if condition.donors > 1 else "one other"
         notes.append(
@@ -333,7 +338,8 @@ def breakage_tables(result: Ablation, condition: Condition, kind: str) -> list[T
     for each in condition.breakages:
         if each.kind != kind or not each.n_broken:
             continue
-        title = f"without {each.head} ({kind}): {each.n_broken:,} of {condition.n:,} broke"
+        first = f", the first of {condition.donors} donors" if kind == "resample" and condition.donors > 1 else ""
+        title = f"without {each.head} ({kind}{first}): {each.n_broken:,} of {condition.n:,} broke"
         table = Table("what", "broke", title=title, title_justify="left")
         for group in (*each.digits, *each.faults[:6], *each.groups):
             if group.broken:
@@ -360,6 +366,11 @@ def _what(result: Ablation) -> str:
 
 def _about(result: Ablation, condition: Condition) -> str:
     return f"{_clean(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
+
+
+def _again(condition: Condition) -> str:
+    """What heads near a border were measured on."""
+    return f"; near a border (†): {condition.decided_on}" if condition.decided_on else ""
 
 
 def _clean(result: Ablation, condition: Condition) -> str:

@@ -109,7 +109,7 @@ def match_table(result: Matching) -> Table:
     """Each head with its partner: attention, outputs, transplant, each with its p, and what they come to."""
     what = f"overlap ± standard error over {result.n:,} examples; p corrected over heads"
     title = f"{result.run} beside {result.other}: {what}"
-    caption = f"{result.words}\n{NOTE}"
+    caption = f"{result.words}\n{NOTE}{_tried_on(result)}"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     for name in ("head", "partner"):
         table.add_column(name)
@@ -119,6 +119,12 @@ def match_table(result: Matching) -> Table:
     for pair in (pair for kind in result.kinds for pair in kind.pairs):
         table.add_row(_short(pair.head), _partner(pair), *_likeness(pair), *_restored(pair), pair.verdict)
     return table
+
+
+def _tried_on(result: Matching) -> str:
+    """What transplants rest on."""
+    found = next((pair.transplant for kind in result.kinds for pair in kind.pairs if pair.transplant), None)
+    return f". Restored: on {found.n:,} examples, about means over {found.n_mean:,} inputs" if found else ""
 
 
 def _likeness(pair: Pair) -> tuple[str, ...]:

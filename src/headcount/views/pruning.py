@@ -112,7 +112,7 @@ def pruning_notes(result: Pruning) -> list[str]:
     """What can go, in words: first what holds, then what only seems to."""
     kept, luck = result.kept, result.best_random
     beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
-    means = f" ({_left(result, result.harmless_means)} if they say their means)" if result.harmless else ""
+    means = f" ({_left(result, result.harmless_means)} with their means in place)" if result.harmless else ""
     alike = f"by {', '.join(result.kinds[:-1])} and {result.kinds[-1]} alike"
     tried = f"the best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
     return [
@@ -130,7 +130,8 @@ def pruning_notes(result: Pruning) -> list[str]:
 
 def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> str:
     """`15 of 24 heads cost under 1 point alone, by zero ...; without all of those 98 % is left`."""
-    told = f"{len(heads)} of {result.n_heads} heads cost under {_amount(result, 0.01)} each alone, {how}"
+    cost = f"cost under {_amount(result, 0.01)} each alone on {result.chosen_on}"
+    told = f"{len(heads)} of {result.n_heads} heads {cost}, {how}"
     return f"{told}; without all of those {_left(result, left)} is left{_lost(result, left)}" if heads else told
 
 

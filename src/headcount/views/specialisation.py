@@ -47,7 +47,11 @@ def draw_stats(result: Specialisation) -> Figure:
 
 def caption(result: Specialisation) -> str:
     """When a head gets a label, and what the contrast is."""
-    return result.words + (f"; {result.contrast.name}: {result.contrast.words}" if result.contrast else "")
+    if not result.contrast:
+        return result.words
+    n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
+    over = f" (n = {n[0]:,}{f' to {n[-1]:,}' if len(n) > 1 else ''} contrasts)" if n else ""
+    return f"{result.words}; {result.contrast.name}{over}: {result.contrast.words}"
 
 
 def _draw_heads(axes: Axes, heads: Sequence[HeadStats], result: Specialisation) -> None:

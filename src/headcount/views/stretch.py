@@ -192,7 +192,11 @@ def _share(share: Share | Cell) -> str:
 def reach_table(stretches: Mapping[str, Stretch], kind: str) -> Table:
     """Several models on one kind of negative, one column each."""
     names = [f"{name}\n({mark(each)})" for name, each in stretches.items()]
-    table = Table("length", *names, title=f"right by length, negatives: {kind}", title_justify="left")
+    n = sorted({cell.n for each in stretches.values() for cell in each.cells if cell.negative == kind})
+    draws = ", ".join(str(draw) for draw in sorted({each.draw for each in stretches.values()}))
+    over = f"n = {n[0]:,}{f' to {n[-1]:,}' if len(n) > 1 else ''} per field (draw {draws})"
+    title = f"right (%) by length, with 95 % intervals; negatives: {kind}; {over}"
+    table = Table("length", *names, title=title, title_justify="left")
     cells = {
         (name, cell.length): _short(cell)
         for name, each in stretches.items()
@@ -205,7 +209,7 @@ def reach_table(stretches: Mapping[str, Stretch], kind: str) -> Table:
 
 
 def _short(cell: Cell) -> str:
-    return f"all {cell.says}" if cell.constant else f"{100 * cell.accuracy:.1f} %"
+    return f"only “{cell.says}”" if cell.constant else _share(cell).replace(" %", "")
 
 
 def _apart_table(result: Stretch) -> Table:

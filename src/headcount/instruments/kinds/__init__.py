@@ -7,6 +7,10 @@ from headcount.registry import Registry
 KINDS = Registry("headcount.instruments.kinds")
 
 
+ORDER = ("resample", "zero", "mean")
+"""Whether the model uses a head comes first, then whether the head can be cut out; then whatever else there is."""
+
+
 def all_kinds() -> tuple[str, ...]:
-    """Every kind there is; zero first, for that is what cutting a head out does."""
-    return tuple(sorted(KINDS.names(), key=lambda kind: kind != "zero"))
+    """Every kind there is."""
+    return tuple(sorted(KINDS.names(), key=lambda kind: (*ORDER, kind).index(kind)))
