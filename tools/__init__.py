@@ -1,0 +1,1 @@
+"""What developers of headcount run on its source."""
