@@ -112,7 +112,13 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     for axes in grid[len(panels) :]:
         axes.remove()
     for axes, title, (_, values) in zip(grid, titles, panels, strict=False):
-        _heat(axes, [[values.get(str(site.head(i))) for i in range(n_heads)] for site in sites])
+        kind, names = title.partition(":")[0], [[str(site.head(i)) for i in range(n_heads)] for site in sites]
+        again = {e.head for e in _of(result, condition.length, kind) if e.n != condition.n}
+        _heat(
+            axes,
+            [[values.get(name) for name in row] for row in names],
+            [[name in again for name in row] for row in names],
+        )
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=8)
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
@@ -122,15 +128,15 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     return figure
 
 
-def _heat(axes: Axes, rows: Sequence[Sequence[float | None]]) -> None:
-    """Each panel has its own range; the numbers are written into it."""
+def _heat(axes: Axes, rows: Sequence[Sequence[float | None]], again: Sequence[Sequence[bool]]) -> None:
+    """Each panel has its own range; the numbers are written into it, with a dagger if they were looked at again."""
     values = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
     largest = max(float(np.nanmax(values)), 1e-12)
     axes.imshow(values.clip(min=0) / largest, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             text = f"{value:.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
-            colour = "white" if value > 0.5 * largest else "black"
+            text, colour = text + "†" * again[row][column], "white" if value > 0.5 * largest else "black"
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
 
 
