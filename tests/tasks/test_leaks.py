@@ -129,7 +129,7 @@ Maker = Callable[[np.random.Generator], Set]
 PRINTED: dict[str, Maker] = {
     **{
         f"{kind} at {length}": lambda rng, length=length, kind=kind: stretched(rng, length, kind)
-        for kind, length in product(KINDS, LENGTHS[::2])
+        for kind, length in product(KINDS, LENGTHS)
     },
     **{
         f"{kind} of different numbers at {length}": lambda rng, length=length, kind=kind: stretched(
