@@ -118,6 +118,7 @@ def pruning_notes(result: Pruning) -> list[str]:
     return [
         f"harmless:  {_removed(result, result.harmless, result.harmless_left, alike)}{means}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.harmless) or "none"),
+        *_as_many(result),
         f"by zero:   {_removed(result, result.by_zero, result.by_zero_left, 'by zero alone')}"
         f" ({result.under} by the point estimate)",
         f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
@@ -126,6 +127,15 @@ def pruning_notes(result: Pruning) -> list[str]:
         *([f"luck:      {tried}, leaves {_left(result, luck)}"] if result.n_tried and luck.n_removed else []),
         f"no heads:  {_left(result, result.curves[-1].points[-1])} is what the rest of the model reaches alone",
     ]
+
+
+def _as_many(result: Pruning) -> list[str]:
+    """A smaller set leaves more, whatever is in it: so much does the same number of heads leave by zero's order."""
+    points = next((curve.points for curve in result.curves if curve.name == "together"), ())
+    n = len(result.harmless)
+    if not 0 < n < len(points):
+        return []
+    return [f"           as many heads in the order of their own drops by zero: {_left(result, points[n])} is left"]
 
 
 def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> str:
