@@ -224,6 +224,19 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(subject: Subje
     assert not any(look.band == "undecided" for look in again.looks)
 
 
+def test_what_changes_anything_is_looked_at_again_but_by_resample_only_near_a_border(subject: Subject) -> None:
+    blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in subject.blocks)
+    many = Subject(subject.model, subject.sites, blocks, subject.metric, "")
+    looks = ablate(many).looks
+    assert {look.n for look in looks} == {4000}
+    for look in looks:
+        if look.kind != "resample" and look.worse + look.better:
+            assert not look.settled
+        if not look.worse + look.better:
+            assert look.settled, "4,000 examples of which none changes"
+    assert any(look.settled for look in looks if look.kind == "resample" and look.worse)
+
+
 def test_ranks_are_as_sure_as_intervals(subject: Subject, found: Ablated) -> None:
     for effect in found.effects:
         mine = [each for each in found.effects if each.kind == effect.kind]

@@ -1,8 +1,9 @@
 """Which heads count? Silence each alone, and compare answers on the same examples.
 
-Heads that lie near a border between two bands are looked at again, on many fresh examples. The first look decides at
-99.9 % and the second, on its own examples alone, at 95 %, so that two looks err hardly more often than one (as in
-trials of medicines: Haybittle 1971, Peto et al. 1976).
+Heads whose silence changes anything are looked at again, on many fresh examples; by resample, which costs several times
+as much, only those that lie near a border between two bands. The first look decides at 99.9 % and the second, on its
+own examples alone, at 95 %, so that two looks err hardly more often than one (as in trials of medicines: Haybittle
+1971, Peto et al. 1976).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.analysis.bands import BANDS, CRITICAL, band_of, needed
+from headcount.analysis.bands import CRITICAL, band_of, needed
 from headcount.analysis.breakage import Breakage
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.analysis.redecoding import Redecoder
@@ -122,7 +123,7 @@ class Condition:
     donors: int
     """Other examples that stood in for each; 0 if none did."""
     decided_on: str = ""
-    """The examples that heads near a border were looked at again on, if any."""
+    """The examples that heads were looked at again on, if any."""
     breakages: tuple[Breakage, ...] = ()
 
 
@@ -187,7 +188,7 @@ class Ablated:
 
     @property
     def unsettled(self) -> tuple[Look, ...]:
-        """Those that lie too near to a border."""
+        """Those that are to be looked at again."""
         return tuple(look for look in self.looks if not look.settled)
 
     @property
@@ -293,7 +294,7 @@ def look_at(
 def decide(
     ablated: Ablated, more: Subject, *, donors: int = DONORS, batch_size: int = BATCH, progress: Progress | None = None
 ) -> Ablated:
-    """Look again at heads that lie near a border, on other examples, which alone count for them."""
+    """Look again at heads that are not settled, on other examples, which alone count for them."""
     asked = [(look.head, look.kind) for look in ablated.unsettled]
     trials = _trials(asked, donors)
     found = run_trials(more, trials, batch_size=batch_size, proven=True, means=ablated.means, progress=progress)
@@ -351,7 +352,7 @@ def _looks(
                 better=int((lost < 0).sum()),
                 carried=float(largest[:FEW].sum() / largest.sum()) if largest[0] > 0 else 0.0,
                 band=band_of(drop) if can_lose else None,
-                settled=sure in (None, *(band for band in BANDS if band != "undecided")),
+                settled=sure is None or (sure != "undecided" and (KINDS.get(kind).needs_others or not lost.any())),
                 noise=se,
             )
         )

@@ -36,7 +36,7 @@ from headcount.views.style import png
 SPLITS = ("train", "validation", "test")
 """What a file of that name does not stand for."""
 N_DECIDING = 40_000
-"""Fresh examples on which heads near a border are looked at again."""
+"""Fresh examples on which heads are looked at again."""
 Metric = str | Callable[[Tensor, NDArray[np.int64]], Tensor]
 
 
@@ -73,8 +73,8 @@ def ablate_heads(
 ) -> HeadsAblated:
     """Silence every head alone, in every way, and compare answers on the same examples.
 
-    Asked for no number of examples, a run is tried on its test set, and those of its heads that this leaves near a
-    border on 40,000 fresh examples.
+    Asked for no number of examples, a run is tried on its test set, and those of its heads that this shows to matter
+    or leaves near a border on 40,000 fresh examples.
 
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
     model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
@@ -108,7 +108,7 @@ def ablate_heads(
         with counting(f"silencing heads of {run.name}{at}", quiet=quiet) as progress:
             found = ablate(subject, kinds, length=length, examples=examples, progress=progress, **how)
         if found.unsettled and (more := _fresh(run, data, metric, n, length, batch_size)):
-            what = f"looking again at {len(found.unsettled)} near a border{at}"
+            what = f"looking again at {len(found.unsettled)} ablations{at}"
             with counting(what, quiet=quiet) as progress:
                 found = decide(found, more, progress=progress, **how)
         done.append(found)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--n",
         type=int,
         metavar="INT",
-        help="how many; beyond the split, fresh ones [all and, near a border, 40000 more; 400 per length]",
+        help="how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]",
     )
     parser.add_argument(
         "--donors", type=int, default=4, metavar="INT", help="other examples that stand in for each by resample [4]"

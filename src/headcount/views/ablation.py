@@ -334,7 +334,8 @@ def _stand_ins(condition: Condition) -> list[str]:
             "misleading others as well as being missed"
         )
     if condition.decided_on:
-        notes.append(f"looked at again, being near a border at 99.9 %: on {condition.decided_on} alone (marked n)")
+        why = "answers changed (zero, mean) or a border between bands is near at 99.9 % (resample)"
+        notes.append(f"looked at again, where {why}: on {condition.decided_on} alone (marked n)")
     return notes
 
 
@@ -375,8 +376,8 @@ def _about(result: Ablation, condition: Condition) -> str:
 
 
 def _again(condition: Condition) -> str:
-    """What heads near a border were measured on."""
-    return f"; near a border (†): {condition.decided_on}" if condition.decided_on else ""
+    """What heads were looked at again on."""
+    return f"; †: {condition.decided_on}" if condition.decided_on else ""
 
 
 def _clean(result: Ablation, condition: Condition) -> str:
