@@ -47,7 +47,7 @@ from headcount.views.export import markdown_table
 LEAST, MOST, ERRING = 0.93, 0.98, 0.03
 DRAWS = 4000
 """Of what is cheap."""
-N_MEANS, FEWER = 2000, 400
+N_MEANS, FEWER = 2000, 800
 """Of means, and of what is dear."""
 N_TRUTH = 40_000
 """Examples that the truth of a real model is taken from."""
@@ -162,11 +162,6 @@ def _hits(n: int, worse: int, better: int) -> Paired:
     return paired_hits(before, after)
 
 
-@cache
-def _early(n: int, worse: int) -> str:
-    return band_of(paired_hits(np.ones(n, dtype=bool), np.arange(n) >= worse, 0.999))
-
-
 def _borders(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
     """Heads that lie on a border, where one decision is as wrong as the other."""
     for n, better in ((300, 0.0), (400, 0.0), (400, 0.02), (2000, 0.0), (2000, 0.005), (40_000, 0.0)):
@@ -177,14 +172,12 @@ def _borders(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         counts = rng.binomial(n, CRITICAL, size=DRAWS)
         wrong = sum(band_of(_hits(n, int(k), 0)) == "critical" for k in counts)
         yield _errors(f"called critical at 10.0 points, n = {n:,}", wrong, DRAWS)
-    for rate in (IMPORTANT, 0.015, CRITICAL):
+    for rate in (0.001, IMPORTANT, CRITICAL):
         first, second = rng.binomial(2000, rate, size=DRAWS), rng.binomial(N_TRUTH, rate, size=DRAWS)
-        wrong, drops = 0, []
-        for k, again in zip(first.tolist(), second.tolist(), strict=True):
-            early = _early(2000, k)
-            drops.append(_hits(2000, k, 0) if early != "undecided" else _hits(N_TRUTH, again, 0))
-            wrong += (early if early != "undecided" else band_of(drops[-1])) == "redundant"
+        pairs = zip(first.tolist(), second.tolist(), strict=True)
+        drops = [_hits(N_TRUTH, again, 0) if k else _hits(2000, 0, 0) for k, again in pairs]
         if rate == IMPORTANT:
+            wrong = sum(band_of(drop) == "redundant" for drop in drops)
             yield _errors("called redundant at 1.0 points, by two looks (2,000, then 40,000)", wrong, DRAWS)
         yield _row(f"hits after two looks, {100 * rate:g} % get worse", *_missed(drops, rate), DRAWS)
     drops = [_hits(1000, int(k), 0) for k in rng.binomial(1000, 0.016, size=DRAWS)]
@@ -258,13 +251,13 @@ def _means(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
 def _windows(rng: np.random.Generator) -> dict[str, Any]:
     """Windows of a text, each of which is half like the one before it."""
     n, drops = 800, []
-    for _ in range(FEWER):
+    for _ in range(N_MEANS):
         drift = rng.normal(size=n + 50)
         for i in range(1, len(drift)):
             drift[i] += 0.5 * drift[i - 1]
         text = Subject(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters_of(n))
         drops += compare(text, drift[50:], [np.zeros(n)], "coverage")
-    return _row("loss of 800 windows of a text, correlation of neighbours 0.5", *_missed(drops, 0.0), FEWER)
+    return _row("loss of 800 windows of a text, correlation of neighbours 0.5", *_missed(drops, 0.0), N_MEANS)
 
 
 def _correlations(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
@@ -395,10 +388,11 @@ def _zero(subject: Subject, clean: NDArray[np.float64], scores: NDArray[np.float
     rng, truth = np.random.default_rng(1), clean.mean() - scores.mean(axis=1)
     worst = float((clean - scores).max())
     near = (truth > IMPORTANT) & (truth < 2 * IMPORTANT)
+    n_draws = FEWER if subject.metric.is_loss else N_MEANS
     for n in (200, 2000):
         seen = truth > FEW * (worst if subject.metric.is_loss else 1.0) / n
         missed, redundant = np.zeros((len(truth), 2), dtype=int), 0
-        for rows in rng.integers(len(clean), size=(FEWER, n)):
+        for rows in rng.integers(len(clean), size=(n_draws, n)):
             drops = compare(subject, clean[rows], list(scores[:, rows]), f"coverage {n}")
             for i, drop in enumerate(drops):
                 missed[i] += _missed([drop], truth[i])
@@ -407,10 +401,12 @@ def _zero(subject: Subject, clean: NDArray[np.float64], scores: NDArray[np.float
         for some, name in ((seen, "drops"), (~seen, "drops below what n can show")):
             if some.any():
                 question = f"{what}, n = {n:,}, {int(some.sum())} {name}"
-                yield _per_head(question, missed[some], FEWER, AT_LEAST if some is not seen else "93 to 98 %")
+                yield _per_head(question, missed[some], n_draws, AT_LEAST if some is not seen else "93 to 98 %")
         if not subject.metric.is_loss and near.any():
             costs = " and ".join(f"{100 * cost:.2f}" for cost in truth[near])
-            yield _errors(f"{what}, n = {n:,}: called redundant at {costs} points", redundant, FEWER * int(near.sum()))
+            yield _errors(
+                f"{what}, n = {n:,}: called redundant at {costs} points", redundant, n_draws * int(near.sum())
+            )
 
 
 def _resample(n_draws: int = 200) -> Iterator[dict[str, Any]]:

@@ -224,17 +224,19 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(subject: Subje
     assert not any(look.band == "undecided" for look in again.looks)
 
 
-def test_what_changes_anything_is_looked_at_again_but_by_resample_only_near_a_border(subject: Subject) -> None:
+def test_what_changes_any_answer_is_looked_at_again(subject: Subject) -> None:
     blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in subject.blocks)
-    many = Subject(subject.model, subject.sites, blocks, subject.metric, "")
-    looks = ablate(many).looks
-    assert {look.n for look in looks} == {4000}
-    for look in looks:
-        if look.kind != "resample" and look.worse + look.better:
-            assert not look.settled
-        if not look.worse + look.better:
-            assert look.settled, "4,000 examples of which none changes"
-    assert any(look.settled for look in looks if look.kind == "resample" and look.worse)
+    many = Subject(subject.model, subject.sites, blocks, subject.metric, "fresh")
+    first = ablate(many, donors=2)
+    assert {look.n for look in first.looks} == {4000}
+    assert all(look.settled == (not look.worse + look.better) for look in first.looks)
+    seen = list[tuple[int, int]]()
+    again = decide(first, many, donors=2, progress=lambda *done: seen.append(done))
+    assert {look.n for look in again.looks if look.kind == "resample" and look.worse} == {2000}, "each with two donors"
+    assert {look.n for look in again.looks if look.kind != "resample"} == {4000}
+    assert again.condition.decided_on == "4,000 fresh (2,000 of them by resample)"
+    n_blocks = len(blocks) + len(many.some(2000).blocks)
+    assert seen == [(i + 1, n_blocks) for i in range(n_blocks)]
 
 
 def test_ranks_are_as_sure_as_intervals(subject: Subject, found: Ablated) -> None:

@@ -73,8 +73,8 @@ def ablate_heads(
 ) -> HeadsAblated:
     """Silence every head alone, in every way, and compare answers on the same examples.
 
-    Asked for no number of examples, a run is tried on its test set, and those of its heads that this shows to matter
-    or leaves near a border on 40,000 fresh examples.
+    Asked for no number of examples, a run is tried on its test set, and those of its heads that change any answer
+    there on 40,000 fresh examples (by resample on a quarter as many, each with four donors).
 
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
     model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch

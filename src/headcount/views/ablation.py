@@ -334,8 +334,7 @@ def _stand_ins(condition: Condition) -> list[str]:
             "misleading others as well as being missed"
         )
     if condition.decided_on:
-        why = "answers changed (zero, mean) or a border between bands is near at 99.9 % (resample)"
-        notes.append(f"looked at again, where {why}: on {condition.decided_on} alone (marked n)")
+        notes.append(f"looked at again, where any answer changed: on {condition.decided_on} alone (marked n)")
     return notes
 
 

