@@ -166,24 +166,25 @@ def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[fl
 
 
 def paired_differences(
-    lost_KN: NDArray[np.floating], rng: np.random.Generator, broken: float | None = None
+    lost_KN: NDArray[np.floating], rng: np.random.Generator, broken: float | None = None, draws: int = 0
 ) -> list[Paired]:
     """The same for scores that are no hits, K comparisons of n examples at once: bootstrap-t (Efron 1982).
 
     Means of skewed differences are off to the side where their standard error is small too, which the plain bootstrap
     overlooks: intervals come from the quantiles of t = (mean* - mean) / se*, and p, of a mean of zero, as well. Of rare
     examples that lose much no sample tells that has none of them. If an example can lose as much as `broken`, the
-    interval reaches as far as it would if those that a sample may have missed (3.7 of n) lost so much.
+    interval reaches as far as it would if those that a sample may have missed (3.7 of n) lost so much. There are at
+    least so many `draws`.
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
     [Paired(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
     """
-    n_K, n = lost_KN.shape
+    n = lost_KN.shape[1]
     means = lost_KN.mean(axis=1, dtype=float)
     apart_KN = lost_KN - means[:, None]
     errors = np.sqrt((apart_KN**2).sum(axis=1) / max(n - 1, 1) / n)
     errors[errors < 1e-12 * np.abs(lost_KN).max(axis=1)] = 0.0  # all alike, but for rounding
-    t_DK = _studentised(apart_KN, errors, rng, max(DRAWS, LEAST_P * n_K))
+    t_DK = _studentised(apart_KN, errors, rng, max(DRAWS, draws))
     found = []
     for lost_N, mean, error, t_D in zip(lost_KN, means.tolist(), errors.tolist(), t_DK.T, strict=True):
         low, high, p = mean, mean, min(1.0, 2.0 ** (1 - n)) if mean else 1.0  # of equal losses, their signs can tell

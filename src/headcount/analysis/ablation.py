@@ -350,7 +350,8 @@ def _looks(
     if can_lose and subject.metric.is_share:
         early = [band_of(drop) for drop in compare(subject, found.clean, scores, "heads", noise, EARLY, donors)]
     looks = []
-    drops = compare(subject, found.clean, scores, "heads", noise, donors=donors)
+    family = len({head for head, _ in asked})
+    drops = compare(subject, found.clean, scores, "heads", noise, donors=donors, family=family)
     for (head, kind), silenced_DN, drop, sure, se in zip(asked, scores, drops, early, noise, strict=True):
         lost = found.clean - silenced_DN.mean(axis=0)
         largest = np.sort(np.abs(lost))[::-1]
@@ -424,16 +425,18 @@ def compare(
     noise: Sequence[float] = (),
     confidence: float = 0.95,
     donors: Sequence[Donors | None] = (),
+    family: int = 1,
 ) -> list[Paired]:
     """What was lost by each, example by example; scores are [example] or [donor, example].
 
     `name` is that of the random stream; `noise` is the standard error of whatever stood in; `donors` are those of each
-    comparison, if others' outputs did. Only hits can be compared at another `confidence` than 95 %.
+    comparison, if others' outputs did; `family` is over how many tests p is corrected, so that it can become small
+    enough. Only hits can be compared at another `confidence` than 95 %.
     """
     rng, tries = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in silenced]
     pairs = list(zip(tries, donors or [None] * len(tries), strict=True))
     if subject.total is not mean_total:
-        draws = max(999, LEAST_P * len(tries))
+        draws = max(999, LEAST_P * family)
         drops = [paired_figures(clean, each, subject.total, rng, draws, own) for each, own in pairs]
     elif subject.metric.is_share:
         drops = [paired_hits(clean > 0.5, each, confidence, own) for each, own in pairs]
@@ -441,7 +444,8 @@ def compare(
         most = max((float((clean - each.mean(axis=0)).max()) for each in tries), default=0.0)
         lost = np.array([(clean - each).mean() + influences(clean - each, own) for each, own in pairs])
         broken = None if subject.broken is None else max(subject.broken, most)
-        drops = paired_differences(_clustered(subject, lost.reshape(len(tries), len(clean))), rng, broken)
+        values = _clustered(subject, lost.reshape(len(tries), len(clean)))
+        drops = paired_differences(values, rng, broken, LEAST_P * family)
     if subject.is_all:  # but for donors, which are drawn all the same
         known = [replace(drop, low=drop.mean, high=drop.mean) for drop in drops]
         drops = [exact if own is None else drop for drop, exact, (_, own) in zip(drops, known, pairs, strict=True)]
