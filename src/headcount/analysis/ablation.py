@@ -285,9 +285,11 @@ def look_at(
     look: Callable[[Tried], None] | None = None,
 ) -> tuple[Outcome, tuple[Look, ...]]:
     """Heads silenced alone, each in one way, on a model on which the instrument was proven."""
-    trials = _trials(asked, donors)
-    found = run_trials(subject, trials, batch_size=batch_size, proven=True, means=means, progress=progress, look=look)
-    noise = _noise(subject, asked, trials, found, means, batch_size)
+    trials, some = _trials(asked, donors), subject.some(N_NOISE)
+    n_blocks = len(subject.blocks), len(some.blocks) if any(KINDS.get(kind).needs_mean for _, kind in asked) else 0
+    first, then = (progress and partial(_later, progress, before, sum(n_blocks)) for before in (0, n_blocks[0]))
+    found = run_trials(subject, trials, batch_size=batch_size, proven=True, means=means, progress=first, look=look)
+    noise = _noise(some, asked, trials, found, means, batch_size, then)
     return found, _looks(subject, asked, trials, found, noise)
 
 
@@ -383,14 +385,15 @@ def _by_head(asked: Sequence[tuple[HeadId, str]], trials: Sequence[Trial], found
 
 
 def _noise(
-    subject: Subject,
+    some: Subject,
     asked: Sequence[tuple[HeadId, str]],
     trials: Sequence[Trial],
     found: Outcome,
     means: Means,
     batch_size: int,
+    progress: Progress | None,
 ) -> list[float]:
-    """Standard error of each drop that comes of a mean being over so many inputs and no more.
+    """Standard error of each drop that comes of a mean being over so many inputs and no more, on some examples.
 
     Each part of the inputs has a mean of its own: what drops differ in between them, less by the root of their number.
     """
@@ -399,13 +402,12 @@ def _noise(
         for each, scores in zip(asked, _by_head(asked, trials, found), strict=True)
         if KINDS.get(each[1]).needs_mean and (scores != found.clean).any()
     }
-    some = subject.some(N_NOISE)
     parts = [
         Trial((head,), kind, draw) for head, kind in asked if (head, kind) in changed for draw in range(1, PARTS + 1)
     ]
-    by_part = run_trials(some, parts, batch_size=batch_size, proven=True, means=means) if parts else None
     noise = dict.fromkeys(changed, 0.0)
-    if by_part is not None:
+    if parts:
+        by_part = run_trials(some, parts, batch_size=batch_size, proven=True, means=means, progress=progress)
         figures = some.figure(by_part.scores).reshape(-1, PARTS)
         each = [pair for pair in asked if pair in changed]
         noise = dict(zip(each, (figures.std(axis=1, ddof=1) / np.sqrt(PARTS)).tolist(), strict=True))
