@@ -30,7 +30,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert f"Every head on {examples_of(adder.run.task)[0]} = " in text
     ranking = text.partition("### What each head is worth alone")[2].partition("\n### ")[0]
     assert ranking.count("| ") > len(adder.run.model.heads)
-    assert "| head | rank (zero) | zero | mean | resample | gradient |" in ranking
+    assert "| head | rank (resample) | resample | zero | mean | gradient |" in ranking
     assert adder.pruning is None, "hardly trained, it has nothing to lose"
     assert "It is hardly ever right." in text
 
