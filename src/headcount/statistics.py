@@ -81,7 +81,7 @@ class Paired:
 
 DRAWS = 1999
 """Resamples of a bootstrap."""
-LEAST_P = 80
+LEAST_P = 40
 """Resamples for each of a family of tests, so that the least p there can be, corrected over the family, is small."""
 AT_ONCE = 2**22
 """Numbers of resamples that are held at once."""
