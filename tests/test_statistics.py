@@ -213,6 +213,7 @@ def ring(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
     return donors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["hits", "loss", "figure"])
 def test_who_loses_much_may_also_cost_others_much(metric: str) -> None:
     """A head that tells one of two classes: every pair of different classes breaks, and each example is in it twice."""

@@ -224,6 +224,7 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(subject: Subje
     assert not any(look.band == "undecided" for look in again.looks)
 
 
+@pytest.mark.slow
 def test_what_changes_any_answer_is_looked_at_again(subject: Subject) -> None:
     blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in subject.blocks)
     many = Subject(subject.model, subject.sites, blocks, subject.metric, "fresh")
