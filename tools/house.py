@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -81,7 +82,7 @@ def measure(source: Path = SOURCE) -> House:
         small_files=sum(length < SMALL for length in lengths),
         import_share=sum(map(_import_lines, trees)) / sum(lengths),
         helpers=len(helpers),
-        called_once=sum(_uses(tree, name) == 1 for tree in trees for name in _helpers(tree)),
+        called_once=sum(uses[name] == 1 for tree in trees for uses in [_uses(tree)] for name in _helpers(tree)),
     )
 
 
@@ -95,12 +96,11 @@ def _helpers(tree: ast.Module) -> list[str]:
     return [each.name for each in functions if each.name.startswith("_") and not each.name.endswith("__")]
 
 
-def _uses(tree: ast.Module, name: str) -> int:
-    """How often a name is read, by itself or as an attribute."""
-    return sum(
-        (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
-        for node in ast.walk(tree)
-    )
+def _uses(tree: ast.Module) -> Counter[str]:
+    """How often each name is read, by itself or as an attribute."""
+    nodes = list(ast.walk(tree))
+    names = Counter(node.id for node in nodes if isinstance(node, ast.Name))
+    return names + Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
 
 
 @contextlib.contextmanager
