@@ -1,6 +1,6 @@
 """Do intervals cover what they say, and do decisions err no more often than they say?
 
-    python -m benchmarks coverage                 # simulated, and on the packaged adder; an hour of one core
+    python -m benchmarks coverage                 # simulated, and on the packaged adder; half an hour of one core
     python -m benchmarks coverage simulated       # one part; or donors, hits, losses, resample, means
 
 Simulated, the truth is known; of a real model it is what very many examples give. Then intervals are made as headcount
