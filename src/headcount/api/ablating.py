@@ -138,10 +138,7 @@ def _fresh(
         return None
     size, task = getattr(run.task, "domain_size", math.inf), run.task
     if is_all := size <= 2 * N_DECIDING:
-        examples, what = (
-            np.concatenate(list(cast(SequenceTask, task).walk())),
-            "examples, all there are",
-        )
+        examples, what = np.concatenate(list(cast(SequenceTask, task).walk())), "examples, all there are"
     else:
         examples, what = task.draw(stream(0, "deciding"), N_DECIDING), "fresh examples such as it was trained on"
     return subject_of(run, examples, what, metric, at_once=block_size(batch_size), is_all=is_all)

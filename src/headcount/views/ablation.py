@@ -96,23 +96,24 @@ def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
 
 def draw_map(result: Ablation, condition: Condition) -> Figure:
     """Sites down, heads across: what each kind of silencing costs, and the gradient beside it."""
-    panels = [(f"{kind}: {_what(result)}", _drops(result, condition, kind)) for kind in result.kinds]
+    panels = [(kind, f"{kind}: {_what(result)}", _drops(result, condition, kind)) for kind in result.kinds]
     if condition.importances:
-        panels.append(("gradient: mean |dL/dg|", {each.head: each.importance for each in condition.importances}))
+        gradients = {each.head: each.importance for each in condition.importances}
+        panels.append(("gradient", "gradient: mean |dL/dg|", gradients))
     sites = list(dict.fromkeys(HeadId.parse(effect.head).site for effect in result.heads))
     n_heads = max(HeadId.parse(effect.head).index for effect in result.heads) + 1
     width = max(2.4, 0.62 * n_heads + 0.4)
     across = len(panels) if n_heads <= WIDE else min(2, len(panels))
     down = -(-len(panels) // across)
     figure = Page(width * across + 1.7, 0)
-    titles = [wrapped(title, (figure.room - 1.6) / across, 9) for title, _ in panels]
+    titles = [wrapped(title, (figure.room - 1.6) / across, 9) for _, title, _ in panels]
     lines = 1 + max(title.count("\n") for title in titles)
     figure.set_figheight((0.48 * len(sites) + 0.3 + 0.16 * lines) * down + 0.3)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[len(panels) :]:
         axes.remove()
-    for axes, title, (_, values) in zip(grid, titles, panels, strict=False):
-        kind, names = title.partition(":")[0], [[str(site.head(i)) for i in range(n_heads)] for site in sites]
+    for axes, title, (kind, _, values) in zip(grid, titles, panels, strict=False):
+        names = [[str(site.head(i)) for i in range(n_heads)] for site in sites]
         again = {e.head for e in _of(result, condition.length, kind) if e.n != condition.n}
         _heat(
             axes,
