@@ -23,7 +23,7 @@ class Ratio:
     ours: str
     other: str
     ratio: float
-    promise: str
+    additive: str
     kept: bool
 
 
@@ -48,9 +48,9 @@ def main(words: list[str]) -> int:
     for name, given in asked(words):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         ratios += [Ratio(**found) for found in importlib.import_module(f"benchmarks.{name}").measure(*given)]
-    table = Table("question", "ours", "other", "ratio", "promise", "kept")
+    table = Table("question", "ours", "other", "ratio", "additive", "kept")
     for each in ratios:
-        table.add_row(each.question, each.ours, each.other, f"{each.ratio:.2f}", each.promise, str(each.kept))
+        table.add_row(each.question, each.ours, each.other, f"{each.ratio:.2f}", each.additive, str(each.kept))
     Console(width=160).print(table)
     out = Path("runs/bench.json")
     out.parent.mkdir(exist_ok=True)

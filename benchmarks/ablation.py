@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from benchmarks.sweeps import compare, run_race
 from benchmarks.textbook import Silent, generate
-from headcount.analysis.redecoding import Redecoder
-from headcount.analysis.subjects import held_out, subject_of
-from headcount.analysis.trials import Trial, run_trials
+from headcount.data.from_task import held_out
+from headcount.experiments.decoding_check import DecodingCheck
+from headcount.experiments.experiment import task_experiment
+from headcount.experiments.interventions import run_interventions
+from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run, load
 from headcount.training.device import n_threads
 
@@ -49,7 +51,7 @@ def _against_the_exercise() -> dict[str, Any]:
         "ours": f"{statistics.median(ours):.2f} s",
         "other": f"{statistics.median(theirs):.2f} s",
         "ratio": ratio,
-        "promise": "at least 10",
+        "additive": "at least 10",
         "kept": ratio >= 10 and same,
     }
 
@@ -62,16 +64,16 @@ def _timed(way: Any, run: Run) -> tuple[NDArray[np.bool_], float]:
 
 def _sweep(run: Run) -> NDArray[np.bool_]:
     """Hits with all heads, then without each."""
-    subject = subject_of(run, *held_out(run.task, "test", None))
-    trials = [Trial((head,)) for head in subject.sites.heads]
-    found = run_trials(subject, trials, look=Redecoder(subject, trials, explain=False))
+    experiment = task_experiment(run, *held_out(run.task, "test", None))
+    trials = [Intervention((head,)) for head in experiment.sites.heads]
+    found = run_interventions(experiment, trials, look=DecodingCheck(experiment, trials, explain=False))
     return np.concatenate([found.clean[None], found.scores]) > 0.5
 
 
 @torch.no_grad()
 def _loop(run: Run) -> NDArray[np.bool_]:
     """The same as the exercise does it."""
-    batch, start = run.task.encode(run.task.split("test")), run.task.generation  # type: ignore[attr-defined]
+    batch, start = run.task.encode(run.task.split("test")), run.task.decoding_start  # type: ignore[attr-defined]
     source, answer = torch.from_numpy(batch.source), torch.from_numpy(batch.answer)
     blocks = run.model.blocks
     heads: list[Silent | None] = [None]
@@ -80,14 +82,14 @@ def _loop(run: Run) -> NDArray[np.bool_]:
     for silent in heads:
         parts = []
         for i in range(0, len(source), AT_ONCE):
-            said = generate(run.model, source[i : i + AT_ONCE], start.first, start.n_tokens, silent)  # type: ignore[arg-type]
-            parts.append((said == answer[i : i + AT_ONCE]).all(dim=1))
+            predicted = generate(run.model, source[i : i + AT_ONCE], start.first, start.n_tokens, silent)  # type: ignore[arg-type]
+            parts.append((predicted == answer[i : i + AT_ONCE]).all(dim=1))
         hits.append(torch.cat(parts).numpy())
     return np.stack(hits)
 
 
 def _against_lens() -> Iterator[dict[str, Any]]:
-    said = run_race("benchmarks.lens")
+    predicted = run_race("benchmarks.lens")
     for name, who, least in (("lens", "TransformerLens", 3.0), ("hooks", "a loop of plain PyTorch hooks", 1.5)):
-        question = f"teacher-forced sweep over 32 heads (4x8, d_model {said['d_model']}, 256 rows of 20 tokens)"
-        yield compare(said, name, f"{question}, against {who}", least)
+        question = f"teacher-forced sweep over 32 heads (4x8, d_model {predicted['d_model']}, 256 rows of 20 tokens)"
+        yield compare(predicted, name, f"{question}, against {who}", least)

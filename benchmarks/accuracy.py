@@ -36,7 +36,7 @@ def train(name: str, seed: int) -> None:
         train_ours(RunConfig.build("addition", seed=seed, **target), GOAL)
     else:
         config = RunConfig.build("addition", seed=seed, preset=["newer", "reports-recipe"], **RECIPES[name])
-        train_theirs(config, ("source", "fed", "labels"), GOAL, LONGEST)
+        train_theirs(config, ("source", "decoder_input", "labels"), GOAL, LONGEST)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ LEAST = {(8, "hooks"): 1.5}
 def measure() -> Iterator[dict[str, Any]]:
     """Processor time of whole sweeps, rounds alternating."""
     for rows, rounds in ROUNDS.items():
-        said = run_race("benchmarks.gpt2", str(rows), str(rounds))
+        predicted = run_race("benchmarks.gpt2", str(rows), str(rounds))
         for name, who in WAYS.items():
-            question = (
-                f"sweep over 32 heads of a GPT-2 (4x8, d_model {said['d_model']}), {rows} rows of {said['tokens']}"
-            )
-            yield compare(said, name, f"{question} tokens, against {who}", LEAST.get((rows, name), 1.0))
+            shape = f"4x8, d_model {predicted['d_model']}), {rows} rows of {predicted['tokens']}"
+            question = f"sweep over 32 heads of a GPT-2 ({shape}"
+            yield compare(predicted, name, f"{question} tokens, against {who}", LEAST.get((rows, name), 1.0))

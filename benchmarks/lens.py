@@ -76,8 +76,8 @@ def lens(bridge: TransformerBridge, tokens: Tensor) -> Tensor:
                 z[:, :, head] = 0.0
                 return z
 
-            said = bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silence)])
-            effects.append(sweeps.losses(said, tokens).mean() - clean)
+            predicted = bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silence)])
+            effects.append(sweeps.losses(predicted, tokens).mean() - clean)
     return torch.stack(effects)
 
 

@@ -21,7 +21,7 @@ import torch
 
 from headcount.analysis.matching import ERROR_RATE, SAME_JOB, WRITES_ALIKE, Effort, Matching, Pair, match
 from headcount.runs.run import Run, build, load
-from headcount.statistics import Share
+from headcount.stats import Proportion
 
 COMPARISONS = 20
 BEYOND = 3
@@ -54,7 +54,7 @@ def _errors(question: str, pairs: Sequence[Sequence[Run]]) -> dict[str, Any]:
         print(f"  {one.name} and {other.name}: {found[-1].overall.alike} alike", file=sys.stderr, flush=True)
     wrong = [each.overall.alike for each in found]
     n, any_wrong = sum(each.overall.of for each in found), sum(each > 0 for each in wrong)
-    share = Share.of(any_wrong, len(found))
+    share = Proportion.of(any_wrong, len(found))
     interval = f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
     alone = ", ".join(f"{name} {sum(_any_by(each, name) for each in found)}" for name in ("untrained", "relabelled"))
     return {
@@ -62,7 +62,7 @@ def _errors(question: str, pairs: Sequence[Sequence[Run]]) -> dict[str, Any]:
         "ours": f"{any_wrong} of {len(found)} ({interval}); {sum(wrong)} of {n} heads; by one null alone: {alone}",
         "other": f"{100 * ERROR_RATE:.0f} %",
         "ratio": share.rate / ERROR_RATE,
-        "promise": f"at most {BEYOND} of {COMPARISONS}",
+        "additive": f"at most {BEYOND} of {COMPARISONS}",
         "kept": any_wrong <= BEYOND,
     }
 

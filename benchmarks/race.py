@@ -29,35 +29,41 @@ EVERY = 50
 
 
 def compare(
-    module: str, names: Sequence[str], seeds: Sequence[int], question: str, least: float, promise: str
+    module: str, names: Sequence[str], seeds: Sequence[int], question: str, least: float, additive: str
 ) -> Iterator[dict[str, Any]]:
     """The first of the names is ours; each other one is set against it."""
     jobs = [(name, seed) for seed in seeds for name in names]
     with ThreadPoolExecutor(2) as pool:
-        said = dict(zip(jobs, pool.map(lambda job: _run(module, *job), jobs), strict=True))
-    ours = [said[names[0], seed] for seed in seeds]
+        predicted = dict(zip(jobs, pool.map(lambda job: _run(module, *job), jobs), strict=True))
+    ours = [predicted[names[0], seed] for seed in seeds]
     for name in names[1:]:
-        theirs = [said[name, seed] for seed in seeds]
+        theirs = [predicted[name, seed] for seed in seeds]
         ratio = sum(each["seconds"] for each in theirs) / sum(each["seconds"] for each in ours)
         yield {
             "question": f"{question}, against {name} ({len(seeds)} seeds, 1 thread each)",
             "ours": ", ".join(map(_shown, ours)),
             "other": ", ".join(map(_shown, theirs)),
             "ratio": ratio,
-            "promise": promise,
+            "additive": additive,
             "kept": ratio >= least and all(each["met"] for each in ours),
         }
 
 
 def _run(module: str, name: str, seed: int) -> dict[str, Any]:
     command = [sys.executable, "-m", module, name, str(seed)]
-    said: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    print(f"  {name}, seed {seed}: {said}", file=sys.stderr, flush=True)
-    return said
+    predicted: dict[str, Any] = json.loads(
+        subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    )
+    print(f"  {name}, seed {seed}: {predicted}", file=sys.stderr, flush=True)
+    return predicted
 
 
-def _shown(said: dict[str, Any]) -> str:
-    return f"{said['seconds']:.0f} s" if said["met"] else f"over {said['seconds']:.0f} s ({said['best']:.2%})"
+def _shown(predicted: dict[str, Any]) -> str:
+    return (
+        f"{predicted['seconds']:.0f} s"
+        if predicted["met"]
+        else f"over {predicted['seconds']:.0f} s ({predicted['best']:.2%})"
+    )
 
 
 class Stopwatch:
@@ -81,20 +87,20 @@ class Stopwatch:
 def train_ours(config: RunConfig, goal: float) -> None:
     """As `headcount train` runs it, until the goal."""
     task, model = build(config)
-    aim, watch = learner_of(model, task).aim, Stopwatch(goal)
+    target_metric, eval_inputs = learner_of(model, task).target_metric, Stopwatch(goal)
 
     class Watcher:
         def on_steps(self, last_step: int, losses: Any, rates: Any) -> None:
             if last_step % EVERY == 0:
-                watch.pause()  # an evaluation follows
+                eval_inputs.pause()  # an evaluation follows
 
         def on_evaluation(self, step: int, scores: Any) -> None:
-            watch.best = max(watch.best, scores.validation[aim].rate)
-            watch.resume()
+            eval_inputs.best = max(eval_inputs.best, scores.validation[target_metric].rate)
+            eval_inputs.resume()
 
     state = new_state(model, config.training)
     fit(state, task, config.training, config.seed, listeners=[Watcher()])
-    watch.report(state.step)
+    eval_inputs.report(state.step)
 
 
 class Items(Dataset[tuple[torch.Tensor, ...]]):
@@ -118,18 +124,20 @@ def train_theirs(config: RunConfig, fields: Sequence[str], goal: float, longest:
     torch.manual_seed(config.seed)
     loader = DataLoader(Items(task, fields), batch_size=64, shuffle=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    watch, step = Stopwatch(goal), 0
+    eval_inputs, step = Stopwatch(goal), 0
     model.train()
-    while watch.best < goal and watch.spent < longest:
+    while eval_inputs.best < goal and eval_inputs.spent < longest:
         for *inputs, labels in loader:
             optimizer.zero_grad()
             F.cross_entropy(model(*inputs).flatten(0, -2), labels.flatten()).backward()
             optimizer.step()
             step += 1
             if step % EVERY == 0:
-                watch.pause()
-                watch.best = max(watch.best, learner.scores(task.split("validation"))[0][learner.aim].rate)
-                watch.resume()
-                if watch.best >= goal:
+                eval_inputs.pause()
+                eval_inputs.best = max(
+                    eval_inputs.best, learner.scores(task.split("validation"))[0][learner.target_metric].rate
+                )
+                eval_inputs.resume()
+                if eval_inputs.best >= goal:
                     break
-    watch.report(step)
+    eval_inputs.report(step)

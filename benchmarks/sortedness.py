@@ -48,16 +48,16 @@ def _memory(name: str) -> dict[str, Any]:
         "ours": f"{peak / 2**20:.0f} MiB ({base / 2**20:.0f} at length 16)",
         "other": f"{MOST / 2**20:.0f} MiB",
         "ratio": MOST / peak,
-        "promise": "under 2 GiB",
+        "additive": "under 2 GiB",
         "kept": peak < MOST,
     }
 
 
 def _peak(name: str, length: int) -> int:
     command = [sys.executable, "-m", "benchmarks.sortedness", "memory", name, str(length)]
-    said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    print(f"  {name} at {length}: {said}", file=sys.stderr, flush=True)
-    return int(said["peak"])
+    predicted = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    print(f"  {name} at {length}: {predicted}", file=sys.stderr, flush=True)
+    return int(predicted["peak"])
 
 
 def evaluate(name: str, length: int) -> None:
@@ -69,7 +69,7 @@ def evaluate(name: str, length: int) -> None:
     from headcount.training.classification import classify
 
     task, model = build(RunConfig.build("sortedness", **LOOKED_AT[name]))
-    examples = task.stretched(stream(0, "bench"), length, None, 2 * BATCH)  # type: ignore[attr-defined]
+    examples = task.sample_of_length(stream(0, "bench"), length, None, 2 * BATCH)  # type: ignore[attr-defined]
     classify(model, task, examples, BATCH)  # type: ignore[arg-type]
     kilobytes = 1 if sys.platform == "darwin" else 1024
     print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobytes}))

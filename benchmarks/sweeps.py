@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount.heads import HeadSite
-from headcount.instruments.recording import Change, Recording
-from headcount.instruments.sites import Site, Sites
-from headcount.instruments.sweep import sweep
+from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.sites import Site, Sites
+from headcount.hooks.sweep import sweep
 
 LENS = Path(".venv-lens/bin/python")
 
@@ -36,11 +36,11 @@ def sites_at(projections: Sequence[nn.Module], n_heads: int) -> Sites:
 
 def ours(model: nn.Module, sites: Sites, tokens: Tensor, block: int, batch: int) -> Tensor:
     """One job for all heads: `block` examples to a recorded pass, `batch` rows to a pass that is run again."""
-    changes = [Change((head,)) for head in sites.heads]
+    changes = [Intervention((head,)) for head in sites.heads]
     total, clean = torch.zeros(len(changes)), torch.zeros(())
     for start in range(0, len(tokens), block):
         part = tokens[start : start + block]
-        recording = Recording(model, sites, [part])
+        recording = CachedPass(model, sites, [part])
         clean += losses(_logits(recording.output), part).sum()
         for i, output in sweep(recording, changes, batch_size=batch, checked=start == 0):
             total[i] += losses(output, part).sum()
@@ -96,19 +96,19 @@ def run_race(module: str, *arguments: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": "src:.", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [LENS, "-m", module, *arguments]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
-    said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return said
+    predicted: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return predicted
 
 
-def compare(said: Mapping[str, Any], name: str, question: str, least: float) -> dict[str, Any]:
+def compare(predicted: Mapping[str, Any], name: str, question: str, least: float) -> dict[str, Any]:
     """One way against ours: the median of the rounds' ratios counts."""
-    ours, theirs, apart = said["times"]["ours"], said["times"][name], said["difference"][name]
+    ours, theirs, apart = predicted["times"]["ours"], predicted["times"][name], predicted["difference"][name]
     ratio = statistics.median(other / mine for mine, other in zip(ours, theirs, strict=True))
     return {
         "question": f"{question} (1 thread; effects apart by {apart:.0e})",
         "ours": f"{statistics.median(ours):.2f} s",
         "other": f"{statistics.median(theirs):.2f} s",
         "ratio": ratio,
-        "promise": f"at least {least:g}",
+        "additive": f"at least {least:g}",
         "kept": ratio >= least and apart <= 1e-5,
     }

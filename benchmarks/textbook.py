@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from headcount.encodings.base import Positions
+from headcount.models.attention import MultiHeadAttention
 from headcount.models.blocks import AttentionBlock, FeedForward
 from headcount.models.encoder_decoder import EncoderDecoder
-from headcount.models.multi_head import MultiHeadAttention
 
 Silent = tuple[MultiHeadAttention, int]
 """A head that is masked out, as the exercise's ablations do it."""
@@ -38,16 +38,18 @@ def attention(
     return module.output(z.transpose(1, 2).contiguous().view(batch, -1, x.shape[-1]))
 
 
-def forward(model: EncoderDecoder, source: Tensor, fed: Tensor, silent: Silent | None = None) -> Tensor:
+def forward(model: EncoderDecoder, source: Tensor, decoder_input: Tensor, silent: Silent | None = None) -> Tensor:
     """Logits of a pre-LN model."""
     source_mask = (source != model.pad_id).unsqueeze(1).unsqueeze(2)
-    causal = torch.tril(torch.ones(fed.shape[1], fed.shape[1])).unsqueeze(0).unsqueeze(0)
+    causal = torch.tril(torch.ones(decoder_input.shape[1], decoder_input.shape[1])).unsqueeze(0).unsqueeze(0)
     x = model.source_positions.embed(model.source_tokens(source), Positions.in_order(source.shape[1], source.device))
     for layer in model.encoder:
         x = _attend(layer.self_attention, x, None, source_mask, silent)
         x = _think(layer.feed_forward, x)
     memory = model.encoder_norm(x)
-    x = model.target_positions.embed(model.target_tokens(fed), Positions.in_order(fed.shape[1], fed.device))
+    x = model.target_positions.embed(
+        model.target_tokens(decoder_input), Positions.in_order(decoder_input.shape[1], decoder_input.device)
+    )
     for layer in model.decoder:
         x = _attend(layer.self_attention, x, None, causal, silent)
         x = _attend(layer.cross_attention, x, memory, source_mask, silent)
@@ -58,10 +60,10 @@ def forward(model: EncoderDecoder, source: Tensor, fed: Tensor, silent: Silent |
 @torch.no_grad()
 def generate(model: EncoderDecoder, source: Tensor, first: int, n_tokens: int, silent: Silent | None = None) -> Tensor:
     """Greedy decoding without a cache."""
-    said = torch.full((len(source), 1), first)
+    predicted = torch.full((len(source), 1), first)
     for _ in range(n_tokens):
-        said = torch.cat([said, forward(model, source, said, silent)[:, -1:].argmax(dim=-1)], dim=1)
-    return said[:, 1:]
+        predicted = torch.cat([predicted, forward(model, source, predicted, silent)[:, -1:].argmax(dim=-1)], dim=1)
+    return predicted[:, 1:]
 
 
 def _attend(block: AttentionBlock, x: Tensor, memory: Tensor | None, mask: Tensor, silent: Silent | None) -> Tensor:

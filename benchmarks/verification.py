@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from benchmarks import textbook
-from headcount.models.decoding import greedy
+from headcount.models.encoder_decoder import greedy
 from headcount.runs.run import Run, load
 from headcount.tasks.base import Examples
-from headcount.training.margins import margins
-from headcount.training.workers import workers
+from headcount.training.device import workers
+from headcount.training.evaluation import margins
 
 EVERY, BATCH, ROUNDS = 100, 64, 5
 
@@ -30,7 +30,7 @@ def measure() -> Iterator[dict[str, Any]]:
     """Microseconds per sum."""
     run = load("sample:addition")
     # Every hundredth sum, from the smallest to the largest, with all its pairs.
-    blocks = list(itertools.islice(run.task.walk(), EVERY // 2, None, EVERY))
+    blocks = list(itertools.islice(run.task.iter_domain(), EVERY // 2, None, EVERY))
     examples = np.concatenate(blocks)
     ways: dict[str, Callable[[], Any]] = {
         "ours": lambda: _verify(run, blocks),
@@ -54,7 +54,7 @@ def measure() -> Iterator[dict[str, Any]]:
             "ours": f"{each['ours']:.0f} µs/sum",
             "other": f"{each[name]:.0f} µs/sum",
             "ratio": ratio,
-            "promise": "at least 8",
+            "additive": "at least 8",
             "kept": ratio >= 8,
         }
 
@@ -68,16 +68,16 @@ def _decode(run: Run, examples: Examples, decode: Callable[[Run, torch.Tensor], 
     batch, right = run.task.encode(examples), []
     for i in range(0, len(batch), BATCH):
         part = batch[i : i + BATCH]
-        said = decode(run, torch.from_numpy(part.source)).numpy()
-        right.append((said == part.answer).all(axis=1))
+        predicted = decode(run, torch.from_numpy(part.source)).numpy()
+        right.append((predicted == part.answer).all(axis=1))
     return np.concatenate(right)
 
 
 def _whole_model(run: Run, source: torch.Tensor) -> torch.Tensor:
-    return textbook.generate(run.model, source, run.task.generation.first, run.task.generation.n_tokens)
+    return textbook.generate(run.model, source, run.task.decoding_start.first, run.task.decoding_start.n_tokens)
 
 
 @torch.no_grad()
 def _decoder_only(run: Run, source: torch.Tensor) -> torch.Tensor:
-    start = run.task.generation
+    start = run.task.decoding_start
     return greedy(run.model, run.model.encode(source), start.first, start.n_tokens, use_cache=False)

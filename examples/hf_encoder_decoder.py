@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
-from headcount import Guest, ablate_heads, prune_heads
+from headcount import ExternalModel, ablate_heads, prune_heads
 
 LETTERS, N = "abcdefgh", 6
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -57,20 +57,20 @@ def train(tokenizer: PreTrainedTokenizerFast, steps: int = 350) -> BartForCondit
 def main() -> None:
     """Train, ablate, cut, generate."""
     tokenizer = make_tokenizer()
-    guest = Guest.of(train(tokenizer), tokenizer, name="reverser")
+    model = ExternalModel.of(train(tokenizer), tokenizer, name="reverser")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "reversed.tsv"
         data.write_text("source\ttarget\n" + "".join(f"{each}\t{each[::-1]}\n" for each in strings(200)))
-        found = ablate_heads(guest, data, kinds=["zero"], quiet=True).result
+        found = ablate_heads(model, data, kinds=["zero"], quiet=True).result
         print(f"loss {-found.conditions[0].clean:.3f} nats a token")
         by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
         for effect in by_drop:
             print(f"  without {effect.short}: {effect.drop:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]")
         cheap = [effect.head for effect in by_drop if ".cross." in effect.head][-1:]
-        smaller = prune_heads(guest, f"{folder}/smaller", data=data, heads=cheap, quiet=True).run
+        smaller = prune_heads(model, f"{folder}/smaller", data=data, heads=cheap, quiet=True).run
     ids = torch.tensor(tokenizer(["fedcba"])["input_ids"])
-    said = smaller.inner.generate(ids, max_new_tokens=N + 1, do_sample=False)
-    answer = tokenizer.decode(said[0], skip_special_tokens=True).replace(" ", "")
+    predicted = smaller.inner.generate(ids, max_new_tokens=N + 1, do_sample=False)
+    answer = tokenizer.decode(predicted[0], skip_special_tokens=True).replace(" ", "")
     print(f"cut out {cheap[0]}: fedcba reversed is {answer}")
 
 

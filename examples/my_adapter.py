@@ -33,12 +33,12 @@ class Sorter(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits of unsorted and sorted, [row, 2]"""
-        real = ids != PAD
+        token_mask = ids != PAD
         x = self.numbers(ids) + self.places.weight[: ids.shape[1]]
         q, k, v = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
-        z = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=real[:, None, None])
+        z = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=token_mask[:, None, None])
         x = nn.functional.relu(x + self.out(z.transpose(1, 2).flatten(start_dim=2)))
-        return self.say((x * real[..., None]).sum(dim=1))
+        return self.say((x * token_mask[..., None]).sum(dim=1))
 
 
 class Model(Adapter):
@@ -71,7 +71,7 @@ def train(file: Path, steps: int = 600) -> None:
     task, rng, model = Sortedness(SortednessConfig(**TASK)), stream(0, "my training"), Sorter()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
-        examples = task.draw(rng, 128)
+        examples = task.sample(rng, 128)
         ids, labels = Model().encode([task.show(row) for row in examples], [task.answer(row) for row in examples])
         loss = nn.functional.cross_entropy(model(ids), labels)
         optimizer.zero_grad()

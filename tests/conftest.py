@@ -81,8 +81,8 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True)
 def _fewer_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Means over half a million tokens, and second looks at 40,000 examples, are for models that learned something."""
-    monkeypatch.setattr("headcount.analysis.subjects.REFERENCE", 2**12)
-    monkeypatch.setattr("headcount.api.ablating.N_DECIDING", 400)
+    monkeypatch.setattr("headcount.data.from_task.REFERENCE", 2**12)
+    monkeypatch.setattr("headcount.experiments.models.N_DECIDING", 400)
 
 
 @pytest.fixture

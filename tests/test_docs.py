@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from headcount.cli._flags import given_settings
+from headcount.cli._command import given_settings
 from headcount.cli._main import VERBS, _parser
 from headcount.encodings import ENCODINGS
 from headcount.errors import InputError
-from headcount.poolings import POOLINGS
+from headcount.models.config import POOLINGS
 from headcount.runs.config import RunConfig
 from headcount.runs.run import load
 
@@ -39,8 +39,8 @@ def test_every_part_is_listed_with_what_it_gives_away(section, registry):
     listed = rows(section)
     assert set(listed) == set(registry.names())
     nothing = {"Encodings": "generic", "Poolings": "nothing"}[section]
-    for name, gives in listed.items():
-        assert gives == (registry.get(name).gives or nothing)
+    for name, hard_codes in listed.items():
+        assert hard_codes == (registry.get(name).hard_codes or nothing)
 
 
 def test_the_poolings_that_know_no_order_are_listed_as_such():
@@ -110,8 +110,8 @@ def words(command: str) -> list[str]:
 
 def parsed(argv: list[str]) -> object:
     """What the command line makes of it, or what it says against it; a command that is only named gets its model."""
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+    predicted = io.StringIO()
+    with contextlib.redirect_stderr(predicted), contextlib.redirect_stdout(io.StringIO()):
         for more in ([], ["run"], ["addition"], ["sortedness"], ["run", "1+2"]):
             try:
                 args, unknown = PARSER.parse_known_args([*argv[:1], *more, *argv[1:]])
@@ -121,8 +121,8 @@ def parsed(argv: list[str]) -> object:
                 continue
             if not unknown:
                 return args
-            said.write(f"no {unknown[0]}")
-    raise AssertionError(f"{shlex.join(argv)}: {said.getvalue()}")
+            predicted.write(f"no {unknown[0]}")
+    raise AssertionError(f"{shlex.join(argv)}: {predicted.getvalue()}")
 
 
 @pytest.mark.parametrize(("where", "command"), [each for each in SHOWN + HINTS if "headcount" in each[1]])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.results import Result
-from headcount.statistics import Share
+from headcount.stats import Proportion
 
 unhurried = settings(deadline=None)
 
@@ -26,8 +26,8 @@ class Weather(Result):
 
     place: str
     degrees: tuple[float, ...]
-    sunny: Share | None = None
-    by_hour: dict[str, Share] = field(default_factory=dict)
+    sunny: Proportion | None = None
+    by_hour: dict[str, Proportion] = field(default_factory=dict)
     heads: tuple[HeadId, ...] = ()
 
 
@@ -38,7 +38,7 @@ class Tide(Result):
     metres: float
 
 
-shares = st.integers(1, 1000).flatmap(lambda n: st.builds(Share.of, st.integers(0, n), st.just(n)))
+shares = st.integers(1, 1000).flatmap(lambda n: st.builds(Proportion.of, st.integers(0, n), st.just(n)))
 heads = st.builds(lambda layer, index: HeadId.parse(f"X{layer}H{index}"), st.integers(0, 9), st.integers(0, 9))
 weathers = st.builds(
     Weather,

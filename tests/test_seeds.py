@@ -50,14 +50,14 @@ def test_a_stream_does_not_touch_the_global_one() -> None:
 def test_another_process_gets_the_same_stream() -> None:
     """Python's own `hash` of a string would differ from process to process."""
     code = "from headcount.seeds import stream; print(stream(7, 'batch', 1200).integers(10**9))"
-    said = [
+    predicted = [
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
         ).stdout
         for seed in ("1", "2")
     ]
     here = int(stream(7, "batch", 1200).integers(10**9))
-    assert [int(number) for number in said] == [here, here]
+    assert [int(number) for number in predicted] == [here, here]
 
 
 def test_streams_of_neighbouring_steps_are_not_correlated() -> None:

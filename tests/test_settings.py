@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from headcount.config import adapter, config, field_names, parse, suggestion
+from headcount.config import config, field_names, parse, suggestion, type_adapter
 from headcount.errors import ConfigError
 
 
@@ -101,4 +101,4 @@ def test_settings_keep_their_order_their_help_and_survive_plain_data() -> None:
     assert field_names(Oven) == ("degrees", "mode")
     assert Oven.__pydantic_fields__["degrees"].description == "How hot."  # type: ignore[attr-defined]
     oven = Oven(degrees=20, mode="grill")
-    assert adapter(Oven).validate_python(adapter(Oven).dump_python(oven)) == oven
+    assert type_adapter(Oven).validate_python(type_adapter(Oven).dump_python(oven)) == oven

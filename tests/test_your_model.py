@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headcount.guests.exams import EXAMS
-from headcount.instruments.families import FAMILIES
+from headcount.data.from_file import FORMATS
+from headcount.hooks.families import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "your-model.md").read_text()
@@ -34,8 +34,8 @@ def test_every_family_and_every_kind_of_data_is_listed() -> None:
     for name in FAMILIES.names():
         for blocks in FAMILIES.get(name).blocks:
             assert f"{blocks.projection.lstrip('.')}`" in TEXT, name
-    for name in EXAMS.names():
-        assert all(f"`{column}`" in TEXT for column in EXAMS.get(name).columns), name
+    for name in FORMATS.names():
+        assert all(f"`{column}`" in TEXT for column in FORMATS.get(name).columns), name
 
 
 def test_its_pictures_and_links_are_there() -> None:

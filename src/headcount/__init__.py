@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from headcount.api import (
         ablate_heads,
         evaluate,
-        glance_heads,
         head_stats,
         match_heads,
         predict,
@@ -24,24 +23,25 @@ if TYPE_CHECKING:
         show_heads,
         show_positions,
         stretch,
+        summarise_attention,
         train,
         verify,
     )
     from headcount.errors import HeadcountError
-    from headcount.guests.adapter import Adapter
-    from headcount.guests.cutting import cut_heads
-    from headcount.guests.guest import Guest, load_guest
-    from headcount.guests.saving import load_model, save_model
+    from headcount.external.adapter import Adapter
+    from headcount.external.hugging_face import load_model, save_model
+    from headcount.external.models import ExternalModel, load_external
     from headcount.heads import HeadId, HeadSite
-    from headcount.instruments.sites import Sites
-    from headcount.instruments.wrapping import wrap
+    from headcount.hooks.sites import Sites
+    from headcount.hooks.wrapping import wrap
     from headcount.runs.config import RunConfig
     from headcount.runs.run import Run, load
+    from headcount.surgery.cutting import cut_heads
 
 _HOMES = {
     "ablate_heads": "headcount.api",
     "evaluate": "headcount.api",
-    "glance_heads": "headcount.api",
+    "summarise_attention": "headcount.api",
     "head_stats": "headcount.api",
     "match_heads": "headcount.api",
     "predict": "headcount.api",
@@ -53,14 +53,14 @@ _HOMES = {
     "train": "headcount.api",
     "verify": "headcount.api",
     "HeadcountError": "headcount.errors",
-    "Adapter": "headcount.guests.adapter",
-    "Guest": "headcount.guests.guest",
-    "Sites": "headcount.instruments.sites",
-    "cut_heads": "headcount.guests.cutting",
-    "load_guest": "headcount.guests.guest",
-    "load_model": "headcount.guests.saving",
-    "save_model": "headcount.guests.saving",
-    "wrap": "headcount.instruments.wrapping",
+    "Adapter": "headcount.external.adapter",
+    "ExternalModel": "headcount.external.models",
+    "Sites": "headcount.hooks.sites",
+    "cut_heads": "headcount.surgery.cutting",
+    "load_external": "headcount.external.models",
+    "load_model": "headcount.external.hugging_face",
+    "save_model": "headcount.external.hugging_face",
+    "wrap": "headcount.hooks.wrapping",
     "HeadId": "headcount.heads",
     "HeadSite": "headcount.heads",
     "RunConfig": "headcount.runs.config",
@@ -70,7 +70,7 @@ _HOMES = {
 
 __all__ = [
     "Adapter",
-    "Guest",
+    "ExternalModel",
     "HeadId",
     "HeadSite",
     "HeadcountError",
@@ -81,10 +81,9 @@ __all__ = [
     "ablate_heads",
     "cut_heads",
     "evaluate",
-    "glance_heads",
     "head_stats",
     "load",
-    "load_guest",
+    "load_external",
     "load_model",
     "match_heads",
     "predict",
@@ -94,6 +93,7 @@ __all__ = [
     "show_heads",
     "show_positions",
     "stretch",
+    "summarise_attention",
     "train",
     "verify",
     "wrap",

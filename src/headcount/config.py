@@ -44,8 +44,8 @@ def config(cls: type[T]) -> type[T]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PartOf:
-    """Marks a setting that names a part of a registry: `Annotated[str, PartOf(ENCODINGS)]`."""
+class NameIn:
+    """Marks a setting that names a part of a registry: `Annotated[str, NameIn(ENCODINGS)]`."""
 
     registry: Registry
 
@@ -68,7 +68,7 @@ def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]
             faults.append(Fault(section, given, "should be a table of settings"))
             continue
         try:
-            parsed[section] = adapter(cls).validate_python(dict(given))
+            parsed[section] = type_adapter(cls).validate_python(dict(given))
         except ValidationError as error:
             faults += [_fault(section, cls, detail) for detail in error.errors()]
     if faults:
@@ -93,7 +93,7 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
-def adapter(cls: type) -> TypeAdapter[Any]:
+def type_adapter(cls: type) -> TypeAdapter[Any]:
     """What turns plain data into a dataclass, checking it, and back."""
     if cls not in _ADAPTERS:
         _ADAPTERS[cls] = TypeAdapter(cls)

@@ -1,44 +1,94 @@
-"""Parts that are found by themselves: a part is one file in its folder.
+"""Parts that are found by their names: tasks, encodings, poolings, families of models, verbs, ...
 
-A folder such as `encodings` holds one module per part. Each module names its part `PART`; the module's own name is
-the part's name (`_` reads as `-`). Modules whose name begins with `_`, and `base`, hold what the parts share.
+A registry has a home. If that is a package, a part is one module in it: the module names its part `PART`, and its own
+name is the part's name (`_` reads as `-`); modules whose name begins with `_`, and `base`, hold what the parts share.
+If it is a module, a part is one entry of the table `PARTS` in it. Names are read without importing any part, so that
+`headcount --help` does not wait for torch.
 
->>> Registry("headcount.tasks").names()
-('addition', 'sortedness')
+Other packages add parts by entry points, in a group named after the registry:
+
+    [project.entry-points."headcount.encodings"]
+    spiral = "my_package.spiral:Spiral"
+
+>>> Registry("headcount.tasks").names(), Registry("headcount.models.poolings").names()[:2]
+(('addition', 'sortedness'), ('max', 'min'))
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from headcount.errors import InputError
 
 
-@cache
-def _modules(package: str) -> dict[str, str]:
-    folder = importlib.import_module(package).__path__
-    names = sorted(found.name for found in pkgutil.iter_modules(folder))
-    return {name.replace("_", "-"): f"{package}.{name}" for name in names if name != "base" and name[0] != "_"}
-
-
 @dataclass(frozen=True)
 class Registry:
-    """The parts in one package folder; a part is imported when it is first asked for."""
+    """The parts at one home; a part is imported when it is first asked for."""
 
-    package: str
+    home: str
+
+    @property
+    def kind(self) -> str:
+        """What its parts are: `encodings`."""
+        return self.home.rpartition(".")[2]
 
     def names(self) -> tuple[str, ...]:
         """Every part's name, without importing any."""
-        return tuple(_modules(self.package))
+        return tuple(_loaders(self.home))
 
     def get(self, name: str) -> Any:
         """The part called `name`."""
-        modules = _modules(self.package)
-        if name not in modules:
-            kind = self.package.rpartition(".")[2]
-            raise InputError(f"no {name!r} among the {kind}", f"there are: {', '.join(modules)}")
-        return importlib.import_module(modules[name]).PART
+        loaders = _loaders(self.home)
+        if name not in loaders:
+            raise InputError(f"no {name!r} among the {self.kind}", f"there are: {', '.join(loaders)}")
+        return loaders[name]()
+
+
+@cache
+def _loaders(home: str) -> dict[str, Callable[[], Any]]:
+    """By name, what imports a part: ours, then those of other packages."""
+    spec = find_spec(home)
+    assert spec is not None and spec.origin is not None, f"no module {home}"  # noqa: PT018
+    folders = spec.submodule_search_locations
+    own = _modules(home, folders) if folders else _entries(home, spec.origin)
+    group = f"headcount.{home.rpartition('.')[2]}"
+    for found in entry_points(group=group):
+        if found.name in own:
+            raise InputError(
+                f"two parts are called {found.name!r}: {found.value} of another package, and one that was there before",
+                f"rename it in that package's entry points, group {group!r}",
+            )
+        own[found.name] = found.load
+    return own
+
+
+def _modules(package: str, folders: list[str]) -> dict[str, Callable[[], Any]]:
+    names = sorted(found.name for found in pkgutil.iter_modules(folders))
+    parts = [name for name in names if name != "base" and name[0] != "_"]
+    return {name.replace("_", "-"): partial(_attribute, f"{package}.{name}", "PART") for name in parts}
+
+
+def _entries(module: str, file: str) -> dict[str, Callable[[], Any]]:
+    """The keys of the table `PARTS`, read off the source."""
+    for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == "PARTS":
+            names = [ast.literal_eval(key) for key in node.value.keys if key is not None]
+            return {name: partial(_entry, module, name) for name in names}
+    raise LookupError(f"{module} has no table PARTS")
+
+
+def _attribute(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _entry(module: str, name: str) -> Any:
+    return importlib.import_module(module).PARTS[name]

@@ -1,6 +1,6 @@
 """What an analysis hands to a view: a frozen value that round-trips through JSON.
 
-A result is a frozen dataclass that inherits `Result`. Its JSON names its kind and a schema version, so that a file
+A result is a frozen dataclass that inherits `Result`. Its JSON names its type and a schema version, so that a file
 written by an older headcount is refused with a reason instead of being misread.
 """
 
@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
-from headcount.config import adapter
+from headcount.config import type_adapter
 from headcount.errors import InputError
 
 
 class Result:
-    """The base of every result. Subclasses raise `SCHEMA` when the meaning of a field changes."""
+    """The base of every result. Subclasses raise `SCHEMA` when a field changes its meaning or its name."""
 
     SCHEMA: ClassVar[int] = 1
+    FORMER: ClassVar[Mapping[str, str]] = {}
+    """Fields that the version before had under other names: a file of that version is read by these."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return {"kind": type(self).__name__, "schema": self.SCHEMA, **adapter(type(self)).dump_python(self)}
+        return {"type": type(self).__name__, "schema": self.SCHEMA, **type_adapter(type(self)).dump_python(self)}
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -36,17 +39,27 @@ class Result:
             data = dict(json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
             raise InputError(f"this is not a {cls.__name__} but {text[:40]!r}", "make it again") from error
-        kind, schema = data.pop("kind", None), data.pop("schema", None)
-        if (kind, schema) != (cls.__name__, cls.SCHEMA):
+        name, schema = data.pop("type", None), data.pop("schema", None)
+        if name is None and cls.FORMER and schema == cls.SCHEMA - 1:
+            name, schema, data = data.pop("kind", None), cls.SCHEMA, _renamed(data, cls.FORMER)
+        if (name, schema) != (cls.__name__, cls.SCHEMA):
+            what = name or data.get("kind")
             raise InputError(
-                f"this is not a {cls.__name__} of version {cls.SCHEMA} but {kind} of version {schema}",
+                f"this is not a {cls.__name__} of version {cls.SCHEMA} but {what} of version {schema}",
                 "make it again with this version of headcount",
             )
         try:
-            result: Self = adapter(cls).validate_python(data)
+            result: Self = type_adapter(cls).validate_python(data)
         except ValidationError as error:
             raise InputError(f"this {cls.__name__} is damaged: {error}", "make it again") from error
         return result
+
+
+def _renamed(data: Any, names: Mapping[str, str]) -> Any:
+    """The same with other keys, everywhere inside."""
+    if isinstance(data, dict):
+        return {names.get(key, key): _renamed(value, names) for key, value in data.items()}
+    return [_renamed(value, names) for value in data] if isinstance(data, list) else data
 
 
 def plain_json(data: Any) -> Any:

@@ -13,27 +13,21 @@ from scipy.stats import binomtest
 from torch import nn
 from torch.nn import functional as F
 
-from headcount.analysis.ablation import (
-    Ablated,
-    Ablation,
-    ablate,
-    compare,
-    decide,
-    interval_of,
-    proof_of,
-    redundant_in_all,
-)
-from headcount.analysis.bands import BANDS
-from headcount.analysis.subjects import ACCURACY, LOSS, Subject, subject_of
-from headcount.analysis.trials import Trial, run_trials
+from headcount.analysis.ablation import Ablated, Ablation, ablate, decide, proof_of, redundant_in_all
+from headcount.bands import BANDS
+from headcount.data.dataset import ACCURACY, LOSS
 from headcount.errors import InputError, InstrumentError
-from headcount.instruments.kinds import KINDS
+from headcount.experiments.comparison import compare, interval_of
+from headcount.experiments.experiment import Experiment, task_experiment
+from headcount.experiments.interventions import run_interventions
+from headcount.hooks import REPLACEMENTS
+from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
-from headcount.statistics import holm
+from headcount.stats import holm
 
 
 @pytest.fixture(scope="module")
-def subject(tiny_sorter: Run) -> Subject:
+def experiment(tiny_sorter: Run) -> Experiment:
     """A head of this one is deaf: its columns of the output projection are 0."""
     model: Any = deepcopy(tiny_sorter.model)
     with torch.no_grad():
@@ -45,39 +39,39 @@ def subject(tiny_sorter: Run) -> Subject:
         model.to_logits.bias[1] -= (logits[:, 1] - logits[:, 0]).median() - 1e-3  # both classes are said
     made = replace(tiny_sorter, model=model)
     # It knows nothing; a floor of 0 lets its heads have bands all the same.
-    return replace(subject_of(made, examples, "40 examples"), floor=0.0)
+    return replace(task_experiment(made, examples, "40 examples"), majority_baseline=0.0)
 
 
-def test_where_there_is_nothing_to_lose_no_head_gets_a_band(subject: Subject) -> None:
+def test_where_there_is_nothing_to_lose_no_head_gets_a_band(experiment: Experiment) -> None:
     """Silencing heads of a model that says one thing to everything costs nothing, and shows nothing."""
-    hopeless = ablate(replace(subject, floor=0.5), ["zero"])
-    assert hopeless.condition.clean - hopeless.condition.floor < 0.1
+    hopeless = ablate(replace(experiment, majority_baseline=0.5), ["zero"])
+    assert hopeless.condition.clean - hopeless.condition.majority_baseline < 0.1
     assert {effect.band for effect in hopeless.effects} == {None}
 
 
 @pytest.fixture(scope="module")
-def found(subject: Subject) -> Ablated:
-    return ablate(subject, examples=True)
+def found(experiment: Experiment) -> Ablated:
+    return ablate(experiment, examples=True)
 
 
-def right_without(subject: Subject, columns: slice) -> np.ndarray[Any, Any]:
+def right_without(experiment: Experiment, columns: slice) -> np.ndarray[Any, Any]:
     """Which examples are right, one at a time, in a copy with these columns zeroed."""
-    copy: Any = deepcopy(subject.model)
+    copy: Any = deepcopy(experiment.model)
     with torch.no_grad():
         copy.projections[copy.sites[0]].weight[:, columns] = 0.0
-        batch = subject.task.encode(subject.examples)  # type: ignore[union-attr]
-        said = [copy(torch.from_numpy(row[None])).argmax().item() for row in batch.source]
-    return np.array(said) == batch.labels
+        batch = experiment.task.encode(experiment.examples)  # type: ignore[union-attr]
+        predicted = [copy(torch.from_numpy(row[None])).argmax().item() for row in batch.source]
+    return np.array(predicted) == batch.labels
 
 
-def test_effects_are_counts(subject: Subject, found: Ablated) -> None:
-    clean = right_without(subject, slice(0, 0))
+def test_effects_are_counts(experiment: Experiment, found: Ablated) -> None:
+    clean = right_without(experiment, slice(0, 0))
     assert found.condition.clean == clean.mean()
     effects = [effect for effect in found.effects if effect.kind == "zero"]
     assert [effect.short for effect in effects] == ["L0H0", "L0H1"]
     chances = []
     for effect, columns in zip(effects, (slice(0, 4), slice(4, 8)), strict=True):
-        after = right_without(subject, columns)
+        after = right_without(experiment, columns)
         worse, better = int((clean & ~after).sum()), int((~clean & after).sum())
         assert (effect.worse, effect.better) == (worse, better)
         assert effect.clean == clean.mean()
@@ -89,59 +83,59 @@ def test_effects_are_counts(subject: Subject, found: Ablated) -> None:
     assert [effect.p for effect in effects] == pytest.approx(holm(chances))
 
 
-@pytest.mark.parametrize("kind", KINDS.names())
+@pytest.mark.parametrize("kind", REPLACEMENTS.names())
 def test_a_deaf_head_costs_nothing_but_not_for_certain(found: Ablated, kind: str) -> None:
     (deaf,) = (effect for effect in found.effects if (effect.short, effect.kind) == ("L0H1", kind))
     assert (deaf.drop, deaf.worse, deaf.better, deaf.p) == (0.0, 0, 0, 1.0)
     assert deaf.low < 0 < deaf.high
     assert deaf.band == "undecided", "40 examples cannot show that a head costs less than a point"
-    assert deaf.needed is not None
-    assert deaf.needed > 40
+    assert deaf.examples_needed is not None
+    assert deaf.examples_needed > 40
     gradients = {each.head: each.importance for each in found.condition.importances}
     assert gradients[deaf.head] == 0 < gradients["layer.0.self.0"]
 
 
-def test_every_head_is_tried_in_every_way(subject: Subject, found: Ablated) -> None:
+def test_every_head_is_tried_in_every_way(experiment: Experiment, found: Ablated) -> None:
     tried = [(effect.head, effect.kind) for effect in found.effects]
-    assert tried == [(str(head), kind) for kind in ("resample", "zero", "mean") for head in subject.sites.heads]
+    assert tried == [(str(head), kind) for kind in ("resample", "zero", "mean") for head in experiment.sites.heads]
     agreements = [(each.kind, each.normalised) for each in found.condition.agreements]
     assert agreements == [(kind, divided) for kind in ("resample", "zero", "mean") for divided in (False, True)]
     assert {effect.band for effect in found.effects} <= set(BANDS)
-    assert [(b.head, b.kind) for b in found.condition.breakages] == tried
-    for broken, effect in zip(found.condition.breakages, found.effects, strict=True):
+    assert [(b.head, b.kind) for b in found.condition.failures] == tried
+    for broken, effect in zip(found.condition.failures, found.effects, strict=True):
         if effect.kind == "resample":  # what the first donor broke, of four
             assert broken.n_broken <= effect.worse
         else:
             assert broken.n_broken == effect.worse
 
 
-def test_a_kind_that_is_named_twice_is_tried_once(subject: Subject) -> None:
-    once, twice = ablate(subject, ("zero",)), ablate(subject, ("zero", "zero"))
+def test_a_kind_that_is_named_twice_is_tried_once(experiment: Experiment) -> None:
+    once, twice = ablate(experiment, ("zero",)), ablate(experiment, ("zero", "zero"))
     assert [effect.head for effect in twice.effects] == [effect.head for effect in once.effects]
     assert twice.condition.agreements == once.condition.agreements
 
 
-def test_the_same_every_time_and_in_any_batches(subject: Subject, found: Ablated) -> None:
-    assert ablate(subject, examples=True, batch_size=7).effects == found.effects
+def test_the_same_every_time_and_in_any_batches(experiment: Experiment, found: Ablated) -> None:
+    assert ablate(experiment, examples=True, batch_size=7).effects == found.effects
 
 
 def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
-    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "", "loss")
+    experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "", "loss")
     batch = tiny_sorter.task.encode(tiny_sorter.task.split("test"))
     with torch.no_grad():
         loss = F.cross_entropy(tiny_sorter.model(torch.from_numpy(batch.source)), torch.from_numpy(batch.labels))
-    found = ablate(subject, ("zero",))
+    found = ablate(experiment, ("zero",))
     assert found.condition.clean == pytest.approx(-float(loss), rel=1e-5)
     for effect in found.effects:
         assert effect.band is None
-        assert effect.needed is None
+        assert effect.examples_needed is None
         assert effect.drop == pytest.approx(effect.clean - effect.silenced, abs=1e-9)
         assert effect.low <= effect.drop <= effect.high
 
 
 def test_scores_are_compared_as_what_they_are() -> None:
     clean, after = np.array([1.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
-    hits, numbers = (Subject(nn.Identity(), cast(Any, None), (), metric, "") for metric in (ACCURACY, LOSS))
+    hits, numbers = (Experiment(nn.Identity(), cast(Any, None), (), metric, "") for metric in (ACCURACY, LOSS))
     ((as_hits,), (as_numbers,)) = (compare(each, clean, [after], "x") for each in (hits, numbers))
     assert as_hits.mean == as_numbers.mean == 0.5
     assert as_hits.p == 0.5
@@ -156,64 +150,64 @@ def test_scores_are_compared_as_what_they_are() -> None:
     assert known.low == known.high == 0.5
 
 
-def test_a_result_can_be_read_back(subject: Subject, found: Ablated) -> None:
+def test_a_result_can_be_read_back(experiment: Experiment, found: Ablated) -> None:
     result = Ablation(
         run="r",
         model="m",
-        metric=subject.metric.name,
-        unit=subject.metric.unit,
-        is_share=True,
+        metric=experiment.metric.name,
+        unit=experiment.metric.unit,
+        is_accuracy=True,
         kinds=("zero", "mean", "resample"),
         heads=found.effects,
         conditions=(found.condition,),
-        proof=proof_of(subject),
+        proof=proof_of(experiment),
     )
     assert Ablation.from_json(result.to_json()) == result
     assert [proof.site for proof in result.proof] == ["layer.0.self"]
 
 
-def test_what_cannot_be_ablated_is_an_error(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no 'silence' among the kinds"):
-        ablate(subject, ("silence",))
-    copy: Any = deepcopy(subject.model)
+def test_what_cannot_be_ablated_is_an_error(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no 'silence' among the replacements"):
+        ablate(experiment, ("silence",))
+    copy: Any = deepcopy(experiment.model)
     attention = copy.layers[0].self_attention.attention
     bypass = type("Bypass", (type(attention),), {"forward": lambda self, x, *rest, **how: x.tanh()})
     attention.__class__ = bypass
     with pytest.raises(InstrumentError, match="never called"):
-        ablate(replace(subject, model=copy, sites=type(subject.sites).of(copy)), ("zero",))
+        ablate(replace(experiment, model=copy, sites=type(experiment.sites).of(copy)), ("zero",))
 
 
 # --- stand-ins that are drawn, and second looks ---------------------------------------------------------------------
 
 
-def test_a_mean_has_noise_and_nothing_else_has(subject: Subject, tiny_sorter: Run) -> None:
+def test_a_mean_has_noise_and_nothing_else_has(experiment: Experiment, tiny_sorter: Run) -> None:
     """The fewer inputs it is over, the more."""
-    examples = np.concatenate([tiny_sorter.task.draw(np.random.default_rng(i), 200) for i in range(2)])
-    made = replace(tiny_sorter, model=cast(Any, subject.model))
+    examples = np.concatenate([tiny_sorter.task.sample(np.random.default_rng(i), 200) for i in range(2)])
+    made = replace(tiny_sorter, model=cast(Any, experiment.model))
     noise = []
     for inputs in (examples[:16], examples):
-        reference = subject_of(made, inputs, "").blocks
-        looks = ablate(replace(subject, reference=reference), ["zero", "mean"]).looks
+        reference = task_experiment(made, inputs, "").blocks
+        looks = ablate(replace(experiment, reference=reference), ["zero", "mean"]).looks
         assert all(look.noise == 0 for look in looks if look.kind == "zero")
         noise.append(sum(look.noise for look in looks if look.kind == "mean"))
     assert 0 < noise[1] < noise[0]
 
 
-def test_several_donors_are_the_mean_of_each(subject: Subject) -> None:
+def test_several_donors_are_the_mean_of_each(experiment: Experiment) -> None:
     """Their scores by hand: one ablation for each, with that draw alone."""
-    head = subject.sites.heads[0]
-    each = run_trials(subject, [Trial((head,), "resample", draw) for draw in range(3)]).scores
-    (effect,) = (e for e in ablate(subject, ["resample"], donors=3).effects if e.head == str(head))
+    head = experiment.sites.heads[0]
+    each = run_interventions(experiment, [Intervention((head,), "resample", draw) for draw in range(3)]).scores
+    (effect,) = (e for e in ablate(experiment, ["resample"], donors=3).effects if e.head == str(head))
     assert effect.silenced == pytest.approx(each.mean())
     assert len({tuple(scores) for scores in each}) > 1, "donors differ"
     with pytest.raises(InputError, match="0 donors"):
-        ablate(subject, ["resample"], donors=0)
+        ablate(experiment, ["resample"], donors=0)
 
 
-def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(subject: Subject) -> None:
-    first = ablate(subject, ["zero"])
+def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(experiment: Experiment) -> None:
+    first = ablate(experiment, ["zero"])
     assert first.unsettled, "40 examples settle little"
-    more = replace(subject, data="of the same", is_all=True)
+    more = replace(experiment, data="of the same", is_all=True)
     again = decide(first, more)
     assert again.condition.decided_on == "40 of the same"
     for before, after in zip(first.looks, again.looks, strict=True):
@@ -225,9 +219,9 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(subject: Subje
 
 
 @pytest.mark.slow
-def test_what_changes_any_answer_is_looked_at_again(subject: Subject) -> None:
-    blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in subject.blocks)
-    many = Subject(subject.model, subject.sites, blocks, subject.metric, "fresh")
+def test_what_changes_any_answer_is_looked_at_again(experiment: Experiment) -> None:
+    blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in experiment.batches)
+    many = Experiment(experiment.model, experiment.sites, blocks, experiment.metric, "fresh")
     first = ablate(many, donors=2)
     assert {look.n for look in first.looks} == {4000}
     assert all(look.settled == (not look.worse + look.better) for look in first.looks)
@@ -240,7 +234,7 @@ def test_what_changes_any_answer_is_looked_at_again(subject: Subject) -> None:
     assert seen == [(i + 1, n_blocks) for i in range(n_blocks)]
 
 
-def test_ranks_are_as_sure_as_intervals(subject: Subject, found: Ablated) -> None:
+def test_ranks_are_as_sure_as_intervals(experiment: Experiment, found: Ablated) -> None:
     for effect in found.effects:
         mine = [each for each in found.effects if each.kind == effect.kind]
         costlier = sum(each.low > effect.high for each in mine)
@@ -248,7 +242,7 @@ def test_ranks_are_as_sure_as_intervals(subject: Subject, found: Ablated) -> Non
         assert (effect.rank_low, effect.rank_high) == (1 + costlier, len(mine) - cheaper)
 
 
-def test_harmless_is_redundant_in_every_way(subject: Subject, found: Ablated) -> None:
+def test_harmless_is_redundant_in_every_way(experiment: Experiment, found: Ablated) -> None:
     effects = [replace(effect, band="redundant") for effect in found.effects]
     assert redundant_in_all(effects) == tuple(dict.fromkeys(effect.head for effect in effects))
     effects[-1] = replace(effects[-1], band="undecided")
@@ -260,7 +254,7 @@ def test_clusters_of_unequal_size_keep_the_mean_and_its_error() -> None:
     sizes = np.arange(1, 21)
     clusters, scores = np.repeat(np.arange(20), sizes), np.full(sizes.sum(), -3.0)
     scores += 1e-3 * np.random.default_rng(0).normal(size=20)[clusters]
-    numbers = Subject(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters)
+    numbers = Experiment(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters)
     low, high = interval_of(numbers, scores, "x")
     assert low < scores.mean() < high
     assert high - low < 0.01
@@ -268,7 +262,7 @@ def test_clusters_of_unequal_size_keep_the_mean_and_its_error() -> None:
 
 def test_an_interval_of_scores_lies_where_scores_lie() -> None:
     """Of hits that a metric of one's own gives, too."""
-    numbers = Subject(nn.Identity(), cast(Any, None), (), LOSS, "")
+    numbers = Experiment(nn.Identity(), cast(Any, None), (), LOSS, "")
     scores = np.ones(200)
     scores[0] = 0.0
     low, high = interval_of(numbers, scores, "x")

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.calibration import bars_of, calibrate, values_of
-from headcount.analysis.controls import CONTROLS, shuffled, untrained
+from headcount.analysis.calibration import CONTROLS, bars_of, calibrate, shuffled, untrained, values_of
+from headcount.analysis.head_measures import control_inputs, eval_inputs
 from headcount.analysis.labels import ENTROPY_SHARE, THRESHOLDS
 from headcount.analysis.specialisation import specialise
-from headcount.analysis.watched import watch, watch_controls
 from headcount.runs.run import load
 
 
@@ -53,7 +52,7 @@ def test_controls_have_the_shape_and_nothing_that_was_learned(tiny_run):
 
 def test_controls_are_measured_as_models_are(tiny_run, untrained):
     run = untrained(tiny_run, digits=2, n_test=60)
-    values, found = values_of(run, watch(run)), specialise(run, controls=(2, 1))
+    values, found = values_of(run, eval_inputs(run)), specialise(run, controls=(2, 1))
     for (stack, kind, measure, column), heads in values.items():
         told = [each.find(measure, column) for each in found.heads if (each.stack, each.kind) == (stack, kind)]
         above = [m.mean if m.even is None else (m.mean - m.even) / (1 - m.even) for m in told]
@@ -64,9 +63,9 @@ def test_controls_are_measured_as_models_are(tiny_run, untrained):
 @pytest.mark.parametrize("name", ["tiny adder", "sample:sortedness"])
 def test_untrained_models_hardly_ever_pass_a_bar(name, tiny_run):
     run = tiny_run if name == "tiny adder" else load(name)
-    watched = watch_controls(run)
-    bars = {(bar.stack, bar.kind, bar.measure, bar.column): bar.least for bar in calibrate(run, watched).bars}
-    found = [values_of(untrained(run, 1000 + i), watched) for i in range(40)]
+    inputs_seen = control_inputs(run)
+    bars = {(bar.stack, bar.kind, bar.measure, bar.column): bar.least for bar in calibrate(run, inputs_seen).bars}
+    found = [values_of(untrained(run, 1000 + i), inputs_seen) for i in range(40)]
     targets = [cell for cell in bars if cell[2] != ENTROPY_SHARE]
     before = [any((each[cell] >= THRESHOLDS.partly).any() for cell in targets) for each in found]
     after = [any((each[cell] >= bar).any() for cell, bar in bars.items()) for each in found]

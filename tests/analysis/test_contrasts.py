@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headcount.analysis.contrasts import MOVED, contrast_of, shifts
-from headcount.models.weights import KeptWeights
+from headcount.models.attention import AttentionCache
 
 N = 8
 """Examples of each column that are looped over."""
@@ -17,9 +17,9 @@ def adder(tiny_run, untrained):
 
 
 def rows(run, example, head, queries):
-    batch, kept = run.task.encode(example[None]), KeptWeights()
+    batch, kept = run.task.encode(example[None]), AttentionCache()
     with torch.no_grad():
-        run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed), weights=kept)
+        run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input), weights=kept)
     return kept[head.site][0, head.index, queries].double().numpy()
 
 

@@ -14,9 +14,8 @@ from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
-from headcount.training import workers
-from headcount.training.evaluation import answer
-from headcount.training.margins import margins
+from headcount.training import device as workers
+from headcount.training.evaluation import answer, margins
 from headcount.views.report import verdict
 
 pytestmark = pytest.mark.slow  # seconds together
@@ -34,7 +33,7 @@ def test_every_sum_is_checked_and_every_error_listed(tiny_run):
     assert certificate.least_margin is None
     assert (100, 100) in told
     assert told[-1] == (100 + certificate.decoded, 100 + certificate.decoded)
-    assert certificate.model == tiny_run.digest
+    assert certificate.model == tiny_run.weights_sha256
     assert Certificate.from_json(certificate.to_json()) == certificate
 
 
@@ -50,8 +49,10 @@ def test_cores_change_nothing(tiny_run, monkeypatch, cores):
 
 def test_a_certificate_needs_both_ways_to_agree(tiny_run, monkeypatch):
     def lying(model, task, examples):
-        said = answer(model, task, examples)
-        return dataclasses.replace(said, free=np.where(said.free_hits.all(1)[:, None], 0, said.batch.answer))
+        predicted = answer(model, task, examples)
+        return dataclasses.replace(
+            predicted, free=np.where(predicted.free_hits.all(1)[:, None], 0, predicted.batch.answer)
+        )
 
     monkeypatch.setattr(exhaustive, "answer", lying)
     with pytest.raises(CheckFailed, match="disagree on"):
@@ -65,7 +66,7 @@ class Walked(Addition):
         super().__init__(config)
         self.blocks = blocks
 
-    def walk(self):
+    def iter_domain(self):
         return iter(self.blocks)
 
 
@@ -78,14 +79,14 @@ class Walked(Addition):
     ],
 )
 def test_a_walk_that_leaves_out_or_repeats_gets_no_certificate(tiny_run, spoil, what):
-    task = Walked(tiny_run.task.config, spoil(list(tiny_run.task.walk())))
+    task = Walked(tiny_run.task.config, spoil(list(tiny_run.task.iter_domain())))
     with pytest.raises(CheckFailed, match=what):
         verify(replace(tiny_run, task=task))
 
 
 def test_rounding_is_measured_and_what_hangs_on_it_counted(tiny_run):
     certificate = verify(tiny_run)
-    everything = np.concatenate(list(tiny_run.task.walk()))
+    everything = np.concatenate(list(tiny_run.task.iter_domain()))
     single = margins(tiny_run.model, tiny_run.task, everything)
     double = margins(copy.deepcopy(tiny_run.model).double(), tiny_run.task, everything)
     assert certificate.float_error == pytest.approx(np.abs(single - double).max(), rel=0.5)
@@ -126,7 +127,7 @@ def test_the_packaged_sample_has_its_certificate():
     run = load("sample:addition")
     text = (run.folder.path / "results" / "certificate.json").read_text()
     certificate = Certificate.from_json(text)
-    assert (certificate.model, certificate.total, certificate.errors) == (run.digest, 810_000, 0)
+    assert (certificate.model, certificate.total, certificate.errors) == (run.weights_sha256, 810_000, 0)
     assert (certificate.distinct, certificate.undecided) == (810_000, 0)
     assert certificate.times_error > 1000
 

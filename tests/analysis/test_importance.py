@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.analysis.importance import Importance, agreements, importances
-from headcount.analysis.subjects import Block, Subject, subject_of, subject_on
+from headcount.data.dataset import EvalBatch
+from headcount.experiments.experiment import Experiment, task_experiment, tensor_experiment
 from headcount.heads import HeadId
-from headcount.instruments.gates import Gates
-from headcount.instruments.sites import Sites
+from headcount.hooks.gates import Gates
+from headcount.hooks.sites import Sites
 from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig
 from headcount.runs.run import Run
@@ -44,9 +45,9 @@ def right(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
     return -F.cross_entropy(logits, LABELS[torch.from_numpy(rows)], reduction="none")
 
 
-def subject(of: Classifier | None = None, at_once: int = 3) -> Subject:
+def experiment(of: Classifier | None = None, at_once: int = 3) -> Experiment:
     of = of or model()
-    return subject_on(of, Sites.of(of), [NUMBERS], right, at_once=at_once)
+    return tensor_experiment(of, Sites.of(of), [NUMBERS], right, at_once=at_once)
 
 
 @torch.no_grad()
@@ -59,7 +60,7 @@ def loss_at(gate: float, head: Any) -> NDArray[np.float64]:
 
 def test_the_gradient_is_the_slope_of_the_loss() -> None:
     step = 1e-5
-    found = {each.head: each for each in importances(subject())}
+    found = {each.head: each for each in importances(experiment())}
     assert set(found) == {str(head) for head in model().heads}
     for head in model().heads:
         slope = np.abs(loss_at(1 + step, head) - loss_at(1 - step, head)) / (2 * step)
@@ -70,7 +71,7 @@ def test_the_gradient_is_the_slope_of_the_loss() -> None:
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
 def test_blocks_change_nothing(at_once: int) -> None:
-    for one, other in zip(importances(subject(at_once=at_once)), importances(subject()), strict=True):
+    for one, other in zip(importances(experiment(at_once=at_once)), importances(experiment()), strict=True):
         assert one.head == other.head
         assert one.importance == pytest.approx(other.importance, rel=1e-9)
         assert one.se == pytest.approx(other.se, rel=1e-9)
@@ -81,7 +82,7 @@ def test_a_head_that_nobody_hears_has_no_importance() -> None:
     head = deaf.heads[1]
     with torch.no_grad():
         deaf.projections[head.site].weight[:, 4:8] = 0.0
-    found = {each.head: each for each in importances(subject(deaf))}
+    found = {each.head: each for each in importances(experiment(deaf))}
     assert (found[str(head)].importance, found[str(head)].se) == (0.0, 0.0)
     assert all(each.importance > 0 for each in found.values() if each.head != str(head))
 
@@ -89,8 +90,8 @@ def test_a_head_that_nobody_hears_has_no_importance() -> None:
 def test_nothing_is_left_behind() -> None:
     training = deepcopy(model()).train()
     with torch.no_grad():
-        first, again = importances(subject(training)), importances(subject(training))
-    assert first == again == importances(subject()), "dropout is off, and gradients are on, whoever asks"
+        first, again = importances(experiment(training)), importances(experiment(training))
+    assert first == again == importances(experiment()), "dropout is off, and gradients are on, whoever asks"
     assert training.training
     assert all(parameter.grad is None for parameter in training.parameters())
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in training.modules())
@@ -100,16 +101,16 @@ def test_a_score_without_a_slope_has_no_importance() -> None:
     def hits(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
         return (logits.argmax(dim=-1) == LABELS[torch.from_numpy(rows)]).double()
 
-    assert importances(subject_on(model(), Sites.of(model()), [NUMBERS], hits)) == ()
-    without = subject()
-    blocks: tuple[Block, ...] = tuple(replace(block, loss=None) for block in without.blocks)
+    assert importances(tensor_experiment(model(), Sites.of(model()), [NUMBERS], hits)) == ()
+    without = experiment()
+    blocks: tuple[EvalBatch, ...] = tuple(replace(block, loss=None) for block in without.blocks)
     assert importances(replace(without, blocks=blocks)) == ()
 
 
 def test_a_runs_importance_is_of_its_loss_whatever_is_scored(tiny_run: Run, tiny_sorter: Run) -> None:
     for run in (tiny_run, tiny_sorter):
         examples = run.task.split("test")
-        plain, loss = (importances(subject_of(run, examples, "", metric)) for metric in (None, "loss"))
+        plain, loss = (importances(task_experiment(run, examples, "", metric)) for metric in (None, "loss"))
         assert plain == loss
         assert {each.head for each in plain} == {str(head) for head in run.model.heads}
         assert all(each.importance > 0 for each in plain)
@@ -122,7 +123,7 @@ def test_gradients_by_example_are_those_of_one_gate_for_each() -> None:
     with Gates(sites, shared):
         loss = -right(model()(NUMBERS[:1]), np.arange(1)).sum()
     found = torch.autograd.grad(loss, list(shared.values()))
-    one = subject_on(model(), sites, [NUMBERS[:1]], right)
+    one = tensor_experiment(model(), sites, [NUMBERS[:1]], right)
     expected = torch.cat([each[0].abs() for each in found])
     assert [each.importance for each in importances(one)] == pytest.approx(expected.tolist(), rel=1e-6)
     assert all(each.se is None for each in importances(one)), "one example says nothing of the spread"
@@ -164,11 +165,11 @@ def test_agreement_is_spearmans_kind_by_kind() -> None:
 
 
 def test_normalised_importances_have_norm_one_at_each_site(tiny_sorter: Any) -> None:
-    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
-    by_site: dict[Any, list[float]] = {}
-    for each in importances(subject):
-        by_site.setdefault(HeadId.parse(each.head).site, []).append(each.normalised)
-    assert [sum(size**2 for size in sizes) for sizes in by_site.values()] == pytest.approx([1.0] * len(by_site))
+    experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "")
+    head_slots: dict[Any, list[float]] = {}
+    for each in importances(experiment):
+        head_slots.setdefault(HeadId.parse(each.head).site, []).append(each.normalised)
+    assert [sum(size**2 for size in sizes) for sizes in head_slots.values()] == pytest.approx([1.0] * len(head_slots))
 
 
 def test_heads_that_all_drop_alike_agree_with_nothing() -> None:

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from headcount.analysis.clusters import estimate
 from headcount.analysis.labels import THRESHOLDS, Measure, Thresholds, label
+from headcount.stats import estimate
 
 
 def one(mean, se=0.001, *, measure="operator", column="all", condition="all", even=0.1, n=1000):

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.head_activity import observe
+from headcount.analysis.head_measures import eval_inputs
 from headcount.analysis.matching import ALONE, Effort, Matching, match
-from headcount.analysis.null_models import relabelled
-from headcount.analysis.similarity import cka
+from headcount.analysis.pairing import cka, observe, relabelled
 from headcount.analysis.transplants import Stage
-from headcount.analysis.watched import watch
 from headcount.errors import InputError
-from headcount.instruments.capture import Capture
-from headcount.instruments.sites import Sites
-from headcount.models.weights import KeptWeights
+from headcount.hooks.capture import Capture
+from headcount.hooks.sites import Sites
+from headcount.models.attention import AttentionCache
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 
@@ -64,9 +62,9 @@ def permuted(run, order):
 
 
 def weights_of(run):
-    kept = KeptWeights()
+    kept = AttentionCache()
     with torch.no_grad():
-        logits = run.model(*map(torch.from_numpy, watch(run).inputs), weights=kept)
+        logits = run.model(*map(torch.from_numpy, eval_inputs(run).inputs), weights=kept)
     return kept, logits
 
 
@@ -162,7 +160,7 @@ def test_a_transplant_is_what_plain_hooks_make_of_it(good_run):
 
 def test_outputs_are_those_of_the_instrument(run):
     """CKA of what heads write, from their weights and values, and from the projections' own inputs."""
-    inputs = watch(run).inputs
+    inputs = eval_inputs(run).inputs
     activity, sites = observe(run.model, inputs), Sites.of(run.model)
     with torch.no_grad(), Capture(sites) as capture:
         run.model(*map(torch.from_numpy, inputs))
@@ -177,7 +175,7 @@ def test_outputs_are_those_of_the_instrument(run):
 
 
 def test_relabelling_moves_keys_in_sight_alone(run):
-    found = observe(run.model, watch(run).inputs)["decoder", "self"]
+    found = observe(run.model, eval_inputs(run).inputs)["decoder", "self"]
     examples = np.random.default_rng(0).permutation(len(found.weights))
     moved = relabelled(found, examples, np.random.default_rng(3))
     assert (moved[..., ~found.visible] == 0).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headcount.analysis.exhaustive import verify
-from headcount.analysis.extrapolation import stretch
+from headcount.analysis.length_generalisation import stretch
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.positions import positions_of
 from headcount.runs.config import RunConfig
@@ -16,7 +16,7 @@ from headcount.runs.prune import prune_run
 from headcount.runs.run import Run
 from headcount.runs.train import train_run
 from headcount.views.attention import draw_heads, draw_pages
-from headcount.views.stretch import draw_dispersion
+from headcount.views.length_generalisation import draw_dispersion
 from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -30,7 +30,7 @@ def cut(request: pytest.FixtureRequest, tiny_run: Run, tmp_path_factory: pytest.
     return prune_run(tiny_run, heads, tmp_path_factory.mktemp("cut") / request.param).run
 
 
-def require_whole(patterns: AttentionPatterns, run: Run) -> None:
+def require_unquantised(patterns: AttentionPatterns, run: Run) -> None:
     shown = [head for site in patterns.sites for head in site.heads]
     assert [head.head for head in shown] == [str(head) for head in run.model.heads]
     for head in shown:
@@ -39,8 +39,8 @@ def require_whole(patterns: AttentionPatterns, run: Run) -> None:
 
 def test_heads_are_shown_by_their_own_names(cut: Run) -> None:
     on_one, on_all = patterns_on(cut, "3+4"), average_patterns(cut, "test")
-    require_whole(on_one, cut)
-    require_whole(on_all, cut)
+    require_unquantised(on_one, cut)
+    require_unquantised(on_all, cut)
     for site in on_one.sites:
         for head in site.heads:
             np.testing.assert_allclose(head.weights, cut.attention("3+4", head.head), atol=1e-5)
@@ -100,7 +100,7 @@ def test_a_classifier_is_stretched(tiny_sorter: Run, tmp_path: Path, gone: list[
     assert [(look.length, look.head) for look in found.looks] == [(n, head) for n in (4, 9) for head in heads]
     assert png(draw_dispersion(found)).startswith(b"\x89PNG")
     assert found.label.endswith(f"less {len(gone)} heads")
-    require_whole(average_patterns(run, "test"), run)
+    require_unquantised(average_patterns(run, "test"), run)
 
 
 def test_cut_later_is_another_recipe_than_trained_without(tiny_sorter: Run, tmp_path: Path) -> None:

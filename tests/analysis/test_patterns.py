@@ -14,15 +14,15 @@ def run():
 
 def test_one_example_shows_what_the_model_used(run):
     patterns = patterns_on(run, "374+814")
-    assert (patterns.said, patterns.right, patterns.n) == ("1188", "1188", 1)
+    assert (patterns.predicted, patterns.right, patterns.n) == ("1188", "1188", 1)
     assert "374+814 = 1188 (right; probability" in patterns.title
     assert 0.9 < patterns.probability <= 1
-    by_site = {site.site: site for site in patterns.sites}
-    assert list(by_site) == [str(site) for site in run.model.sites]
-    cross = by_site["decoder.1.cross"]
+    head_slots = {site.site: site for site in patterns.sites}
+    assert list(head_slots) == [str(site) for site in run.model.sites]
+    cross = head_slots["decoder.1.cross"]
     assert cross.keys == tuple("374+814")
     assert cross.queries == ("<s> → 1", "1 → 1", "1 → 8", "8 → 8")
-    assert by_site["decoder.0.self"].keys == ("<s>", "1", "1", "8")
+    assert head_slots["decoder.0.self"].keys == ("<s>", "1", "1", "8")
     for site in patterns.sites:
         for head in site.heads:
             np.testing.assert_allclose(np.sum(head.weights, axis=1), 1, atol=1e-4)

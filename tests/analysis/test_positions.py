@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.positions import EncodingsShown, PositionsShown, all_encodings, positions_of
-from headcount.analysis.shifts import curve_of, fit_shift, rotation, rotation_error, unexplained
+from headcount.analysis.positions import (
+    EncodingsShown,
+    PositionsShown,
+    all_encodings,
+    curve_of,
+    fit_shift,
+    positions_of,
+    rotation,
+    rotation_error,
+    variance_beyond_distance,
+)
 from headcount.encodings import ENCODINGS
 from headcount.errors import InputError
 from headcount.runs.config import RunConfig
@@ -47,25 +56,25 @@ def array(matrix):
 def test_only_these_encodings_depend_on_the_distance_alone(everything):
     assert set(everything) == set(ENCODINGS.names())
     for name in GENERIC:
-        assert everything[name].shift.unexplained < 1e-9, name
+        assert everything[name].shift.variance_beyond_distance < 1e-9, name
         assert everything[name].shift.deviation < 1e-4, name
-    assert everything["length-normalised"].shift.unexplained < 1e-9
-    assert everything["learned"].shift.unexplained > 0.8
+    assert everything["length-normalised"].shift.variance_beyond_distance < 1e-9
+    assert everything["learned"].shift.variance_beyond_distance > 0.8
     assert everything["learned"].shift.deviation > 1
-    assert 1e-3 < everything["fire"].shift.unexplained < 0.5
+    assert 1e-3 < everything["fire"].shift.variance_beyond_distance < 0.5
 
 
 def test_fire_depends_on_the_distance_alone_up_to_its_threshold():
     fire = {e.name: e for e in all_encodings(d_model=8, n_heads=2, n_positions=16).encodings}["fire"]
-    assert fire.shift.unexplained < 1e-9
+    assert fire.shift.variance_beyond_distance < 1e-9
 
 
 def test_the_kernels_are_what_the_formulas_say(everything):
     distance = np.arange(40) - np.arange(40)[:, None]
-    wide, narrow = (10000.0 ** (-np.arange(0, d, 2) / d) for d in (32, 32 // 4))
+    wide, small_steps = (10000.0 ** (-np.arange(0, d, 2) / d) for d in (32, 32 // 4))
     expected = {
         "sinusoidal": np.cos(distance[..., None] * wide).sum(-1),
-        "rotary": 2 * np.cos(distance[..., None] * narrow).sum(-1),
+        "rotary": 2 * np.cos(distance[..., None] * small_steps).sum(-1),
         "alibi-symmetric": -np.abs(distance) * (2.0 ** -np.array([2, 4, 6, 8])).mean(),
         "none": 0 * distance,
     }
@@ -119,18 +128,18 @@ def test_a_planted_rotation_is_found_in_any_basis():
         rows.append(turn @ rows[-1])
     rows = np.array(rows)
     assert fit_shift(rows).rotation < 1e-9
-    assert unexplained(rows @ rows.T) < 1e-9, "rows of one rotation have a kernel of t - s alone"
+    assert variance_beyond_distance(rows @ rows.T) < 1e-9, "rows of one rotation have a kernel of t - s alone"
     assert rotation_error(rows) > 0.1, "but it is not the sinusoids' rotation"
 
 
 def test_the_share_is_between_nothing_and_all():
     noise = np.random.default_rng(2).normal(size=(60, 60))
     distance = np.arange(60) - np.arange(60)[:, None]
-    assert unexplained(noise) > 0.9
-    assert unexplained(distance + 0.0) == 0
-    assert 0.1 < unexplained(distance / distance.std() + noise) < 0.9
+    assert variance_beyond_distance(noise) > 0.9
+    assert variance_beyond_distance(distance + 0.0) == 0
+    assert 0.1 < variance_beyond_distance(distance / distance.std() + noise) < 0.9
     hidden = np.where(distance > 0, np.nan, distance + 0.0)
-    assert unexplained(hidden) == 0
+    assert variance_beyond_distance(hidden) == 0
 
 
 def test_a_curve_holds_every_diagonal():
@@ -212,7 +221,7 @@ def test_any_run_can_be_shown_and_read_back(tmp_path, name):
     assert PositionsShown.from_json(shown.to_json()) == shown
     assert shown.encoding.name == name
     assert bool(shown.rows) == (name == "learned")
-    assert (shown.encoding.table is not None) == (shown.encoding.touches == "embeddings")
+    assert (shown.encoding.table is not None) == (shown.encoding.acts_on == "embeddings")
 
 
 def test_an_encoder_decoder_shows_its_encoder(tiny, tmp_path):

@@ -18,13 +18,14 @@ from torch.nn import functional as F
 from headcount.analysis import pruning
 from headcount.analysis.ablation import ablate
 from headcount.analysis.pruning import Pruning, prune_curves
-from headcount.analysis.subjects import FORCED, Subject, subject_of
+from headcount.data.dataset import FORCED
 from headcount.errors import InputError
+from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.heads import HeadId
 from headcount.models.pruning import silenced
 from headcount.runs.run import Run
 from headcount.seeds import stream
-from headcount.statistics import Share
+from headcount.stats import Proportion
 from headcount.training.evaluation import answer
 
 SUMS = np.array(list(product(range(10), repeat=2)))
@@ -44,22 +45,24 @@ def found(run: Run) -> Pruning:
     return pruned(run, at_once=20, n_orders=3)
 
 
-def pruned(run: Run, choosing: Any = CHOOSING, loss: float = LOSS, at_once: int = 128, **how: Any) -> Pruning:
+def pruned(run: Run, selection_set: Any = CHOOSING, loss: float = LOSS, at_once: int = 128, **how: Any) -> Pruning:
     """Every set of examples is another one."""
-    first = subject_of(run, choosing, "a quarter")
-    second, third = (subject_of(run, sums, "another", at_once=at_once) for sums in (MEASURING, CHANCING))
+    first = task_experiment(run, selection_set, "a quarter")
+    second, third = (task_experiment(run, sums, "another", at_once=at_once) for sums in (MEASURING, CHANCING))
     return curves(first, second, third, loss, **how)
 
 
-def curves(choosing: Subject, measuring: Subject, chancing: Subject, loss: float = 0.0, **how: Any) -> Pruning:
-    sets = {"choosing": choosing, "measuring": measuring, "chancing": chancing}
+def curves(
+    selection_set: Experiment, test_set: Experiment, null_set: Experiment, loss: float = 0.0, **how: Any
+) -> Pruning:
+    sets = {"selection_set": selection_set, "test_set": test_set, "null_set": null_set}
     return prune_curves(run="good", digest="digest", loss=loss, **sets, **{"n_orders": 1} | how)
 
 
 @pytest.fixture(scope="module")
 def by_hand(run: Run) -> Any:
     """Hits and losses of a set of examples, by name, without some heads: one pass through a plain copy."""
-    examples = {"choosing": CHOOSING, "measuring": MEASURING, "chancing": CHANCING}
+    examples = {"selection_set": CHOOSING, "test_set": MEASURING, "null_set": CHANCING}
 
     @cache
     def score(name: str, heads: frozenset[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -68,7 +71,7 @@ def by_hand(run: Run) -> Any:
             for head in map(HeadId.parse, heads):
                 copy.projections[head.site].weight[:, head.index * D_HEAD : (head.index + 1) * D_HEAD] = 0.0
             batch = run.task.encode(examples[name])  # type: ignore[attr-defined]
-            logits = copy(torch.from_numpy(batch.source), torch.from_numpy(batch.fed))
+            logits = copy(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input))
             losses = F.cross_entropy(logits.transpose(1, 2), torch.from_numpy(batch.labels), reduction="none")
         return (logits.argmax(dim=2).numpy() == batch.answer).all(axis=1), losses.mean(dim=1).numpy()
 
@@ -89,7 +92,7 @@ def test_greedy_is_greedy(found: Pruning, run: Run, by_hand: Any) -> None:
     while left:
 
         def value(head: str) -> float:
-            hits, losses = by_hand("choosing", frozenset([*removed, head]))
+            hits, losses = by_hand("selection_set", frozenset([*removed, head]))
             return float((hits - pruning.TIE * losses / (1 + losses)).mean())
 
         best = max(left, key=value)
@@ -102,7 +105,7 @@ def test_what_is_chosen_is_a_prefix_within_the_loss(found: Pruning, by_hand: Any
     n, greedy = len(found.chosen), order(found, "greedy")
     assert 0 < n < found.n_heads
     assert found.chosen == tuple(greedy[:n])
-    right = [by_hand("choosing", frozenset(greedy[:k]))[0].mean() for k in range(n + 2)]
+    right = [by_hand("selection_set", frozenset(greedy[:k]))[0].mean() for k in range(n + 2)]
     lost = [right[0] - each for each in right]
     assert max(lost[: n + 1]) <= LOSS + 1e-9 < lost[n + 1]
     assert (found.kept.n_removed, found.kept.head) == (n, greedy[n - 1])
@@ -115,11 +118,11 @@ def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run
     assert sorted(heads) == sorted(map(str, run.model.heads))
     for k, point in enumerate(curve(found, name)):
         assert point.n_removed == k
-        assert point.score == pytest.approx(by_hand("measuring", frozenset(heads[:k]))[0].mean())
-        hits = by_hand("measuring", frozenset(heads[:k]))[0]
-        own = Share.count(hits)
+        assert point.score == pytest.approx(by_hand("test_set", frozenset(heads[:k]))[0].mean())
+        hits = by_hand("test_set", frozenset(heads[:k]))[0]
+        own = Proportion.count(hits)
         assert (point.low, point.high) == (own.low, own.high), "of the share itself, not of the drop"
-        lost = by_hand("measuring", frozenset())[0].mean() - hits.mean()
+        lost = by_hand("test_set", frozenset())[0].mean() - hits.mean()
         assert point.drop.mean == pytest.approx(lost)
         assert point.drop.low <= lost <= point.drop.high
 
@@ -139,23 +142,23 @@ def test_all_orders_begin_with_all_heads_and_end_with_none(found: Pruning, run: 
 
 def test_alone_is_the_sum_of_drops(found: Pruning, by_hand: Any) -> None:
     assert order(found, "alone") == order(found, "together")
-    left = clean = by_hand("measuring", frozenset())[0].mean()
+    left = clean = by_hand("test_set", frozenset())[0].mean()
     for point in curve(found, "alone")[1:]:
-        left = max(0.0, left - (clean - by_hand("measuring", frozenset([point.head]))[0].mean()))
+        left = max(0.0, left - (clean - by_hand("test_set", frozenset([point.head]))[0].mean()))
         assert point.score == pytest.approx(left)
-    alone = [by_hand("choosing", frozenset([head]))[0].mean() for head in order(found, "alone")]
+    alone = [by_hand("selection_set", frozenset([head]))[0].mean() for head in order(found, "alone")]
     assert alone == sorted(alone, reverse=True)
 
 
 def test_gradients_are_in_order(found: Pruning, run: Run) -> None:
-    subject = subject_of(run, CHOOSING, "")
-    size = {each.head: each.importance for each in ablate(subject, ("zero",)).condition.importances}
+    experiment = task_experiment(run, CHOOSING, "")
+    size = {each.head: each.importance for each in ablate(experiment, ("zero",)).condition.importances}
     assert order(found, "gradient") == sorted(size, key=size.__getitem__)
 
 
 def test_harmless_heads_are_counted_by_interval_and_by_estimate(found: Pruning, run: Run, by_hand: Any) -> None:
-    effects = ablate(subject_of(run, CHOOSING, ""), ("zero",)).effects
-    assert found.under == sum(effect.drop < 0.01 for effect in effects) > 0
+    effects = ablate(task_experiment(run, CHOOSING, ""), ("zero",)).effects
+    assert found.n_under_1_point == sum(effect.drop < 0.01 for effect in effects) > 0
     assert found.harmless == found.by_zero == (), "25 examples cannot show it"
     assert found.harmless_left == found.by_zero_left == curve(found, "together")[0]
 
@@ -167,7 +170,7 @@ def test_harmless_heads_go_together(run: Run, by_hand: Any, monkeypatch: pytest.
     assert 1 < len(result.harmless) == result.harmless_left.n_removed < len(result.by_zero)
     assert set(result.harmless) < set(result.by_zero), "misleading others counts too"
     for heads, left in ((result.harmless, result.harmless_left), (result.by_zero, result.by_zero_left)):
-        assert left.score == pytest.approx(by_hand("measuring", frozenset(heads))[0].mean())
+        assert left.score == pytest.approx(by_hand("test_set", frozenset(heads))[0].mean())
 
 
 def test_luck_is_the_best_of_as_many_sets_as_greedy_tried(found: Pruning, run: Run, by_hand: Any) -> None:
@@ -177,17 +180,17 @@ def test_luck_is_the_best_of_as_many_sets_as_greedy_tried(found: Pruning, run: R
     sets = [frozenset(heads[i] for i in rng.permutation(n)[:k]) for _ in range(found.n_tried)]
 
     def value(some: frozenset[str]) -> float:
-        hits, losses = by_hand("choosing", some)
+        hits, losses = by_hand("selection_set", some)
         return float((hits - pruning.TIE * losses / (1 + losses)).mean())
 
     best = max(sets, key=value)
     assert found.best_random.n_removed == k
-    assert found.best_random.score == pytest.approx(by_hand("measuring", best)[0].mean())
+    assert found.best_random.score == pytest.approx(by_hand("test_set", best)[0].mean())
 
 
 def test_heads_go_by_the_worst_that_silencing_did(found: Pruning, run: Run) -> None:
     worst: dict[str, float] = {}
-    for effect in ablate(subject_of(run, CHOOSING, "")).effects:
+    for effect in ablate(task_experiment(run, CHOOSING, "")).effects:
         worst[effect.head] = max(worst.get(effect.head, -1.0), effect.drop)
     drops = [worst[head] for head in order(found, "every way")]
     assert drops == sorted(drops)
@@ -207,13 +210,13 @@ def test_chance_is_that_of_random_orders(found: Pruning, run: Run, by_hand: Any)
     rng, heads = stream(0, "random orders"), [str(head) for head in run.model.heads]
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(3)]
     for each in found.chance:
-        right = [by_hand("chancing", frozenset(order[: each.n_removed]))[0].mean() for order in orders]
+        right = [by_hand("null_set", frozenset(order[: each.n_removed]))[0].mean() for order in orders]
         assert (each.low, each.median, each.high) == pytest.approx(tuple(np.quantile(right, [0.1, 0.5, 0.9])))
 
 
 def test_ties_are_broken_by_losses_however_small(good_run: Run) -> None:
     """A good model is right on everything without most heads, at losses of a millionth; in single precision too."""
-    subject = subject_of(good_run, CHOOSING, "")
+    experiment = task_experiment(good_run, CHOOSING, "")
 
     def always_right(block: Any) -> Any:
         return replace(
@@ -222,10 +225,10 @@ def test_ties_are_broken_by_losses_however_small(good_run: Run) -> None:
             loss=lambda logits: 1e-6 * block.loss(logits),
         )
 
-    blocks = tuple(map(always_right, subject.blocks))
-    right = replace(subject, blocks=blocks, metric=FORCED)  # which is not decoded again
+    blocks = tuple(map(always_right, experiment.batches))
+    right = replace(experiment, blocks=blocks, metric=FORCED)  # which is not decoded again
     result = curves(right, right, right)
-    effects = ablate(subject_of(good_run, CHOOSING, "", "loss"), ("zero",)).effects
+    effects = ablate(task_experiment(good_run, CHOOSING, "", "loss"), ("zero",)).effects
     by_loss = [effect.head for effect in sorted(effects, key=lambda effect: effect.drop)]
     assert order(result, "together") == by_loss
     assert order(result, "greedy")[0] == by_loss[0]
@@ -233,9 +236,9 @@ def test_ties_are_broken_by_losses_however_small(good_run: Run) -> None:
 
 def test_every_score_is_a_share(tiny_sorter: Run) -> None:
     """Also where every head does harm: drops that add up to a gain end at 1."""
-    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
+    experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "")
     with torch.no_grad():
-        clean = {id(block): tiny_sorter.model(*block.inputs) for block in subject.blocks}
+        clean = {id(block): tiny_sorter.model(*block.inputs) for block in experiment.batches}
 
     def better_without(block: Any) -> Any:
         def score(logits: Tensor) -> Tensor:
@@ -243,17 +246,17 @@ def test_every_score_is_a_share(tiny_sorter: Run) -> None:
 
         return replace(block, score=score)
 
-    subject = replace(subject, blocks=tuple(map(better_without, subject.blocks)))
-    result = curves(subject, subject, subject)
+    experiment = replace(experiment, blocks=tuple(map(better_without, experiment.batches)))
+    result = curves(experiment, experiment, experiment)
     assert (result.clean, curve(result, "together")[1].score) == (0, 1)
     assert all(0 <= point.score <= 1 for each in result.curves for point in each.points)
 
 
 def test_one_head_is_enough(tiny_sorter: Run) -> None:
-    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
-    (site,) = subject.sites
-    one = type(subject.sites)({site: replace(subject.sites[site], heads=(site.head(0),))})
-    alone = replace(subject, sites=one)
+    experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "")
+    (site,) = experiment.sites
+    one = type(experiment.sites)({site: replace(experiment.sites[site], heads=(site.head(0),))})
+    alone = replace(experiment, sites=one)
     result = curves(alone, alone, alone, n_orders=2)
     assert (result.n_heads, result.chance, result.n_chance) == (1, (), 20)
     assert all(len(each.points) == 2 for each in result.curves)
@@ -261,8 +264,8 @@ def test_one_head_is_enough(tiny_sorter: Run) -> None:
 
 def test_progress_counts_to_a_hundred(tiny_sorter: Run) -> None:
     told: list[tuple[int, int]] = []
-    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "")
-    curves(subject, subject, subject, progress=lambda *done: told.append(done))
+    experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "")
+    curves(experiment, experiment, experiment, progress=lambda *done: told.append(done))
     assert told == sorted(told)
     assert told[-1] == (100, 100)
 
@@ -279,18 +282,18 @@ def test_results_that_called_heads_harmless_by_zero_alone_are_refused(found: Pru
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
 def test_a_score_has_its_own_interval_without_removals_too(tiny_sorter: Run, metric: str) -> None:
     """Where nothing was lost, the drop is certain and the score is not."""
-    subject = subject_of(tiny_sorter, tiny_sorter.task.split("test"), "", metric)
+    experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "", metric)
     with torch.no_grad():
-        scores = np.empty(subject.n)
-        for block in subject.blocks:
+        scores = np.empty(experiment.n)
+        for block in experiment.batches:
             scores[block.rows] = block.score(tiny_sorter.model(*block.inputs)).double().numpy()
-    whole = curve(curves(subject, subject, subject), "greedy")[0]
+    whole = curve(curves(experiment, experiment, experiment), "greedy")[0]
     assert (whole.drop.mean, whole.drop.low, whole.drop.high) == (0, 0, 0)
     if metric == "accuracy":
-        own = Share.count(scores > 0.5)
+        own = Proportion.count(scores > 0.5)
         assert (whole.low, whole.high) == (own.low, own.high)
         return
     error = 1.96 * scores.std() / len(scores) ** 0.5
     assert (whole.low, whole.high) == pytest.approx((scores.mean() - error, scores.mean() + error), abs=0.4 * error)
-    condition = ablate(subject, ("zero",)).condition
+    condition = ablate(experiment, ("zero",)).condition
     assert condition.clean_interval == pytest.approx((whole.low, whole.high), abs=0.25 * error)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.controls import CONTROLS
+from headcount.analysis.calibration import CONTROLS
+from headcount.analysis.head_measures import eval_inputs
 from headcount.analysis.labels import Thresholds
 from headcount.analysis.specialisation import Specialisation, specialise
-from headcount.analysis.watched import watch
 from headcount.errors import InputError
+from headcount.models.attention import AttentionCache
 from headcount.models.encoder_decoder import EncoderDecoder
-from headcount.models.weights import KeptWeights
 
 FEW = (9, 1)
 """Models that calibrate."""
@@ -42,8 +42,8 @@ class Planted(EncoderDecoder):
 
     key = 1
 
-    def forward(self, source, fed, *, weights=None):
-        n = {"encoder": source.shape[1], "decoder": fed.shape[1]}
+    def forward(self, source, decoder_input, *, weights=None):
+        n = {"encoder": source.shape[1], "decoder": decoder_input.shape[1]}
         for site in self.sites:
             n_queries = n[site.stack]
             n_keys = n["encoder"] if site.kind == "cross" else n_queries
@@ -54,7 +54,7 @@ class Planted(EncoderDecoder):
                 even = torch.zeros_like(even)
                 even[..., self.key] = 1
             weights.read(site, even, slice(0, n_keys), n_keys)
-        return torch.zeros(*fed.shape, 10)
+        return torch.zeros(*decoder_input.shape, 10)
 
 
 def planted(run, key):
@@ -110,9 +110,9 @@ def carries(example, unit):
 def looped(run, short, target, column=None, carry=None):
     """Cross-attention to a target in plain Python: one mean per example, over its queries."""
     batch, examples = run.task.encode(run.task.split("test")), run.task.split("test").tolist()
-    kept, head = KeptWeights(), run.find_head(short)
+    kept, head = AttentionCache(), run.find_head(short)
     with torch.no_grad():
-        run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed), weights=kept)
+        run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input), weights=kept)
     values = []
     for example, rows in zip(examples, kept[head.site][:, head.index].double().tolist(), strict=True):
         mine = []
@@ -158,10 +158,10 @@ def test_means_and_errors_are_those_of_plain_loops_and_numpy(adder, stats, short
 
 
 def test_entropy_and_sparsity_are_those_of_plain_loops(adder, stats):
-    watched = watch(adder)
-    kept = KeptWeights()
+    inputs_seen = eval_inputs(adder)
+    kept = AttentionCache()
     with torch.no_grad():
-        adder.model(*map(torch.from_numpy, watched.inputs), weights=kept)
+        adder.model(*map(torch.from_numpy, inputs_seen.inputs), weights=kept)
     for head in stats.heads:
         name = adder.find_head(head.head)
         entropies, shares, sparsities = [], [], []
@@ -204,7 +204,7 @@ def test_the_difference_is_over_columns_that_meet_both(adder, stats):
 def test_a_result_survives_json_and_names_every_head(adder, stats):
     assert Specialisation.from_json(stats.to_json()) == stats
     assert [head.head for head in stats.heads] == [str(head) for head in adder.model.heads]
-    assert (stats.run, stats.model, stats.n, stats.data) == (adder.name, adder.digest, 60, "the test set")
+    assert (stats.run, stats.model, stats.n, stats.data) == (adder.name, adder.weights_sha256, 60, "the test set")
     assert stats.thresholds == Thresholds()
     assert (stats.calibration.n_models, stats.calibration.error_rate) == (3, 0.25)
     assert "3 untrained and shuffled models each" in stats.words

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.controls import untrained as control
-from headcount.analysis.head_measures import measure
+from headcount.analysis.calibration import untrained as control
+from headcount.analysis.head_measures import ValueNorms, eval_inputs, measure
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
-from headcount.analysis.value_norms import ValueNorms
-from headcount.analysis.watched import watch
-from headcount.models.weights import KeptWeights
+from headcount.models.attention import AttentionCache
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +20,11 @@ def adder(tiny_run, untrained):
 
 def by_hand(run, head):
     """Shares of ||a_ij f(x_j)||, each vector written out, of the first sum of the test set."""
-    batch, kept, inputs = run.task.encode(run.task.split("test")[:1]), KeptWeights(), []
+    batch, kept, inputs = run.task.encode(run.task.split("test")[:1]), AttentionCache(), []
     attention = run.model.blocks[head.site].attention
     hook = attention.value.register_forward_hook(lambda module, args, output: inputs.append(args[0]))
     with torch.no_grad():
-        run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed), weights=kept)
+        run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input), weights=kept)
     hook.remove()
     (x,) = inputs
     part = slice(head.index * attention.d_head, (head.index + 1) * attention.d_head)
@@ -41,13 +39,13 @@ def by_hand(run, head):
 @pytest.mark.parametrize("short", ["E0H1", "D1H0", "X0H1"])
 def test_shares_are_those_written_out_by_hand(adder, short):
     head = adder.find_head(short)
-    batch, kept = adder.task.encode(adder.task.split("test")[:1]), KeptWeights()
+    batch, kept = adder.task.encode(adder.task.split("test")[:1]), AttentionCache()
     with torch.no_grad(), ValueNorms(adder.model) as norms:
-        adder.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed), weights=kept)
+        adder.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input), weights=kept)
     expected = by_hand(adder, head)
     np.testing.assert_allclose(norms.share(head.site, kept[head.site])[0, head.index], expected, atol=1e-5)
     assert np.abs(expected - kept[head.site][0, head.index].numpy()).max() > 0.01, "not the weights themselves"
-    few = watch(adder).some(1)
+    few = eval_inputs(adder).some(1)
     found = measure(adder, few, norm_weighted=True)[head.site]
     first = found["first token"]
     sees = slice(1 if short.startswith("D") else 0, None)  # the decoder's first query has no choice

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.pruning import Pruning
-from headcount.analysis.subjects import held_out
 from headcount.api import ablate_heads, prune_heads
+from headcount.data.from_task import held_out
 from headcount.errors import InputError, RunError
 from headcount.heads import HeadSite
-from headcount.instruments.sites import Site, Sites
+from headcount.hooks.sites import Site, Sites
 from headcount.runs.run import Run, load
 from headcount.training.evaluation import answer
 
@@ -52,7 +52,7 @@ TARGET = torch.arange(N) % 6
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no pictures: those of the command line are looked at."""
-    monkeypatch.setattr("headcount.statistics.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.DRAWS", 199)
     for module in ("ablating", "pruning"):
         monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
 
@@ -80,7 +80,7 @@ def test_any_module_with_its_sites(foreign: Foreign) -> None:
     assert foreign.training, "it is left as it was"
     assert (shown.data, shown.figures) == (None, ())
     result = shown.result
-    assert (result.metric, result.is_share, result.kinds) == ("height", False, ("resample", "zero", "mean"))
+    assert (result.metric, result.is_accuracy, result.kinds) == ("height", False, ("resample", "zero", "mean"))
     assert [(e.head, e.kind) for e in shown.heads] == [(f"layer.0.self.{i}", k) for k in result.kinds for i in range(3)]
     (condition,) = result.conditions
     assert (condition.n, condition.data, condition.decoded) == (N, "given examples", 0)
@@ -126,7 +126,7 @@ def test_a_metric_may_say_right_or_wrong(foreign: Foreign, kind: torch.dtype) ->
 
 
 @pytest.mark.parametrize(
-    ("data", "metric", "why"),
+    ("data", "metric", "explanation"),
     [
         ([TOKENS, WEIGHTS], None, "needs a metric"),
         ([TOKENS, WEIGHTS], "loss", "needs a metric"),
@@ -139,8 +139,8 @@ def test_a_metric_may_say_right_or_wrong(foreign: Foreign, kind: torch.dtype) ->
         ([TOKENS, WEIGHTS], lambda output, rows: output, "one number per example"),
     ],
 )
-def test_what_a_module_needs_is_told(foreign: Foreign, data: Any, metric: Any, why: str) -> None:
-    with pytest.raises(InputError, match=why):
+def test_what_a_module_needs_is_told(foreign: Foreign, data: Any, metric: Any, explanation: str) -> None:
+    with pytest.raises(InputError, match=explanation):
         ablate_heads(foreign, data, metric, sites=sites_of(foreign), quiet=True)
 
 
@@ -162,10 +162,10 @@ def test_a_run_with_a_metric_of_ones_own(tiny_run: Run) -> None:
 
     shown = ablate_heads(tiny_run, metric=first_digit, kinds=("zero",), quiet=True)
     assert {tuple(rows) for rows in seen} == {tuple(range(10))}
-    assert (shown.result.metric, shown.result.unit, shown.result.is_share) == ("first_digit", "", False)
+    assert (shown.result.metric, shown.result.unit, shown.result.is_accuracy) == ("first_digit", "", False)
     batch = tiny_run.task.encode(test)  # type: ignore[attr-defined]
     with torch.no_grad():
-        logits = tiny_run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed))
+        logits = tiny_run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input))
     assert shown.result.conditions[0].clean == pytest.approx(float(logits[:, 0, 0].mean()) + test.sum(axis=1).mean())
     assert shown.data is not None
     assert Ablation.from_json(shown.data.read_text()) == shown.result
@@ -203,7 +203,7 @@ def test_the_loss_of_a_run_by_its_name(tiny_sorter: Run) -> None:
     by_name = ablate_heads(str(tiny_sorter.folder.path), metric="loss", kinds=("zero",), quiet=True)
     by_run = ablate_heads(tiny_sorter, metric="loss", kinds=("zero",), quiet=True)
     assert by_name.result.heads == by_run.result.heads
-    assert by_run.result.model == tiny_sorter.digest
+    assert by_run.result.model == tiny_sorter.weights_sha256
 
 
 # --- pruning --------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_pruned_run_scores_what_was_promised(good_run: Run, tmp_path: Path) ->
         right = [answer(run.model, run.task, examples).free_hits.all(axis=1) for run in (good_run, cut)]  # type: ignore[arg-type]
         assert promised == pytest.approx([each.mean() for each in right])
         assert what in (shown.result.measured_on, shown.cost.data)
-    assert cut.folder.read_manifest()["pruned_from"] == good_run.digest
+    assert cut.folder.read_manifest()["pruned_from"] == good_run.weights_sha256
 
 
 def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:

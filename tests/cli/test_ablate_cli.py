@@ -9,7 +9,7 @@ import pytest
 
 from headcount.analysis.ablation import Ablation
 from headcount.cli import main
-from headcount.instruments.kinds import KINDS
+from headcount.hooks import REPLACEMENTS
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -27,7 +27,7 @@ def files(folder):
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch):
-    monkeypatch.setattr("headcount.statistics.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.DRAWS", 199)
 
 
 @pytest.fixture(scope="module")
@@ -41,32 +41,32 @@ def sorter(tiny_sorter):
 
 
 def test_every_head_in_every_way(adder, good_run, capsys):
-    code, said = run_json(capsys, "ablate", adder, "--n", "30")
-    assert (code, said["kind"], said["run"], said["metric"]) == (0, "Ablation", adder, "free-running")
-    tried = {(effect["head"], effect["kind"]) for effect in said["heads"]}
-    assert tried == {(str(head), kind) for head in good_run.model.heads for kind in KINDS.names()}
-    assert len(said["heads"]) == len(tried)
-    for effect in said["heads"]:
+    code, predicted = run_json(capsys, "ablate", adder, "--n", "30")
+    assert (code, predicted["kind"], predicted["run"], predicted["metric"]) == (0, "Ablation", adder, "free-running")
+    tried = {(effect["head"], effect["kind"]) for effect in predicted["heads"]}
+    assert tried == {(str(head), kind) for head in good_run.model.heads for kind in REPLACEMENTS.names()}
+    assert len(predicted["heads"]) == len(tried)
+    for effect in predicted["heads"]:
         assert effect.keys() >= KEYS
         assert effect["low"] <= effect["drop"] <= effect["high"]
         assert effect["drop"] == pytest.approx(effect["clean"] - effect["silenced"])
         assert 0 <= effect["p"] <= 1
         assert effect["band"] in ("critical", "important", "redundant", "undecided")
-        assert (effect["needed"] is not None) <= (effect["band"] == "undecided")
+        assert (effect["examples_needed"] is not None) <= (effect["band"] == "undecided")
         assert (effect["metric"], effect["length"]) == ("free-running", None)
-    assert max(effect["drop"] for effect in said["heads"]) > 0
-    (condition,) = said["conditions"]
+    assert max(effect["drop"] for effect in predicted["heads"]) > 0
+    (condition,) = predicted["conditions"]
     assert (condition["n"], condition["decoded"]) == (30, 8 * 10 * (1 + 1 + 4))
     assert condition["data"] == "the test set and 20 fresh examples such as it was trained on"
 
 
 def test_files_are_what_was_printed(sorter, capsys):
-    code, said = run_json(capsys, "ablate", sorter)
-    written = Ablation.from_json(Path(said["data"]).read_text())
+    code, predicted = run_json(capsys, "ablate", sorter)
+    written = Ablation.from_json(Path(predicted["data"]).read_text())
     assert code == 0
-    assert json.loads(written.to_json()).items() <= said.items()
-    assert [Path(path).name for path in said["figures"]] == ["ablation.png", "ablation-map.png"]
-    for path in said["figures"]:
+    assert json.loads(written.to_json()).items() <= predicted.items()
+    assert [Path(path).name for path in predicted["figures"]] == ["ablation.png", "ablation-map.png"]
+    for path in predicted["figures"]:
         assert Path(path).read_bytes().startswith(b"\x89PNG")
         assert Path(path).stat().st_size > 5_000
 
@@ -89,12 +89,12 @@ def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_p
 
 def test_the_table_as_markdown_and_as_csv(sorter, capsys):
     asked = ["ablate", sorter, "--lengths", "4,6", "--n", "20", "--quiet"]
-    code, said = run_json(capsys, *asked[:-1])
+    code, predicted = run_json(capsys, *asked[:-1])
     assert code == 0
-    markdown, table = map(Path, said["tables"])
-    assert (markdown, table) == tuple(Path(said["data"]).with_suffix(end) for end in (".md", ".csv"))
+    markdown, table = map(Path, predicted["tables"])
+    assert (markdown, table) == tuple(Path(predicted["data"]).with_suffix(end) for end in (".md", ".csv"))
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    for row, effect in zip(rows, said["heads"], strict=True):
+    for row, effect in zip(rows, predicted["heads"], strict=True):
         assert {name: value or None for name, value in row.items()} == {
             name: None if value is None else str(value) for name, value in effect.items()
         }
@@ -109,29 +109,31 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
 
 
 def test_some_kinds_on_another_split(sorter, capsys):
-    code, said = run_json(capsys, "ablate", sorter, "--kinds", "resample, zero", "--split", "validation", "--n", "20")
-    assert (code, said["kinds"]) == (0, ["resample", "zero"])
-    assert [effect["kind"] for effect in said["heads"]] == ["resample"] * 2 + ["zero"] * 2
-    assert said["conditions"][0]["data"] == "the validation set"
+    code, predicted = run_json(
+        capsys, "ablate", sorter, "--kinds", "resample, zero", "--split", "validation", "--n", "20"
+    )
+    assert (code, predicted["kinds"]) == (0, ["resample", "zero"])
+    assert [effect["kind"] for effect in predicted["heads"]] == ["resample"] * 2 + ["zero"] * 2
+    assert predicted["conditions"][0]["data"] == "the validation set"
 
 
 def test_lengths_are_told_apart(sorter, capsys):
-    code, said = run_json(capsys, "ablate", sorter, "--lengths", "4,6", "--n", "20")
+    code, predicted = run_json(capsys, "ablate", sorter, "--lengths", "4,6", "--n", "20")
     assert code == 0
-    assert [effect["length"] for effect in said["heads"]] == [4] * 6 + [6] * 6
-    assert [(each["length"], each["n"]) for each in said["conditions"]] == [(4, 20), (6, 20)]
-    names = [Path(path).name for path in said["figures"]]
+    assert [effect["length"] for effect in predicted["heads"]] == [4] * 6 + [6] * 6
+    assert [(each["length"], each["n"]) for each in predicted["conditions"]] == [(4, 20), (6, 20)]
+    names = [Path(path).name for path in predicted["figures"]]
     each = [f"ablation-n20-4-6-at-{length}{map_}.png" for length in (4, 6) for map_ in ("", "-map")]
     assert names == ["ablation-n20-4-6-by-length.png", *each]
-    assert all(Path(path).stat().st_size > 5_000 for path in said["figures"])
-    assert {effect.length for effect in Ablation.from_json(Path(said["data"]).read_text()).heads} == {4, 6}
+    assert all(Path(path).stat().st_size > 5_000 for path in predicted["figures"])
+    assert {effect.length for effect in Ablation.from_json(Path(predicted["data"]).read_text()).heads} == {4, 6}
 
 
 def test_a_loss_has_no_points(sorter, capsys):
-    code, said = run_json(capsys, "ablate", sorter, "--metric", "loss", "--kinds", "zero")
-    assert (code, said["unit"], said["is_share"]) == (0, "nats", False)
-    for effect in said["heads"]:
-        assert (effect["band"], effect["needed"], effect["metric"]) == (None, None, "loss")
+    code, predicted = run_json(capsys, "ablate", sorter, "--metric", "loss", "--kinds", "zero")
+    assert (code, predicted["unit"], predicted["is_accuracy"]) == (0, "nats", False)
+    for effect in predicted["heads"]:
+        assert (effect["band"], effect["examples_needed"], effect["metric"]) == (None, None, "loss")
         before, after = -effect["clean"], -effect["silenced"]
         assert min(before, after) > 0
         assert effect["drop"] == pytest.approx(after - before, abs=1e-9), "the loss rises by this much"
@@ -149,9 +151,9 @@ def test_what_broke_is_told(adder, good_run, capsys):
     arguments = ["ablate", adder, "--n", "60", "--kinds", "zero", "--examples", "--quiet"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    said = json.loads((good_run.folder.path / "results" / "ablation-zero-n60-examples.json").read_text())
-    worse = {effect["head"]: effect["worse"] for effect in said["heads"]}
-    some = [each for each in said["conditions"][0]["breakages"] if each["n_broken"]]
+    predicted = json.loads((good_run.folder.path / "results" / "ablation-zero-n60-examples.json").read_text())
+    worse = {effect["head"]: effect["worse"] for effect in predicted["heads"]}
+    some = [each for each in predicted["conditions"][0]["failures"] if each["n_broken"]]
     assert some
     for each in some:
         assert each["n_broken"] == worse[each["head"]]
@@ -164,8 +166,8 @@ def test_what_broke_is_told(adder, good_run, capsys):
             groups = [group for group in each["groups"] if group["facet"] == facet]
             assert (sum(g["broken"] for g in groups), sum(g["n"] for g in groups)) == (each["n_broken"], 60)
         wrong = each["examples"][0]
-        assert wrong["said"] != wrong["right"] == f"{sum(map(int, wrong['example'].split('+'))):02}"
-    assert "said" in printed
+        assert wrong["predicted"] != wrong["right"] == f"{sum(map(int, wrong['example'].split('+'))):02}"
+    assert "predicted" in printed
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_nothing_is_overwritten(adder, in_tmp, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "explanation"),
     [
         (["nowhere.py:Model"], "no file nowhere.py"),
         (["adder_model.py:Nobody"], "it has: Attention, EncoderLayer, DecoderLayer, AdderTransformer"),
@@ -68,7 +68,7 @@ def test_nothing_is_overwritten(adder, in_tmp, capsys):
         (["adder_model.py:AdderTransformer", "--checkpoint", "adder_model.py"], "holds more than weights"),
     ],
 )
-def test_wrong_usage(adder, in_tmp, capsys, arguments, why):
+def test_wrong_usage(adder, in_tmp, capsys, arguments, explanation):
     assert main(["adapt", *arguments]) == 2
-    assert why in capsys.readouterr().err
+    assert explanation in capsys.readouterr().err
     assert not (in_tmp / "my_adapter.py").exists()

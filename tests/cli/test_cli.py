@@ -33,9 +33,9 @@ def test_every_verb_has_help_and_json(verb, capsys):
 def test_predict(capsys):
     assert main(["predict", "sample:addition", "374+814"]) == 0
     assert "374+814 = 1188  (right; probability" in capsys.readouterr().out
-    code, said = run_json(capsys, "predict", "sample:addition", "300+600")
+    code, predicted = run_json(capsys, "predict", "sample:addition", "300+600")
     assert code == 0
-    assert (said["said"], said["right"], said["correct"]) == ("0900", "0900", True)
+    assert (predicted["predicted"], predicted["right"], predicted["correct"]) == ("0900", "0900", True)
 
 
 def test_predict_without_heads(capsys):
@@ -46,13 +46,13 @@ def test_predict_without_heads(capsys):
     assert ablated.startswith("without E0H2, E1H3, X1H1, X1H2: 1199  (wrong: 100s: 1, should be 0")
     assert changed == "changed: 100s 0 → 1"
     assert note.startswith("zero ablation")
-    code, said = run_json(capsys, *asked)
-    assert (code, said["said"], said["correct"]) == (0, "1099", True)
-    without = said["without"]
-    assert (without["said"], without["correct"], without["ablation"]) == ("1199", False, "zero")
+    code, predicted = run_json(capsys, *asked)
+    assert (code, predicted["predicted"], predicted["correct"]) == (0, "1099", True)
+    without = predicted["without"]
+    assert (without["predicted"], without["correct"], without["ablation"]) == ("1199", False, "zero")
     assert without["heads"] == ["encoder.0.self.2", "encoder.1.self.3", "decoder.1.cross.1", "decoder.1.cross.2"]
     assert without["changed"] == [{"position": "100s", "clean": "0", "without": "1"}]
-    assert 0 < without["probability"] < said["probability"]
+    assert 0 < without["probability"] < predicted["probability"]
 
 
 def test_predict_without_a_head_that_is_not_missed(capsys):
@@ -99,12 +99,12 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert code == 1, "a check that does not hold is exit code 1"
     assert certificate["total"] == 100
     assert certificate["errors"] == len(certificate["wrong"]) > 0
-    assert {"example", "said", "right", "why"} == certificate["wrong"][0].keys()
+    assert {"example", "predicted", "right", "explanation"} == certificate["wrong"][0].keys()
     assert main(["verify", "runs/addition-4", "--quiet"]) == 1
     assert "100 different sums checked" in capsys.readouterr().out
 
-    code, listed = run_json(capsys, "heads", "runs/addition-4")
-    assert (code, listed["heads"][0]) == (0, {"head": "encoder.0.self.0", "short": "E0H0"})
+    code, comma_list = run_json(capsys, "heads", "runs/addition-4")
+    assert (code, comma_list["heads"][0]) == (0, {"head": "encoder.0.self.0", "short": "E0H0"})
     code, shown = run_json(capsys, "heads", "runs/addition-4", "--on", "3+4")
     assert code == 0
     assert shown["example"] == "3+4"

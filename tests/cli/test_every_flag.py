@@ -14,13 +14,13 @@ from typing import Any, get_args
 import pytest
 
 import headcount.api
-import headcount.guests.skeleton
-import headcount.lab
+import headcount.api.lab
+import headcount.external.scaffold
 from headcount.analysis.specialisation import specialise
 from headcount.cli import main
-from headcount.cli._flags import given_settings
+from headcount.cli._command import given_settings
 from headcount.cli._main import _parser
-from headcount.config import PartOf
+from headcount.config import NameIn
 from headcount.errors import ConfigError, HeadcountError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run
@@ -52,7 +52,7 @@ BOOLEANS = [(task, name) for task in TASKS.names() for _, name, info in fields(t
 def values(info: Any, name: str) -> list[str]:
     """What could be written behind a flag."""
     choices = [choice for choice in get_args(info.annotation) if isinstance(choice, str)]
-    choices += [part for mark in info.metadata if isinstance(mark, PartOf) for part in mark.registry.names()]
+    choices += [part for mark in info.metadata if isinstance(mark, NameIn) for part in mark.registry.names()]
     return [*OTHERS.get(name, ()), *choices, *NUMBERS]
 
 
@@ -90,8 +90,8 @@ def test_switches_go_both_ways(task: str, name: str) -> None:
     flag = name.replace("_", "-")
     for before in (True, False):
         base = RunConfig.build(task, **{name: before})
-        for asked, said in ((True, f"--{flag}"), (False, f"--no-{flag}")):
-            assert getattr(getattr(built(task, said, base=base), section), name) is asked
+        for asked, predicted in ((True, f"--{flag}"), (False, f"--no-{flag}")):
+            assert getattr(getattr(built(task, predicted, base=base), section), name) is asked
 
 
 def test_a_preset_that_switches_something_on_can_be_overruled(in_tmp: Path) -> None:
@@ -132,8 +132,8 @@ HOMES = {
         "train",
         "verify",
     ),
-    headcount.lab: ("run_lab",),
-    headcount.guests.skeleton: ("write_skeleton",),
+    headcount.api.lab: ("run_lab",),
+    headcount.external.scaffold: ("write_skeleton",),
 }
 
 
@@ -266,9 +266,11 @@ def test_what_is_asked_of_heads(called: Callable[[str], Call], flag: str) -> Non
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is drawn, and no lab takes its minutes."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
-    monkeypatch.setattr("headcount.statistics.DRAWS", 199)
-    monkeypatch.setattr("headcount.api.specialisation.specialise", partial(specialise, controls=(2, 1)))
-    monkeypatch.setattr(headcount.lab, "run_lab", lambda *_, **__: headcount.lab.Lab(Path("report.md"), None, None))
+    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
+    monkeypatch.setattr(
+        headcount.api.lab, "run_lab", lambda *_, **__: headcount.api.lab.Lab(Path("report.md"), None, None)
+    )
 
 
 TRAIN = "train addition --digits 1 --d-model 8 --n-heads 2 --d-ff 8 --n-validation 10 --n-test 10 --batch-size 4"

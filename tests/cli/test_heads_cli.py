@@ -20,51 +20,51 @@ def run_json(capsys, *arguments):
 
 def test_statistics_of_a_run_and_of_its_twin(tiny_sorter, capsys):
     path = tiny_sorter.folder.path
-    code, said = run_json(capsys, "heads", path, "--stats", "--match", path)
-    assert (code, said["kind"], said["n"], said["run"]) == (0, "Specialisation", 1000, str(path))
-    assert [head["head"] for head in said["heads"]] == [str(head) for head in tiny_sorter.model.heads]
+    code, predicted = run_json(capsys, "heads", path, "--stats", "--match", path)
+    assert (code, predicted["kind"], predicted["n"], predicted["run"]) == (0, "Specialisation", 1000, str(path))
+    assert [head["head"] for head in predicted["heads"]] == [str(head) for head in tiny_sorter.model.heads]
     keys = {"measure", "column", "condition", "mean", "se", "n", "even"}
-    assert all(set(measure) == keys for head in said["heads"] for measure in head["measures"])
-    (match,) = said["matches"]
+    assert all(set(measure) == keys for head in predicted["heads"] for measure in head["measures"])
+    (match,) = predicted["matches"]
     assert match["kind"] == "Matching"
     assert [pair["partner"] for pair in match["kinds"][0]["pairs"]] == ["layer.0.self.0", "layer.0.self.1"]
-    assert len(said["files"]["data"]) == 1 + 1
-    assert len(said["files"]["pictures"]) == 2 + 1
-    assert all(Path(file).exists() for files in said["files"].values() for file in files)
+    assert len(predicted["files"]["data"]) == 1 + 1
+    assert len(predicted["files"]["pictures"]) == 2 + 1
+    assert all(Path(file).exists() for files in predicted["files"].values() for file in files)
 
 
 @pytest.mark.slow
 def test_statistics_of_the_sample(in_tmp, capsys):
-    code, said = run_json(capsys, "heads", "sample:addition", "--stats")
+    code, predicted = run_json(capsys, "heads", "sample:addition", "--stats")
     assert code == 0
-    labels = {head["short"]: head["label"] for head in said["heads"]}
+    labels = {head["short"]: head["label"] for head in predicted["heads"]}
     assert labels["E0H2"].startswith("mostly carry column")
     assert labels["E1H3"].startswith("mostly aligned column (0.9")
     assert labels["D0H0"].startswith("mostly previous output")
     assert all(label.startswith("mostly aligned column") for short, label in labels.items() if short.startswith("X"))
     assert labels["E0H0"] == ""
-    moved = {head["short"]: head["shifts"][0] for head in said["heads"]}
+    moved = {head["short"]: head["shifts"][0] for head in predicted["heads"]}
     assert moved["E0H2"]["measure"] == "attention moved"
     assert moved["E0H2"]["mean"] > 10 * moved["E0H2"]["se"], "it reads the carry"
     assert abs(moved["E0H3"]["mean"]) < 0.01, "it reads digits"
     assert moved["D0H0"]["across"] == 0, "it sees nothing of the lower column"
-    assert len(said["files"]["pictures"]) == 4
+    assert len(predicted["files"]["pictures"]) == 4
 
 
 def test_statistics_for_people(tiny_sorter, capsys):
     assert main(["heads", str(tiny_sorter.folder.path), "--stats", "--length", "9", "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert "1,000 examples (fresh sequences of 9, half of them sorted)" in said
-    assert THRESHOLDS.words in said
-    assert "on average at most 5 % of such models get any label" in said
-    assert "left" in said
-    assert "sparsity" in said
+    predicted = capsys.readouterr().out
+    assert "1,000 examples (fresh sequences of 9, half of them sorted)" in predicted
+    assert THRESHOLDS.words in predicted
+    assert "on average at most 5 % of such models get any label" in predicted
+    assert "left" in predicted
+    assert "sparsity" in predicted
     numbers = json.loads((tiny_sorter.folder.path / "results" / "head-stats-9.json").read_text())["heads"][0][
         "measures"
     ]
     (sparsity,) = (m for m in numbers if (m["measure"], m["column"], m["condition"]) == ("sparsity", "all", "all"))
-    assert f"{100 * sparsity['mean']:.1f} ± {100 * sparsity['se']:.1f}" in said
-    assert "L0H1" in said
+    assert f"{100 * sparsity['mean']:.1f} ± {100 * sparsity['se']:.1f}" in predicted
+    assert "L0H1" in predicted
     assert (tiny_sorter.folder.path / "figures" / "head-stats-9.png").exists()
     assert (tiny_sorter.folder.path / "results" / "head-stats-9.json").exists()
 
@@ -90,49 +90,49 @@ def test_what_cannot_be_is_told(tiny_sorter, in_tmp, capsys, arguments, what):
 @pytest.fixture
 def _no_pictures(monkeypatch):
     """How they look is looked at elsewhere."""
-    monkeypatch.setattr("headcount.api.looking.png", lambda figure: b"a picture")
+    monkeypatch.setattr("headcount.api.viewing.png", lambda figure: b"a picture")
 
 
 @pytest.mark.usefixtures("_no_pictures")
 def test_an_answer_that_is_wrong_is_told(tiny_run, capsys):
     path = str(tiny_run.folder.path)
-    reply = tiny_run.ask("3+4")
-    assert reply.why, "hardly trained"
+    prediction = tiny_run.predict_one("3+4")
+    assert prediction.explanation, "hardly trained"
     assert main(["heads", path, "--on", "3+4"]) == 0
-    assert f"3+4 = {reply.said} (wrong: {reply.why}; probability" in capsys.readouterr().out
-    code, said = run_json(capsys, "heads", path, "--on", "3+4")
-    assert (code, said["said"], said["right"]) == (0, reply.said, "07")
-    assert (said["correct"], said["why"]) == (False, reply.why)
+    assert f"3+4 = {prediction.predicted} (wrong: {prediction.explanation}; probability" in capsys.readouterr().out
+    code, predicted = run_json(capsys, "heads", path, "--on", "3+4")
+    assert (code, predicted["predicted"], predicted["right"]) == (0, prediction.predicted, "07")
+    assert (predicted["correct"], predicted["explanation"]) == (False, prediction.explanation)
 
 
 def test_one_head_over_several_examples_is_one_page(tiny_run, capsys):
     path = str(tiny_run.folder.path)
     asked = ["heads", path, "--head", "X1H1", "--on", "3+4", "--on", "9+9", "--on", "3+4"]
-    code, said = run_json(capsys, *asked)
-    assert (code, said["head"]) == (0, "decoder.1.cross.1")
-    assert [(each["example"], each["right"]) for each in said["examples"]] == [("3+4", "07"), ("9+9", "18")]
-    (picture,) = said["files"]["pictures"]
+    code, predicted = run_json(capsys, *asked)
+    assert (code, predicted["head"]) == (0, "decoder.1.cross.1")
+    assert [(each["example"], each["right"]) for each in predicted["examples"]] == [("3+4", "07"), ("9+9", "18")]
+    (picture,) = predicted["files"]["pictures"]
     assert Path(picture).name == "head-X1H1-3+4_9+9.png"
-    assert all(Path(file).exists() for file in (picture, *said["files"]["data"]))
+    assert all(Path(file).exists() for file in (picture, *predicted["files"]["data"]))
     assert main([*asked, "--quiet"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("figure: ") == 1
-    assert printed.count("wrong: ") == sum(not each["correct"] for each in said["examples"])
+    assert printed.count("wrong: ") == sum(not each["correct"] for each in predicted["examples"])
 
 
 def test_one_head_on_one_example_is_alone(tiny_run, capsys):
-    code, said = run_json(capsys, "heads", tiny_run.folder.path, "--head", "E0H1", "--on", "3+4")
+    code, predicted = run_json(capsys, "heads", tiny_run.folder.path, "--head", "E0H1", "--on", "3+4")
     assert code == 0
-    assert [Path(file).name for file in said["files"]["pictures"]] == ["encoder.0.self.1.png"]
+    assert [Path(file).name for file in predicted["files"]["pictures"]] == ["encoder.0.self.1.png"]
 
 
 @pytest.mark.usefixtures("_no_pictures")
 def test_several_examples_are_drawn_one_after_the_other(tiny_run, capsys):
     path = tiny_run.folder.path
-    code, said = run_json(capsys, "heads", path, "--on", "3+4", "--on", "9+9")
+    code, predicted = run_json(capsys, "heads", path, "--on", "3+4", "--on", "9+9")
     assert code == 0
-    assert [each["example"] for each in said["examples"]] == ["3+4", "9+9"]
-    assert all(Path(file).exists() for each in said["examples"] for file in each["files"]["pictures"])
+    assert [each["example"] for each in predicted["examples"]] == ["3+4", "9+9"]
+    assert all(Path(file).exists() for each in predicted["examples"] for file in each["files"]["pictures"])
     assert main(["heads", str(path), "--on", "3+4", "--on", "12+1"]) == 2
     printed = capsys.readouterr()
     assert (printed.out, "outside what this task knows" in printed.err) == ("", True)
@@ -149,14 +149,14 @@ def test_only_one_thing_is_asked_at_once(capsys):
 def test_help_states_the_thresholds(capsys):
     with pytest.raises(SystemExit):
         main(["heads", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
+    predicted = " ".join(capsys.readouterr().out.split())
     t = THRESHOLDS
     assert len(fields(t)) == 5, "a new threshold belongs into the help"
     assert (
         f"lower {100 * t.confidence:g} % bound of its attention to a target, above even, is at least {t.partly:g}"
-        in said
+        in predicted
     )
-    assert f"(“mostly”: {t.mostly:g})" in said
-    assert f"entropy {100 * t.entropy_share:g} % of the maximum" in said
-    assert f"at most {100 * RANK / (N_CONTROLS + 1):g} % get any label" in said
-    assert f"“more when” is by at least {t.difference:g}" in said
+    assert f"(“mostly”: {t.mostly:g})" in predicted
+    assert f"entropy {100 * t.entropy_share:g} % of the maximum" in predicted
+    assert f"at most {100 * RANK / (N_CONTROLS + 1):g} % get any label" in predicted
+    assert f"“more when” is by at least {t.difference:g}" in predicted

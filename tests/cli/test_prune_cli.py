@@ -36,38 +36,44 @@ def _never_searched(monkeypatch):
 
 
 def test_curves_only(in_tmp, capsys):
-    code, said = run_json(capsys, "prune", SAMPLE, *FEW)
-    assert (code, said["cut"], said["run"]) == (0, None, None)
-    assert {"pruning", "cut", "figure", "run"} <= said.keys()
-    result = said["pruning"]
+    code, predicted = run_json(capsys, "prune", SAMPLE, *FEW)
+    assert (code, predicted["cut"], predicted["run"]) == (0, None, None)
+    assert {"pruning", "cut", "figure", "run"} <= predicted.keys()
+    result = predicted["pruning"]
     assert (result["kind"], result["n"], result["n_orders"], result["loss"]) == ("Pruning", 20, 1, 0.01)
     assert result["measured_on"] == "20 of the test set"
     assert [curve["name"] for curve in result["curves"]] == ["alone", "together", "every way", "greedy", "gradient"]
-    written = Path(said["data"]).read_text()
+    written = Path(predicted["data"]).read_text()
     assert json.loads(written) == result
     assert Pruning.from_json(written).clean == result["clean"]
-    assert Path(said["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert Path(predicted["figure"]).read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in in_tmp.iterdir()] == ["runs"]
 
 
 @pytest.mark.slow
 def test_search_and_cut(in_tmp, capsys):
-    code, said = run_json(capsys, "prune", SAMPLE, *FEW, "--loss", "0.6", "-o", "small")
-    assert (code, said["run"]) == (0, "small")
-    chosen = said["pruning"]["chosen"]
-    assert said["cut"]["heads"] == chosen != []
+    code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--loss", "0.6", "-o", "small")
+    assert (code, predicted["run"]) == (0, "small")
+    chosen = predicted["pruning"]["chosen"]
+    assert predicted["cut"]["heads"] == chosen != []
     kept = [str(head) for head in load(SAMPLE).model.heads if str(head) not in chosen]
     assert [str(head) for head in load("small").model.heads] == kept
 
 
 def test_given_heads_are_cut_and_no_others(adder, in_tmp, capsys):
-    code, said = run_json(capsys, "prune", adder, "--heads", "E0H0", "-o", "small")
-    assert (code, said["pruning"], said["figure"], said["data"], said["run"]) == (0, None, None, None, "small")
-    assert (said["cut"]["heads"], said["cut"]["n_heads"]) == (["encoder.0.self.0"], [10, 9])
+    code, predicted = run_json(capsys, "prune", adder, "--heads", "E0H0", "-o", "small")
+    assert (code, predicted["pruning"], predicted["figure"], predicted["data"], predicted["run"]) == (
+        0,
+        None,
+        None,
+        None,
+        "small",
+    )
+    assert (predicted["cut"]["heads"], predicted["cut"]["n_heads"]) == (["encoder.0.self.0"], [10, 9])
     cut = load("small")
     assert [head.short for head in load(adder).model.heads if head not in cut.model.heads] == ["E0H0"]
-    code, said = run_json(capsys, "prune", "small", "--heads", "e0h1, decoder.1.cross.0", "-o", "smaller")
-    assert (code, said["cut"]["n_heads"], said["cut"]["lost_blocks"]) == (0, [9, 7], ["encoder.0.self"])
+    code, predicted = run_json(capsys, "prune", "small", "--heads", "e0h1, decoder.1.cross.0", "-o", "smaller")
+    assert (code, predicted["cut"]["n_heads"], predicted["cut"]["lost_blocks"]) == (0, [9, 7], ["encoder.0.self"])
 
 
 def test_fine_tuning_is_told_and_recorded(sorter, in_tmp, capsys):
@@ -105,9 +111,9 @@ def test_no_head_can_go(in_tmp, capsys):
     assert main(["prune", SAMPLE, *FEW, "--loss", "0", "-o", "small", "--json"]) == 0
     printed = capsys.readouterr()
     assert "nothing was cut" in printed.err
-    said = json.loads(printed.out)
-    assert (said["pruning"]["chosen"], said["cut"], said["run"]) == ([], None, None)
-    assert said["pruning"]["kept"]["score"] == said["pruning"]["clean"]
+    predicted = json.loads(printed.out)
+    assert (predicted["pruning"]["chosen"], predicted["cut"], predicted["run"]) == ([], None, None)
+    assert predicted["pruning"]["kept"]["score"] == predicted["pruning"]["clean"]
     assert [path.name for path in in_tmp.iterdir()] == ["runs"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headcount import lab
+from headcount.api import lab
 from headcount.cli import main
 
 pytestmark = pytest.mark.slow  # seconds together
@@ -35,7 +35,7 @@ def test_train_a_classifier(tiny_sorting, in_tmp, capsys):
     arguments = ["train", "sortedness", "--seed", "4", *flags(tiny_sorting), "--quiet"]
     code, trained = run_json(capsys, *arguments)
     assert (code, trained["run"], trained["steps"]) == (0, "runs/sortedness-4", 12)
-    assert {"kind", "accuracy", "groups", "says", "constant", "wrong"} <= trained["evaluation"].keys()
+    assert {"kind", "accuracy", "groups", "constant_class", "constant", "wrong"} <= trained["evaluation"].keys()
     assert trained["evaluation"]["accuracy"]["right"]["n"] == 20
     assert Path("runs/sortedness-4/figures/curves.png").exists()
     assert main([*arguments, "--resume"]) == 0
@@ -95,11 +95,11 @@ def test_impossible_trainings_are_exit_code_2(arguments, what, in_tmp, capsys):
 def test_predict(run, capsys):
     assert main(["predict", run, "3 5 5 9"]) == 0
     assert "3 5 5 9 = " in capsys.readouterr().out
-    code, said = run_json(capsys, "predict", run, "3, 5, 4, 9")
+    code, predicted = run_json(capsys, "predict", run, "3, 5, 4, 9")
     assert code == 0
-    assert (said["example"], said["right"]) == ("3 5 4 9", "unsorted")
-    assert said["correct"] == (said["said"] == "unsorted")
-    assert 0.5 <= said["probability"] <= 1
+    assert (predicted["example"], predicted["right"]) == ("3 5 4 9", "unsorted")
+    assert predicted["correct"] == (predicted["predicted"] == "unsorted")
+    assert 0.5 <= predicted["probability"] <= 1
 
 
 @pytest.mark.parametrize("text", ["", "3 five", "3 20", "3 -1", "3+4"])
@@ -119,8 +119,8 @@ def test_a_classifier_cannot_be_verified_but_stretched(run, capsys):
 def test_evaluate_and_heads(run, capsys):
     code, found = run_json(capsys, "evaluate", run, "--split", "validation")
     assert (code, found["split"], found["accuracy"]["right"]["n"]) == (0, "validation", 20)
-    code, listed = run_json(capsys, "heads", run)
-    assert (code, listed["heads"]) == (0, [{"head": f"layer.0.self.{i}", "short": f"L0H{i}"} for i in (0, 1)])
+    code, comma_list = run_json(capsys, "heads", run)
+    assert (code, comma_list["heads"]) == (0, [{"head": f"layer.0.self.{i}", "short": f"L0H{i}"} for i in (0, 1)])
     code, shown = run_json(capsys, "heads", run, "--on", "3 5 4")
     (site,) = shown["sites"]
     assert (code, site["queries"], site["keys"]) == (0, ["3", "5", "4"], ["3", "5", "4"])
@@ -137,7 +137,7 @@ def test_stretch_prints_cells(run, capsys):
     code, found = run_json(capsys, "stretch", run, "--lengths", "4,9", "--n", "6", "--quiet")
     assert code == 0
     assert [(cell["length"], cell["negative"]) for cell in found["cells"]] == [
-        (length, kind) for length in (4, 9) for kind in ("shuffle", "transpositions", "displaced", "adjacent")
+        (length, kind) for length in (4, 9) for kind in ("shuffle", "transpositions", "moved_one", "adjacent")
     ]
     for cell in found["cells"]:
         assert {"run", "length", "negative", "accuracy", "low", "high", "n", "constant"} <= cell.keys()
@@ -159,7 +159,7 @@ def test_stretch_prints_tables_and_compares_runs(run, tiny_sorting, in_tmp, caps
     out = capsys.readouterr().out
     assert "right, by kind of negative" in out
     assert "learned refuses these lengths: 9" in out
-    assert "displaced" not in out
+    assert "moved_one" not in out
     (together,) = Path("both/figures").iterdir()
     assert re.fullmatch(r"stretch-4-9-adjacent-n4-of-2-runs-[0-9a-f]{8}\.png", together.name)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import EncodingSettings
 from headcount.encodings.base import Encoding, Positions, build_encoding
 from headcount.errors import InputError
 
@@ -27,7 +27,7 @@ def build(name: str, d_model: int = 16, past_table: str = "error") -> Encoding:
 def added(encoding: Encoding, ids: list[int], n_tokens: int = 1) -> Tensor:
     """What is added to the tokens at these ids: [id, d_model]."""
     x = torch.randn(1, len(ids), encoding.d_model)
-    return (encoding.embed(x, Positions(torch.tensor([ids]), torch.tensor([n_tokens]))) - x)[0]
+    return (encoding.add_to_embeddings(x, Positions(torch.tensor([ids]), torch.tensor([n_tokens]))) - x)[0]
 
 
 # --- sinusoidal -----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_a_longer_sequence_has_the_same_places_in_between_its_own(n: int, times:
 @unhurried
 @given(st.integers(1, 64), st.data())
 def test_the_place_of_a_token_is_its_share_of_512(n: int, data: st.DataObject) -> None:
-    i, d_model = data.draw(st.integers(0, n - 1)), 6
+    i, d_model = data.sample(st.integers(0, n - 1)), 6
     plain = [plain_sinusoid(512 * i / n, entry, d_model) for entry in range(d_model)]  # type: ignore[arg-type]
     found = added(build("length-normalised", d_model), [i], n_tokens=n)
     torch.testing.assert_close(found[0], torch.tensor(plain), atol=1e-3, rtol=0)
@@ -152,6 +152,6 @@ def test_the_place_of_a_token_is_its_share_of_512(n: int, data: st.DataObject) -
 def test_each_row_is_normalised_by_its_own_tokens() -> None:
     """And not by the padding behind them."""
     encoding, x = build("length-normalised"), torch.zeros(2, 8, 16)
-    both = encoding.embed(x, Positions(torch.arange(8)[None], torch.tensor([4, 8])))
+    both = encoding.add_to_embeddings(x, Positions(torch.arange(8)[None], torch.tensor([4, 8])))
     torch.testing.assert_close(both[0, :4], both[1, ::2])
     assert not torch.allclose(both[0, 1], both[1, 1], atol=0.1)

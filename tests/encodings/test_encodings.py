@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headcount.encodings import ENCODINGS
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, Positions, build_encoding
 
 D_MODEL, N_HEADS = 12, 2
@@ -38,8 +37,8 @@ def touches(encoding: Encoding, given: tuple[Tensor, Tensor, Tensor], positions:
     """All that an encoding does to a sequence that stands at these positions."""
     x, query, key = given
     ids = positions.ids
-    turned, bias = encoding.turn(query, key, ids, ids), encoding.bias(ids[:, :, None], ids[:, None, :])
-    found = {"embedding": encoding.embed(x, positions), "query": turned[0], "key": turned[1]}
+    turned, bias = encoding.rotate_qk(query, key, ids, ids), encoding.bias(ids[:, :, None], ids[:, None, :])
+    found = {"embedding": encoding.add_to_embeddings(x, positions), "query": turned[0], "key": turned[1]}
     return found if bias is None else found | {"bias": bias}
 
 
@@ -69,7 +68,7 @@ def test_shape_dtype_and_device_are_those_of_the_sequence(encoding: Encoding, le
 
 def test_positions_stay_where_they_are_unless_they_are_randomised(encoding: Encoding) -> None:
     positions = Positions.in_order(5, CPU)
-    assert encoding.place(positions) is positions
+    assert encoding.assign_ids(positions) is positions
 
 
 @pytest.mark.parametrize("ids", [[7, 0, 7, 11, 3], [299, 1, 20], [19]])
@@ -123,5 +122,5 @@ def test_gradients_reach_the_sequence_and_every_weight(encoding: Encoding) -> No
 
 
 def test_what_it_gives_away_is_said_in_words(encoding: Encoding) -> None:
-    assert isinstance(encoding.gives, str)
-    assert (encoding.gives == "relative place") == isinstance(encoding, ENCODINGS.get("length-normalised"))
+    assert isinstance(encoding.hard_codes, str)
+    assert (encoding.hard_codes == "relative place") == isinstance(encoding, ENCODINGS.get("length-normalised"))

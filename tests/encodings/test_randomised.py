@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.encodings import ENCODINGS
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, Positions, build_encoding
 from headcount.errors import InputError
 
@@ -22,7 +21,7 @@ def build(name: str, n_ids: int | None = N_IDS) -> Encoding:
 
 def place(encoding: Encoding, length: int) -> list[int]:
     """The ids given to a sequence of this length."""
-    return encoding.place(Positions.in_order(length, torch.device("cpu"))).ids[0].tolist()
+    return encoding.assign_ids(Positions.in_order(length, torch.device("cpu"))).ids[0].tolist()
 
 
 @settings(deadline=None, max_examples=40)
@@ -76,12 +75,14 @@ def test_padding_does_not_change_the_ids_of_the_tokens() -> None:
 @pytest.mark.parametrize("name", ENCODINGS.names())
 def test_every_encoding_is_asked_about_the_random_ids(name: str) -> None:
     wrapped, plain = build(name).eval(), build(name, None)
-    positions = wrapped.place(Positions.in_order(6, torch.device("cpu")))
+    positions = wrapped.assign_ids(Positions.in_order(6, torch.device("cpu")))
     x, query, key, ids = torch.randn(2, 6, 8), torch.randn(2, 2, 6, 4), torch.randn(2, 2, 6, 4), positions.ids
-    assert torch.equal(wrapped.embed(x, positions), plain.embed(x, positions))
-    for ours, theirs in zip(wrapped.turn(query, key, ids, ids), plain.turn(query, key, ids, ids), strict=True):
+    assert torch.equal(wrapped.add_to_embeddings(x, positions), plain.add_to_embeddings(x, positions))
+    for ours, theirs in zip(
+        wrapped.rotate_qk(query, key, ids, ids), plain.rotate_qk(query, key, ids, ids), strict=True
+    ):
         assert torch.equal(ours, theirs)
     biases = wrapped.bias(ids[:, :, None], ids[:, None]), plain.bias(ids[:, :, None], ids[:, None])
     assert biases == (None, None) or torch.equal(*biases)
-    assert wrapped.gives == plain.gives
+    assert wrapped.hard_codes == plain.hard_codes
     assert len(list(wrapped.parameters())) == len(list(plain.parameters()))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rotary_embedding_torch import RotaryEmbedding
 from torch import Tensor
 
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import EncodingSettings
 from headcount.encodings.base import Encoding, Positions, build_encoding
 
 ROTARY = build_encoding(EncodingSettings(encoding="rotary"), 16, 2)
@@ -22,11 +22,11 @@ widths, places = st.integers(1, 9), st.integers(0, 300)
 def turn(x: Tensor, ids: list[int]) -> Tensor:
     """Vectors [id, d_head], each turned to its id."""
     here = torch.tensor([ids])
-    return ROTARY.turn(x[None, None], x[None, None], here, here)[0][0, 0]
+    return ROTARY.rotate_qk(x[None, None], x[None, None], here, here)[0][0, 0]
 
 
 def score(query: Tensor, key: Tensor, t: int, s: int) -> float:
-    q, k = ROTARY.turn(query[None, None, None], key[None, None, None], torch.tensor([[t]]), torch.tensor([[s]]))
+    q, k = ROTARY.rotate_qk(query[None, None, None], key[None, None, None], torch.tensor([[t]]), torch.tensor([[s]]))
     return float((q * k).sum())
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_turned_at_position_0() -> None:
 
 def test_queries_and_keys_are_turned_by_their_own_ids() -> None:
     query, key = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 3, 8)
-    q, k = ROTARY.turn(query, key, torch.tensor([[2]]), torch.tensor([[0, 1, 2]]))
+    q, k = ROTARY.rotate_qk(query, key, torch.tensor([[2]]), torch.tensor([[0, 1, 2]]))
     torch.testing.assert_close(q[0, :, 0], torch.stack([turn(row, [2])[0] for row in query[0]]))
     torch.testing.assert_close(k[0], torch.stack([turn(row, [0, 1, 2]) for row in key[0]]))
 
@@ -82,7 +82,7 @@ def test_another_library_turns_alike(d_head: int, first: int) -> None:
     x = torch.randn(2, 3, 40, d_head)
     ids = Positions.in_order(40, x.device, first).ids
     theirs = RotaryEmbedding(d_head).rotate_queries_or_keys(x, offset=first)
-    for ours in ROTARY.turn(x, x, ids, ids):
+    for ours in ROTARY.rotate_qk(x, x, ids, ids):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 

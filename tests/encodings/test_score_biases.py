@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import EncodingSettings
 from headcount.encodings.base import Encoding, build_encoding
 
 with warnings.catch_warnings():

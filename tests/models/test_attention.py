@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.heads import HeadSite
-from headcount.models.attention import KeyValueCache, attend, attend_fused
-from headcount.models.multi_head import MultiHeadAttention
-from headcount.models.sight import Sight
-from headcount.models.weights import KeptWeights
+from headcount.models.attention import AttentionCache, KeyValueCache, MultiHeadAttention, attend, attend_fused
+from headcount.models.masking import AttentionMask
 
 unhurried = settings(deadline=None, max_examples=60)
 close = {"atol": 1e-5, "rtol": 1e-5}
@@ -136,10 +134,12 @@ def pytorch(attention: MultiHeadAttention, x: Tensor, memory: Tensor, mask: Tens
     return out.transpose(0, 1), weights
 
 
-def kept(attention: MultiHeadAttention, x: Tensor, memory: Tensor | None, sight: Sight) -> tuple[Tensor, Tensor]:
+def kept(
+    attention: MultiHeadAttention, x: Tensor, memory: Tensor | None, masking: AttentionMask
+) -> tuple[Tensor, Tensor]:
     """The output when weights are asked for, and the weights."""
-    weights = KeptWeights()
-    out = attention(x, memory, sight=sight, read=partial(weights.read, SITE))
+    weights = AttentionCache()
+    out = attention(x, memory, masking=masking, read=partial(weights.read, SITE))
     return out, weights[SITE]
 
 
@@ -157,13 +157,13 @@ def test_multi_head_attention_is_pytorchs(
     x = torch.randn(batch, n_queries, 8)
     memory = torch.randn(batch, n_keys, 8) if cross else x
     mask = None if share is None else torch.rand(batch, 1, n_queries, memory.shape[1]) < share
-    out, weights = kept(attention, x, memory if cross else None, Sight(mask))
+    out, weights = kept(attention, x, memory if cross else None, AttentionMask(mask))
     theirs, their_weights = pytorch(attention, x, memory, mask)
     # A row that sees nothing is NaN there, which is why it is not compared.
     sees = torch.ones(batch, n_queries, dtype=torch.bool) if mask is None else mask[:, 0].any(dim=-1)
     torch.testing.assert_close(out[sees], theirs[sees], **close)
     torch.testing.assert_close(weights.transpose(1, 2)[sees], their_weights.transpose(1, 2)[sees], **close)
-    unread = attention(x, memory if cross else None, sight=Sight(mask))
+    unread = attention(x, memory if cross else None, masking=AttentionMask(mask))
     torch.testing.assert_close(unread[sees], theirs[sees], **close)
 
 
@@ -171,17 +171,17 @@ def test_a_position_that_sees_nothing_adds_only_the_bias() -> None:
     attention, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
     mask = torch.ones(2, 1, 3, 3, dtype=torch.bool)
     mask[1, :, 2] = False
-    for out in (attention(x, sight=Sight(mask)), kept(attention, x, None, Sight(mask))[0]):
+    for out in (attention(x, masking=AttentionMask(mask)), kept(attention, x, None, AttentionMask(mask))[0]):
         torch.testing.assert_close(out[1, 2], attention.output.bias)
         assert not torch.allclose(out[1, 1], attention.output.bias)
 
 
 def test_a_cache_grows_in_self_attention_and_stays_in_cross_attention() -> None:
     attention, x, memory = MultiHeadAttention(8, 2), torch.randn(2, 4, 8), torch.randn(2, 5, 8)
-    causal = Sight(causal=True)
+    causal = AttentionMask(causal=True)
     caches = KeyValueCache(), KeyValueCache()
-    one_by_one = [attention(x[:, i : i + 1], sight=causal, cache=caches[0]) for i in range(4)]
-    torch.testing.assert_close(torch.cat(one_by_one, dim=1), attention(x, sight=causal), **close)
+    one_by_one = [attention(x[:, i : i + 1], masking=causal, cache=caches[0]) for i in range(4)]
+    torch.testing.assert_close(torch.cat(one_by_one, dim=1), attention(x, masking=causal), **close)
     crossed = [attention(x[:, i : i + 1], memory, cache=caches[1]) for i in range(4)]
     torch.testing.assert_close(torch.cat(crossed, dim=1), attention(x, memory), **close)
     assert [cache.key.shape[2] for cache in caches if cache.key is not None] == [4, 5]

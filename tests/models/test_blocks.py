@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from headcount.heads import HeadSite
+from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.blocks import DecoderLayer, EncoderLayer, FeedForward, Residual
 from headcount.models.config import EncoderDecoderConfig
-from headcount.models.multi_head import MultiHeadAttention
-from headcount.models.sight import Sight
-from headcount.models.weights import KeptWeights
+from headcount.models.masking import AttentionMask
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 norms = pytest.mark.parametrize("norm", ["pre", "post"])
@@ -54,9 +53,9 @@ def test_an_encoder_layer_is_pytorchs(norm: str) -> None:
     theirs.norm2.load_state_dict(ours.feed_forward.residual.norm.state_dict())
     x, is_padding = torch.randn(3, 5, 16), torch.arange(5) >= torch.tensor([[5], [3], [4]])
     expected = theirs(x, src_key_padding_mask=is_padding)
-    sight, weights = Sight(~is_padding[:, None, None]), KeptWeights()
-    torch.testing.assert_close(ours(x, sight), expected, **close)
-    torch.testing.assert_close(ours(x, sight, weights), expected, **close)
+    masking, weights = AttentionMask(~is_padding[:, None, None]), AttentionCache()
+    torch.testing.assert_close(ours(x, masking), expected, **close)
+    torch.testing.assert_close(ours(x, masking, weights), expected, **close)
     assert {shown: tuple(kept.shape) for shown, kept in weights.items()} == {site: (3, 2, 5, 5)}
 
 
@@ -74,7 +73,7 @@ def test_a_decoder_layer_is_pytorchs(norm: str) -> None:
     x, memory = torch.randn(3, 4, 16), torch.randn(3, 5, 16)
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     expected = theirs(x, memory, tgt_mask=~causal)
-    torch.testing.assert_close(ours(x, memory, sight=Sight(causal=True)), expected, **close)
+    torch.testing.assert_close(ours(x, memory, masking=AttentionMask(causal=True)), expected, **close)
 
 
 @norms

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headcount.encodings import ENCODINGS
-from headcount.models.classifier import Classifier
-from headcount.models.config import ClassifierConfig
-from headcount.models.numbers import FourierNumbers
-from headcount.models.weights import KeptWeights
-from headcount.poolings import POOLINGS
+from headcount.models.attention import AttentionCache
+from headcount.models.classifier import Classifier, FourierNumberEmbedding
+from headcount.models.config import POOLINGS, ClassifierConfig
 
 N_VALUES = 20
 PAD = N_VALUES
@@ -162,7 +160,7 @@ def test_random_positions_change_at_every_step_of_training_and_then_no_more(enco
 @torch.no_grad()
 def test_the_weights_are_those_that_were_used(variant: str) -> None:
     """What enters the output projection is the weights times the values, also past the first piece of a window."""
-    model, weights = build(encoding="alibi-symmetric", **variants[variant]), KeptWeights()
+    model, weights = build(encoding="alibi-symmetric", **variants[variant]), AttentionCache()
     length = model.config.random_positions or 150
     source = torch.randint(N_VALUES, (2, length))
     values: list[Tensor] = []
@@ -184,7 +182,7 @@ def test_the_weights_are_those_that_were_used(variant: str) -> None:
 
 @torch.no_grad()
 def test_no_weight_falls_outside_the_window_or_ahead_or_on_padding() -> None:
-    model, weights = build(encoding="none", window=3, causal=True), KeptWeights()
+    model, weights = build(encoding="none", window=3, causal=True), AttentionCache()
     source = padded([[1] * 150, [2] * 40])
     model(source, weights=weights)
     i, j = torch.arange(150)[:, None], torch.arange(150)
@@ -201,10 +199,10 @@ def test_sites_and_heads_are_named_by_layer() -> None:
 
 
 def test_a_model_says_what_it_was_given() -> None:
-    assert build(encoding="rotary", pooling="max").gives == ()
+    assert build(encoding="rotary", pooling="max").hard_codes == ()
     given = {"window": 3, "encoding": "length-normalised", "pooling": "neighbour-difference"}
-    assert build(**given).gives == ("window of ±3", "relative place", "order of neighbours")
-    assert build(encoding="length-normalised", random_positions=9).gives == ("relative place",)
+    assert build(**given).hard_codes == ("window of ±3", "relative place", "order of neighbours")
+    assert build(encoding="length-normalised", random_positions=9).hard_codes == ("relative place",)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ def test_a_model_says_what_it_was_given() -> None:
 @torch.no_grad()
 def test_near_numbers_enter_nearer_than_far_ones() -> None:
     torch.manual_seed(0)
-    vectors = FourierNumbers(101, 64)(torch.arange(100)[None])[0]
+    vectors = FourierNumberEmbedding(101, 64)(torch.arange(100)[None])[0]
     apart, distance = torch.cdist(vectors, vectors), (torch.arange(100)[:, None] - torch.arange(100)).abs()
     assert apart[distance == 1].max() < apart[distance == 3].min()
     assert apart[distance == 2].max() < apart[distance >= 10].min()
@@ -222,9 +220,9 @@ def test_near_numbers_enter_nearer_than_far_ones() -> None:
 
 @torch.no_grad()
 def test_numbers_enter_by_waves_or_by_a_table() -> None:
-    assert isinstance(build(numbers="fourier").tokens, FourierNumbers)
+    assert isinstance(build(numbers="fourier").tokens, FourierNumberEmbedding)
     assert isinstance(build(numbers="table").tokens, torch.nn.Embedding)
-    numbers = FourierNumbers(10, 4)
+    numbers = FourierNumberEmbedding(10, 4)
     share = 7 / 10
     plain = [2 * share - 1, *[torch.tensor(k * torch.pi * share).sin() for k in range(1, 17)]]
     plain += [torch.tensor(k * torch.pi * share).cos() for k in range(1, 17)]

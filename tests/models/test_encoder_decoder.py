@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from headcount.errors import InputError
+from headcount.models.attention import AttentionCache
 from headcount.models.blocks import AttentionBlock
 from headcount.models.config import EncoderDecoderConfig
-from headcount.models.decoding import greedy
-from headcount.models.encoder_decoder import EncoderDecoder
-from headcount.models.weights import KeptWeights
+from headcount.models.encoder_decoder import EncoderDecoder, greedy
 
 START = 11
 MIRRORS = ("none", "alibi-symmetric")
@@ -27,8 +26,10 @@ def random_batch(n_rows: int = 4) -> tuple[Tensor, Tensor]:
     """Sources of 7 tokens and 5 fed tokens."""
     generator = torch.Generator().manual_seed(1)
     source = torch.randint(0, 11, (n_rows, 7), generator=generator)
-    fed = torch.cat([torch.full((n_rows, 1), START), torch.randint(0, 10, (n_rows, 4), generator=generator)], dim=1)
-    return source, fed
+    decoder_input = torch.cat(
+        [torch.full((n_rows, 1), START), torch.randint(0, 10, (n_rows, 4), generator=generator)], dim=1
+    )
+    return source, decoder_input
 
 
 def blocks(model: EncoderDecoder) -> list[AttentionBlock]:
@@ -37,17 +38,17 @@ def blocks(model: EncoderDecoder) -> list[AttentionBlock]:
 
 @torch.no_grad()
 def test_every_source_token_changes_the_answer(model: EncoderDecoder) -> None:
-    source, fed = random_batch()
+    source, decoder_input = random_batch()
     for position in range(source.shape[1]):
         other = source.clone()
         other[:, position] = (other[:, position] + 1) % 10
-        assert ((model(other, fed) - model(source, fed)).abs().amax(dim=(1, 2)) > 1e-3).all()
+        assert ((model(other, decoder_input) - model(source, decoder_input)).abs().amax(dim=(1, 2)) > 1e-3).all()
 
 
 @torch.no_grad()
 def test_the_order_of_the_source_changes_the_answer_if_the_encoding_knows_it(model: EncoderDecoder) -> None:
-    source, fed = torch.tensor([[1, 2, 3]]), torch.tensor([[START]])
-    apart = (model(source.flip(1), fed) - model(source, fed)).abs().max()
+    source, decoder_input = torch.tensor([[1, 2, 3]]), torch.tensor([[START]])
+    apart = (model(source.flip(1), decoder_input) - model(source, decoder_input)).abs().max()
     assert apart < 1e-5 if model.config.encoding in MIRRORS else apart > 1e-3
 
 
@@ -59,43 +60,46 @@ def skip_if_length_is_unknown(model: EncoderDecoder) -> None:
 @torch.no_grad()
 def test_later_tokens_never_change_earlier_logits(model: EncoderDecoder) -> None:
     skip_if_length_is_unknown(model)
-    source, fed = random_batch()
-    logits = model(source, fed)
-    for position in range(fed.shape[1]):
-        other = fed.clone()
+    source, decoder_input = random_batch()
+    logits = model(source, decoder_input)
+    for position in range(decoder_input.shape[1]):
+        other = decoder_input.clone()
         other[:, position:] = (other[:, position:] + 1) % 10
         changed = (model(source, other) - logits).abs().amax(dim=(0, 2)) > 1e-5
-        assert changed.tolist() == [False] * position + [True] * (fed.shape[1] - position)
-        torch.testing.assert_close(model(source, fed[:, : position + 1]), logits[:, : position + 1], **close)
+        assert changed.tolist() == [False] * position + [True] * (decoder_input.shape[1] - position)
+        torch.testing.assert_close(model(source, decoder_input[:, : position + 1]), logits[:, : position + 1], **close)
 
 
 @torch.no_grad()
 def test_one_row_of_fed_tokens_serves_all_sources(model: EncoderDecoder) -> None:
-    source, fed = random_batch()
-    torch.testing.assert_close(model(source, fed[:1]), model(source, fed[:1].expand(len(source), -1)), **close)
+    source, decoder_input = random_batch()
+    torch.testing.assert_close(
+        model(source, decoder_input[:1]), model(source, decoder_input[:1].expand(len(source), -1)), **close
+    )
 
 
 @torch.no_grad()
 def test_greedy_says_the_same_with_and_without_a_cache(model: EncoderDecoder) -> None:
     skip_if_length_is_unknown(model)
     memory = model.encode(random_batch(16)[0])
-    said = greedy(model, memory, START, 9)
-    assert torch.equal(said, greedy(model, memory, START, 9, use_cache=False))
+    predicted = greedy(model, memory, START, 9)
+    assert torch.equal(predicted, greedy(model, memory, START, 9, use_cache=False))
     # A third route: each token is the likeliest after what was said before it.
-    fed = torch.cat([torch.full((16, 1), START), said[:, :-1]], dim=1)
-    assert torch.equal(model.decode(fed, memory).argmax(dim=-1), said)
-    assert len({tuple(answer) for answer in said.tolist()}) > 1
+    decoder_input = torch.cat([torch.full((16, 1), START), predicted[:, :-1]], dim=1)
+    assert torch.equal(model.decode(decoder_input, memory).argmax(dim=-1), predicted)
+    assert len({tuple(answer) for answer in predicted.tolist()}) > 1
 
 
 @torch.no_grad()
 def test_cached_steps_give_the_logits_of_the_whole(model: EncoderDecoder) -> None:
     skip_if_length_is_unknown(model)
-    source, fed = random_batch()
+    source, decoder_input = random_batch()
     memory, caches = model.encode(source), {}
     steps = [
-        model.decode(fed[:, start:end], memory, n_past=start, caches=caches) for start, end in ((0, 1), (1, 4), (4, 5))
+        model.decode(decoder_input[:, start:end], memory, n_past=start, caches=caches)
+        for start, end in ((0, 1), (1, 4), (4, 5))
     ]
-    torch.testing.assert_close(torch.cat(steps, dim=1), model(source, fed), **close)
+    torch.testing.assert_close(torch.cat(steps, dim=1), model(source, decoder_input), **close)
 
 
 @torch.no_grad()
@@ -104,10 +108,10 @@ def test_a_window_is_the_same_with_and_without_a_cache() -> None:
     config = EncoderDecoderConfig(encoding="rotary", window=1, softmax="log-length", **shape)
     torch.manual_seed(0)
     windowed = EncoderDecoder(config, n_tokens=13, pad_id=12).eval()
-    source, fed = random_batch()
-    memory, caches, weights = windowed.encode(source), {}, KeptWeights()
-    steps = [windowed.decode(fed[:, i : i + 1], memory, n_past=i, caches=caches) for i in range(5)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), windowed(source, fed, weights=weights), **close)
+    source, decoder_input = random_batch()
+    memory, caches, weights = windowed.encode(source), {}, AttentionCache()
+    steps = [windowed.decode(decoder_input[:, i : i + 1], memory, n_past=i, caches=caches) for i in range(5)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), windowed(source, decoder_input, weights=weights), **close)
     near = {"encoder.self": 1, "decoder.self": 1, "decoder.cross": 6}
     for site, weights_BHQK in weights.items():
         _, _, query, key = weights_BHQK.nonzero().T
@@ -116,8 +120,8 @@ def test_a_window_is_the_same_with_and_without_a_cache() -> None:
 
 @torch.no_grad()
 def test_asking_for_weights_changes_nothing_and_gets_every_site(model: EncoderDecoder) -> None:
-    (source, fed), weights = random_batch(), KeptWeights()
-    torch.testing.assert_close(model(source, fed, weights=weights), model(source, fed), **close)
+    (source, decoder_input), weights = random_batch(), AttentionCache()
+    torch.testing.assert_close(model(source, decoder_input, weights=weights), model(source, decoder_input), **close)
     assert set(weights) == set(model.sites)
     shapes = {"encoder.self": (7, 7), "decoder.self": (5, 5), "decoder.cross": (5, 7)}
     for site, weights_BHQK in weights.items():
@@ -132,7 +136,7 @@ def test_asking_for_weights_changes_nothing_and_gets_every_site(model: EncoderDe
 @torch.no_grad()
 def test_the_weights_are_those_that_were_used(model: EncoderDecoder) -> None:
     """What enters the output projection is the weights times the values, at every site."""
-    (source, fed), weights = random_batch(), KeptWeights()
+    (source, decoder_input), weights = random_batch(), AttentionCache()
     values: dict[Any, Tensor] = {}
     entered: dict[Any, Tensor] = {}
     hooks = []
@@ -141,7 +145,7 @@ def test_the_weights_are_those_that_were_used(model: EncoderDecoder) -> None:
         keep_entered = lambda _, given, made, site=block.site: entered.update({site: given[0]})  # noqa: E731
         hooks.append(block.attention.value.register_forward_hook(keep_value))
         hooks.append(block.attention.output.register_forward_hook(keep_entered))
-    model(source, fed, weights=weights)
+    model(source, decoder_input, weights=weights)
     for hook in hooks:
         hook.remove()
     assert set(weights) == set(values) == set(entered) == set(model.sites)
@@ -164,21 +168,21 @@ def test_sites_and_heads_are_named_encoder_first(model: EncoderDecoder) -> None:
 def test_precision_is_the_models_own(
     model: EncoderDecoder, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, fed = random_batch()
-    expected, copy = model(source, fed), deepcopy(model).to(dtype)
+    source, decoder_input = random_batch()
+    expected, copy = model(source, decoder_input), deepcopy(model).to(dtype)
     # oneDNN's bfloat16 kernels die of an illegal instruction where a virtual machine claims AMX and has none.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    for weights in (None, KeptWeights()):
-        logits = copy(source, fed, weights=weights)
+    for weights in (None, AttentionCache()):
+        logits = copy(source, decoder_input, weights=weights)
         assert logits.dtype == dtype
         torch.testing.assert_close(logits.float(), expected, atol=tolerance, rtol=0)
     assert greedy(copy, copy.encode(source), START, 4).shape == (4, 4)
 
 
 def test_a_source_longer_than_a_learned_table_is_refused(model: EncoderDecoder) -> None:
-    source, fed = torch.zeros(1, 17, dtype=torch.long), torch.tensor([[START]])
+    source, decoder_input = torch.zeros(1, 17, dtype=torch.long), torch.tensor([[START]])
     if model.config.encoding == "learned":
         with pytest.raises(InputError, match="position 16 is past the end"):
-            model(source, fed)
+            model(source, decoder_input)
     else:
-        assert model(source, fed).isfinite().all()
+        assert model(source, decoder_input).isfinite().all()

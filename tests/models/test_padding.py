@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headcount.models.decoding import greedy
-from headcount.models.encoder_decoder import EncoderDecoder
-from headcount.models.weights import KeptWeights
+from headcount.models.attention import AttentionCache
+from headcount.models.encoder_decoder import EncoderDecoder, greedy
 
 pytestmark = pytest.mark.slow  # seconds together
 
@@ -29,10 +28,10 @@ def padded(rows: list[list[int]], extra: int = 0) -> Tensor:
 @given(st.lists(st.lists(st.integers(0, 10), min_size=1, max_size=7), min_size=1, max_size=4), st.integers(1, 5))
 @torch.no_grad()
 def test_logits_are_those_of_each_row_alone(model: EncoderDecoder, rows: list[list[int]], extra: int) -> None:
-    fed = FED[: len(rows)]
-    alone = torch.cat([model(torch.tensor([row]), fed[i : i + 1]) for i, row in enumerate(rows)])
-    torch.testing.assert_close(model(padded(rows), fed), alone, **close)
-    torch.testing.assert_close(model(padded(rows, extra), fed), alone, **close)
+    decoder_input = FED[: len(rows)]
+    alone = torch.cat([model(torch.tensor([row]), decoder_input[i : i + 1]) for i, row in enumerate(rows)])
+    torch.testing.assert_close(model(padded(rows), decoder_input), alone, **close)
+    torch.testing.assert_close(model(padded(rows, extra), decoder_input), alone, **close)
 
 
 @torch.no_grad()
@@ -56,7 +55,7 @@ def test_another_token_in_the_place_of_padding_is_seen(model: EncoderDecoder) ->
 
 @torch.no_grad()
 def test_no_weight_falls_on_padding(model: EncoderDecoder) -> None:
-    source, weights = padded(MIXED), KeptWeights()
+    source, weights = padded(MIXED), AttentionCache()
     logits = model(source, FED, weights=weights)
     torch.testing.assert_close(logits, model(source, FED), **close)
     for site, weights_BHQK in weights.items():
@@ -68,7 +67,7 @@ def test_no_weight_falls_on_padding(model: EncoderDecoder) -> None:
 
 
 def test_a_row_of_nothing_but_padding_breaks_nothing(model: EncoderDecoder) -> None:
-    for weights in (None, KeptWeights()):
+    for weights in (None, AttentionCache()):
         logits = model(padded([[PAD], [1, 2, 3]]), FED[:2], weights=weights)
         gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
         assert logits.isfinite().all()

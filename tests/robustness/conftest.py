@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parents[1]
-sys.path[:0] = [str(HERE / "guests"), str(HERE / "instruments")]
 
 import pytest  # noqa: E402
 from stock import fill  # noqa: E402

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-import exam_models as texts
+import dataset_models as texts
 import hub_models as hub
 
 from headcount import prune_heads

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from headcount.errors import HeadcountError
+from headcount.files import write_atomically
 from headcount.runs.config import RunConfig
 from headcount.runs.prune import prune_run
 from headcount.runs.run import load
-from headcount.runs.storage import write_atomically
 from headcount.runs.train import train_run
 
 FORKED = multiprocessing.get_context("fork")
@@ -114,13 +114,13 @@ def test_one_of_two_trainings_into_one_folder_wins(
     tiny: dict[str, Any], tmp_path: Path, long: bool, count: Counter[str]
 ) -> None:
     configs = [RunConfig.build("addition", seed=seed, **tiny) for seed in (0, 1)]
-    alone = [train_run(config, tmp_path / f"alone-{config.seed}").digest for config in configs]
+    alone = [train_run(config, tmp_path / f"alone-{config.seed}").weights_sha256 for config in configs]
     for number in range(20 if long else 2):
         path = tmp_path / f"both-{number}"
         told = at_once([lambda config=config, path=path: train_run(config, path) for config in configs])  # type: ignore[misc]
         assert told.count("done") == 1, told
         assert next(each for each in told if each != "done").startswith("RunError: "), told
-        assert load(path).digest == alone[told.index("done")]
+        assert load(path).weights_sha256 == alone[told.index("done")]
         count["pairs of trainings"] += 1
 
 
@@ -134,7 +134,7 @@ def test_one_of_two_prunes_into_one_folder_wins(tiny_run: Any, tmp_path: Path, l
         assert told.count("done") == 1, told
         assert next(each for each in told if each != "done").startswith("RunError: "), told
         winner = alone[told.index("done")]
-        assert load(path).digest == winner.digest
+        assert load(path).weights_sha256 == winner.weights_sha256
         assert load(path).config == winner.config
         assert not list(tmp_path.glob(f".*both-{number}*")), "a draft was left"
         count["pairs of prunes"] += 1

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from worker import Reply, Worker
+from worker import Prediction, Worker
 
 SHORT, LONG = 60, 1600
 MOST_TOLD = 30
@@ -178,12 +178,14 @@ def test_damaged_folders(
         damage(home / file, rng)
         if resealed:
             reseal(home)
-        reply = _read(worker, home, command)
+        prediction = _read(worker, home, command)
         # Files of others and an unfinished run's settings have no digests; settings sealed anew may mean another model.
         theirs = kind not in ("run", "sorter", "unfinished") or (kind, file) == ("unfinished", "config.json")
-        same = resealed or theirs or _numbers(reply) == whole[kind, command]
-        fault = reply.fault or ("" if reply.code or same else f"other numbers than before: {reply.out[:500]}")
-        count["fault" if fault else f"exit {reply.code}"] += 1
+        same = resealed or theirs or _numbers(prediction) == whole[kind, command]
+        fault = prediction.fault or (
+            "" if prediction.code or same else f"other numbers than before: {prediction.out[:500]}"
+        )
+        count["fault" if fault else f"exit {prediction.code}"] += 1
         if fault:
             what = f"{damage.__name__} {kind}/{file}{', resealed' * resealed}: {command}"
             faults.append(f"--attack-seed {seed}, case {number}, {what}\n" + "\n".join(fault.strip().splitlines()[-4:]))
@@ -203,15 +205,15 @@ def _copy(stock: Path, kind: str, tmp_path: Path) -> Path:
     return scratch / kind
 
 
-def _read(worker: Worker, home: Path, command: str) -> Reply:
+def _read(worker: Worker, home: Path, command: str) -> Prediction:
     return worker.run([*shlex.split(command.format(home.name)), "--json"], home.parent, seconds=60)
 
 
-def _numbers(reply: Reply) -> Any:
+def _numbers(prediction: Prediction) -> Any:
     """What was found, without where it was written; None if nothing was."""
-    if reply.code != 0:
+    if prediction.code != 0:
         return None
-    data = json.loads(reply.out)
+    data = json.loads(prediction.out)
     return {key: value for key, value in data.items() if key not in ("files", "figures", "data", "seconds")}
 
 
@@ -238,9 +240,9 @@ def test_weights_that_are_no_numbers_are_named(
     if kind != "bert":
         reseal(home)
     for command in commands:
-        reply = _read(worker, home, command)
-        assert reply.code == 2, (reply.code, reply.raised or reply.out)
-        assert name in reply.err
+        prediction = _read(worker, home, command)
+        assert prediction.code == 2, (prediction.code, prediction.raised or prediction.out)
+        assert name in prediction.err
 
 
 def test_a_settings_value_of_a_billion_is_refused_before_memory_is_asked_for(
@@ -262,9 +264,9 @@ def test_a_settings_value_of_a_billion_is_refused_before_memory_is_asked_for(
         (home / "config.json").write_text(json.dumps(data))
         if kind != "bert":
             reseal(home)
-        reply = _read(worker, home, "heads {}")
-        assert (reply.code, reply.raised) == (2, ""), (kind, setting)
-        assert reply.err.startswith("error:")
+        prediction = _read(worker, home, "heads {}")
+        assert (prediction.code, prediction.raised) == (2, ""), (kind, setting)
+        assert prediction.err.startswith("error:")
 
 
 def test_the_changes_change_something(tmp_path: Path) -> None:

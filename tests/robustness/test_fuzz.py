@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 from lines import Lines
-from worker import Reply, Worker
+from worker import Prediction, Worker
 
 SHORT, LONG = 150, 5000
 FRESH_AFTER = 20
@@ -30,9 +30,9 @@ def test_generated_command_lines(
     for number, argv in zip(range(LONG if long else SHORT), Lines(seed), strict=False):
         if number % FRESH_AFTER == 0:
             scratch = _scratch(stock, tmp_path)
-        reply = worker.run(argv, scratch, seconds=60)
-        _tally(count, argv, reply)
-        fault = reply.fault or _json_fault(argv, reply)
+        prediction = worker.run(argv, scratch, seconds=60)
+        _tally(count, argv, prediction)
+        fault = prediction.fault or _json_fault(argv, prediction)
         if not fault and _state(tmp_path, stock) != before:
             fault, before = "something outside of its folder was written", _state(tmp_path, stock)
         if fault:
@@ -59,24 +59,24 @@ def _state(tmp_path: Path, stock: Path) -> dict[str, tuple[int, int, int]]:
     return {path: (stat.st_mode, stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
-def _json_fault(argv: list[str], reply: Reply) -> str:
+def _json_fault(argv: list[str], prediction: Prediction) -> str:
     """With --json, one object and nothing but."""
     helps = any(part in ("-h", "--version") or (part[:3] == "--h" and "--help".startswith(part)) for part in argv)
-    if reply.code != 0 or "--json" not in argv or helps:
+    if prediction.code != 0 or "--json" not in argv or helps:
         return ""
     try:
-        data = json.loads(reply.out, parse_constant=_no_number)
+        data = json.loads(prediction.out, parse_constant=_no_number)
     except ValueError as error:
-        return f"not JSON: {error}: {reply.out[:300]!r}"
-    return "" if isinstance(data, dict) else f"no object: {reply.out[:300]!r}"
+        return f"not JSON: {error}: {prediction.out[:300]!r}"
+    return "" if isinstance(data, dict) else f"no object: {prediction.out[:300]!r}"
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _tally(count: Counter[str], argv: list[str], reply: Reply) -> None:
-    told = "fault" if reply.fault else f"exit {reply.code}"
+def _tally(count: Counter[str], argv: list[str], prediction: Prediction) -> None:
+    told = "fault" if prediction.fault else f"exit {prediction.code}"
     verb = argv[0] if argv and argv[0].isalpha() and argv[0] != "nothing" else "others"
     count[f"{verb}: {told}"] += 1
     count[f"all: {told}"] += 1

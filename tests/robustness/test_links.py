@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from worker import Reply, Worker
+from worker import Prediction, Worker
 
 TRAIN = "train addition --digits 1 --d-model 8 --n-heads 2 --d-ff 8 --n-validation 10 --n-test 10 --n-encoder-layers 1"
 TRAIN += " --n-decoder-layers 1 --batch-size 4 --steps 2 --checkpoint-every 1 --device cpu --quiet"
@@ -103,13 +103,13 @@ def test_nothing_is_written_through_links(
         # A smaller model goes into no folder that holds anything at all.
         names = [name for name in group if verb == "train" or not name.startswith("small/")]
         planted = [name for name in names if _plant(plant, scratch, name, precious)]
-        reply = worker.run(argv, scratch, seconds=60)
+        prediction = worker.run(argv, scratch, seconds=60)
         count["planted"] += len(planted)
-        assert not reply.fault, (names, reply.fault)
-        assert _state(precious) == before, (names, reply.code, reply.err)
+        assert not prediction.fault, (names, prediction.fault)
+        assert _state(precious) == before, (names, prediction.code, prediction.err)
         if group is drafts:
             expected = int(verb == "verify")  # of a model that is wrong
-            assert reply.code == expected, f"a link under a name that is nobody's business: {reply.err}"
+            assert prediction.code == expected, f"a link under a name that is nobody's business: {prediction.err}"
             gone = [name for name in planted if not (scratch / name).is_symlink() and not (scratch / name).exists()]
             assert not gone, "removed, though this call did not make them"
 
@@ -125,9 +125,9 @@ def test_a_folder_of_ones_own_that_looks_like_a_draft_is_left_alone(
     (mine / "model.safetensors").write_text("mine too")
     (scratch / "small").write_text("in the way") if fails else None
     before = _state(mine)
-    reply = worker.run(shlex.split(VERBS[verb]), scratch)
-    assert not reply.fault
-    assert reply.code == (2 if fails else 0), reply.err
+    prediction = worker.run(shlex.split(VERBS[verb]), scratch)
+    assert not prediction.fault
+    assert prediction.code == (2 if fails else 0), prediction.err
     assert _state(mine) == before
     assert fails or not (scratch / "small" / "notes.txt").exists()
 
@@ -153,8 +153,8 @@ def test_a_linked_folder_of_results_keeps_what_else_is_in_it(
     """Results may be kept on another disk; but nothing there is lost, and no draft stays behind."""
     (scratch / "run" / name).symlink_to(precious)
     before = (precious / "diary.txt").stat()
-    reply = worker.run(shlex.split(VERBS["evaluate"]), scratch)
-    assert not reply.fault
+    prediction = worker.run(shlex.split(VERBS["evaluate"]), scratch)
+    assert not prediction.fault
     after = (precious / "diary.txt").stat()
     assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
     assert not [path.name for path in precious.iterdir() if path.name.startswith(".")]
@@ -170,11 +170,11 @@ def _fresh(stock: Path, tmp_path: Path) -> Path:
 def _written(worker: Worker, argv: list[str], scratch: Path) -> tuple[list[str], list[str], list[str]]:
     """Names that a clean run of a verb makes: those that stay, those of drafts as they are or once were, and locks."""
     before = {path: path.stat().st_mtime_ns for path in scratch.rglob("*")}
-    reply: Reply = worker.run(argv, scratch, seconds=60)
-    assert reply.code in (0, 1), reply.err or reply.raised  # 1: the verdict on a model that is wrong
+    prediction: Prediction = worker.run(argv, scratch, seconds=60)
+    assert prediction.code in (0, 1), prediction.err or prediction.raised  # 1: the verdict on a model that is wrong
     now = [path for path in scratch.rglob("*") if path.is_file() and before.get(path) != path.stat().st_mtime_ns]
     now = [path for path in now if not RANDOM.search(path.name)]
-    traced = [Path(path) for path in reply.written if path.startswith(f"{scratch}/")]
+    traced = [Path(path) for path in prediction.written if path.startswith(f"{scratch}/")]
     passing = {path for path in traced if not path.exists() and not RANDOM.search(path.name)}
     passing |= {path.with_name(f".{path.name}.draft") for path in now}
     if "-o" in argv:

@@ -26,7 +26,7 @@ class Hang(BaseException):
 
 
 @dataclass(frozen=True)
-class Reply:
+class Prediction:
     """What one command line did."""
 
     code: int | None
@@ -42,14 +42,14 @@ class Reply:
         """What no command line may do, whatever it says."""
         if self.raised:
             return self.raised
-        said = [line for line in self.err.splitlines() if line.startswith(("error:", "usage"))]
+        predicted = [line for line in self.err.splitlines() if line.startswith(("error:", "usage"))]
         if self.code not in (0, 1, 2):
             return f"exit code {self.code}"
         if "Traceback (most recent call last)" in self.out + self.err:
             return f"a traceback was printed: {self.err}"
-        if self.code == 0 and said:
-            return f"exit code 0, but: {said[0]}"
-        if self.code == 2 and not said:
+        if self.code == 0 and predicted:
+            return f"exit code 0, but: {predicted[0]}"
+        if self.code == 2 and not predicted:
             return f"exit code 2 without an error: {self.err!r}"
         return ""
 
@@ -66,7 +66,7 @@ class Worker:
     def __exit__(self, *exception: object) -> None:
         self._end()
 
-    def run(self, argv: list[str], cwd: Path, seconds: float = 30) -> Reply:
+    def run(self, argv: list[str], cwd: Path, seconds: float = 30) -> Prediction:
         """Call `headcount ARGV` in that folder."""
         process = self._process or self._start()
         assert process.stdin
@@ -77,9 +77,9 @@ class Worker:
         line = process.stdout.readline() if ready else ""
         if line:
             told = json.loads(line)
-            return Reply(**told | {"written": tuple(told["written"])})
+            return Prediction(**told | {"written": tuple(told["written"])})
         self._end()
-        return Reply(
+        return Prediction(
             None, raised=f"the process died ({process.returncode})" if ready else "it hangs in code that is not Python"
         )
 
@@ -150,9 +150,9 @@ def _hang(number: int, frame: object) -> None:
 
 def _few_resamples() -> None:
     """Intervals are not what is tested here."""
-    import headcount.statistics
+    import headcount.stats
 
-    headcount.statistics.DRAWS = 199
+    headcount.stats.N_RESAMPLES = 199
 
 
 def _stream(errors: str) -> TextIO:

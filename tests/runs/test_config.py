@@ -2,13 +2,12 @@ import json
 
 import pytest
 
-from headcount.analysis.extrapolation import Stretch
+from headcount.analysis.length_generalisation import Stretch
 from headcount.config import field_names
 from headcount.errors import ConfigError, InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.runs.config import RunConfig
+from headcount.runs.config import PRESETS, RunConfig
 from headcount.runs.folder import digest
-from headcount.runs.presets import PRESETS
 from headcount.runs.run import locate
 from headcount.tasks import TASKS
 
@@ -136,7 +135,7 @@ def test_a_sortedness_config_round_trips():
     ("settings", "why"),
     [
         ({"shortest": 9, "longest": 8}, "is below shortest"),
-        ({"balance": "coin", "matched": True}, "balanced as they are"),
+        ({"balance": "coin", "paired": True}, "balanced as they are"),
         ({"negatives": "reversed"}, "no kind 'reversed'"),
         ({"pooling": "median"}, "median"),
         ({"n_heads": 3}, r"must divide d_model \(64\)"),

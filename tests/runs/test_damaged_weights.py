@@ -16,10 +16,9 @@ from torch import Tensor
 
 from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError
-from headcount.runs.asking import ask
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, digest
-from headcount.runs.run import Run, load
+from headcount.runs.run import Run, ask, load
 from headcount.runs.train import train_run
 
 

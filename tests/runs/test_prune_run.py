@@ -16,18 +16,17 @@ from typing import Any
 
 import pytest
 import torch
+from headcount.models.pruning import folded, held_at_means, silenced, without
 
 from headcount.errors import CheckFailed, ConfigError, InputError, Interrupted, RunError
 from headcount.heads import HeadId
-from headcount.models.pruning import folded, held_at_means, silenced, without
+from headcount.hooks.gates import eval_mode
 from headcount.runs import prune
 from headcount.runs.config import RunConfig
-from headcount.runs.draft import drafted
-from headcount.runs.folder import RunFolder
+from headcount.runs.folder import RunFolder, drafted
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run, load
 from headcount.runs.train import train_run
-from headcount.training.evaluation import evaluating
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -36,8 +35,8 @@ GONE = ["E0H1", "D1H0", "D1H1", "X0H0"]
 
 def logits(run: Run) -> torch.Tensor:
     batch = run.task.encode(run.task.split("test"))
-    with evaluating(run.model):
-        tokens = (batch.source, batch.fed) if run.task.asks_for == "sequence" else (batch.source,)
+    with eval_mode(run.model, gradients=False):
+        tokens = (batch.source, batch.decoder_input) if run.task.output_type == "sequence" else (batch.source,)
         return run.model(*map(torch.from_numpy, tokens))
 
 
@@ -79,7 +78,7 @@ def test_its_folder_says_where_it_comes_from(tiny_run: Run, tmp_path: Path) -> N
     manifest = folder.read_manifest()
     assert {name: manifest[name] for name in ("steps", "pruned_from", "fine_tuned")} == {
         "steps": 12,
-        "pruned_from": tiny_run.digest,
+        "pruned_from": tiny_run.weights_sha256,
         "fine_tuned": 0,
     }
     names = {"config.json", "environment.json", "log.jsonl", "model.safetensors"}
@@ -97,7 +96,7 @@ run = load(sys.argv[1])
 batch = run.task.encode(run.task.split("test"))
 with torch.inference_mode():
     said = run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed))
-print(run.digest, hashlib.sha256(said.numpy().tobytes()).hexdigest(), *[head.short for head in run.model.heads])
+print(run.weights_sha256, hashlib.sha256(said.numpy().tobytes()).hexdigest(), *[head.short for head in run.model.heads])
 """
 
 
@@ -105,16 +104,16 @@ def test_another_process_loads_it_and_hears_the_same(tiny_run: Run, tmp_path: Pa
     run = prune_run(tiny_run, GONE, tmp_path / "cut").run
     arguments = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "cut")]
     ran = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    said = hashlib.sha256(logits(run).numpy().tobytes()).hexdigest()
-    assert ran.stdout.split() == [run.digest, said, *(head.short for head in run.model.heads)]
+    predicted = hashlib.sha256(logits(run).numpy().tobytes()).hexdigest()
+    assert ran.stdout.split() == [run.weights_sha256, predicted, *(head.short for head in run.model.heads)]
 
 
 def test_a_cut_run_can_be_cut_again(tiny_run: Run, tmp_path: Path) -> None:
     first = prune_run(tiny_run, GONE[:2], tmp_path / "first").run
     second = prune_run(first, GONE[2:], tmp_path / "second").run
-    assert second.digest == prune_run(tiny_run, GONE, tmp_path / "at once").run.digest
+    assert second.weights_sha256 == prune_run(tiny_run, GONE, tmp_path / "at once").run.weights_sha256
     assert second.config.model.pruned == tuple(str(HeadId.parse(name)) for name in ("X0H0", "D1H0", "D1H1", "E0H1"))
-    assert second.folder.read_manifest()["pruned_from"] == first.digest
+    assert second.folder.read_manifest()["pruned_from"] == first.weights_sha256
     with pytest.raises(InputError, match=r"no head 'encoder.0.self.1' in .*first(.|\n)*cut out: D1H0, E0H1"):
         prune_run(first, ["E0H1"], tmp_path / "third")
 
@@ -133,7 +132,7 @@ def test_attention_is_found_by_name_and_not_by_place(tiny_run: Run, tmp_path: Pa
     run = prune_run(tiny_run, ["E0H0", "D0H0"], tmp_path / "cut").run
     for name in ("E0H1", "D0H1"):
         shown = run.attention("3+4", name)
-        torch.testing.assert_close(shown, run.ask("3+4").weights[run.find_head(name).site][0])
+        torch.testing.assert_close(shown, run.predict_one("3+4").weights[run.find_head(name).site][0])
     torch.testing.assert_close(run.attention("3+4", "E0H1"), tiny_run.attention("3+4", "E0H1"))
 
 
@@ -187,10 +186,10 @@ def test_fine_tuning_goes_on_where_the_parent_stopped(tiny_run: Run, tmp_path: P
     assert 0 < max(rates) <= 0.1 * tiny_run.config.training.learning_rate
     assert ear.heard[-1] == 7
     manifest = cut.run.folder.read_manifest()
-    assert (manifest["steps"], manifest["fine_tuned"], manifest["pruned_from"]) == (19, 7, tiny_run.digest)
+    assert (manifest["steps"], manifest["fine_tuned"], manifest["pruned_from"]) == (19, 7, tiny_run.weights_sha256)
     assert manifest["fine_tuned_at"] == pytest.approx(0.1 * tiny_run.config.training.learning_rate)
     assert cut.run.config == plain.run.config, "the settings are the parent's, and what was cut"
-    assert cut.run.digest != plain.run.digest
+    assert cut.run.weights_sha256 != plain.run.weights_sha256
     assert cut.difference == plain.difference
 
 
@@ -198,7 +197,7 @@ def test_fine_tuning_is_the_same_each_time(tiny_run: Run, tmp_path: Path) -> Non
     before = logits(tiny_run)
     torch.manual_seed(1)
     again = [prune_run(tiny_run, GONE, tmp_path / name, fine_tune=6, learning_rate=1e-3).run for name in "ab"]
-    assert again[0].digest == again[1].digest
+    assert again[0].weights_sha256 == again[1].weights_sha256
     assert again[0].folder.log_file.read_bytes() == again[1].folder.log_file.read_bytes()
     assert again[0].folder.read_manifest()["fine_tuned_at"] == 1e-3
     assert torch.equal(logits(tiny_run), before), "the parent is as it was"
@@ -214,15 +213,17 @@ def test_a_classifier_is_fine_tuned_too(tiny_sorter: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "explanation"),
     [
         ({"fine_tune": -1}, r"fine-tuning.steps = -1"),
         ({"fine_tune": 3, "learning_rate": -1.0}, r"fine-tuning.learning_rate = -1.0"),
         ({"learning_rate": 1e-3}, "a learning rate of 0.001 does nothing without fine-tuning"),
     ],
 )
-def test_impossible_fine_tuning_is_told(tiny_run: Run, tmp_path: Path, settings: dict[str, Any], why: str) -> None:
-    with pytest.raises((ConfigError, InputError), match=why):
+def test_impossible_fine_tuning_is_told(
+    tiny_run: Run, tmp_path: Path, settings: dict[str, Any], explanation: str
+) -> None:
+    with pytest.raises((ConfigError, InputError), match=explanation):
         prune_run(tiny_run, GONE, tmp_path / "cut", **settings)
     assert not any(tmp_path.iterdir())
 
@@ -291,7 +292,7 @@ def test_what_a_killed_process_left_is_no_run_and_in_nobodys_way(tiny_run: Run, 
 def test_of_two_who_cut_into_one_folder_one_wins(tiny_run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="put there meanwhile"), drafted(tmp_path / "cut"):
         first = prune_run(tiny_run, GONE, tmp_path / "cut").run
-    assert load(tmp_path / "cut").digest == first.digest
+    assert load(tmp_path / "cut").weights_sha256 == first.weights_sha256
     assert [file.name for file in tmp_path.iterdir()] == ["cut"]
 
 
@@ -311,11 +312,11 @@ def test_a_folder_that_is_taken_stays_as_it_is(tiny_run: Run, tmp_path: Path, mo
     prune_run(tiny_run, GONE, Path("empty/below"))
     Path("void").mkdir()
     assert prune_run(tiny_run, GONE, Path("void")).run.name == "void"
-    assert load(tmp_path / "here" / "void").digest == load("empty/below").digest
+    assert load(tmp_path / "here" / "void").weights_sha256 == load("empty/below").weights_sha256
 
 
 @pytest.mark.parametrize(
-    ("heads", "why"),
+    ("heads", "explanation"),
     [
         ([], "no heads to cut out"),
         (["E7H0"], "no head 'encoder.7.self.0'"),
@@ -323,8 +324,8 @@ def test_a_folder_that_is_taken_stays_as_it_is(tiny_run: Run, tmp_path: Path, mo
         (["E0"], "is not the name of a head"),
     ],
 )
-def test_heads_that_cannot_be_cut_are_told(tiny_run: Run, tmp_path: Path, heads: list[str], why: str) -> None:
-    with pytest.raises(InputError, match=why):
+def test_heads_that_cannot_be_cut_are_told(tiny_run: Run, tmp_path: Path, heads: list[str], explanation: str) -> None:
+    with pytest.raises(InputError, match=explanation):
         prune_run(tiny_run, heads, tmp_path / "cut")
     assert not any(tmp_path.iterdir())
 
@@ -349,4 +350,4 @@ def test_a_model_is_trained_without_heads_from_the_start(tiny: dict[str, Any], t
     assert RunFolder(tmp_path / "crashed").checkpoints()
     with pytest.raises(RunError, match=r"model.pruned: \(.* asked for"):
         train_run(RunConfig.build("addition", **tiny), tmp_path / "crashed", resume=True)
-    assert train_run(config, tmp_path / "crashed", resume=True).digest == whole.digest
+    assert train_run(config, tmp_path / "crashed", resume=True).weights_sha256 == whole.weights_sha256

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from headcount.analysis.extrapolation import LENGTHS, REPORTED, Stretch, stretch
+from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch, stretch
 from headcount.runs.run import load
 from headcount.tasks.sortedness import Sortedness
 
 
 @pytest.fixture(scope="module")
-def said() -> Stretch:
+def predicted() -> Stretch:
     return load("sample:sortedness").folder.read_result("stretch-draw1", Stretch)
 
 
-def test_its_stretch_is_of_these_weights(said):
+def test_its_stretch_is_of_these_weights(predicted):
     run = load("sample:sortedness")
-    assert said.model == run.digest
-    assert said.gives == ("window of ±1",)
-    assert said.trained == (8, 16) == run.task.trained_lengths
-    assert said.draw == REPORTED
+    assert predicted.model == run.weights_sha256
+    assert predicted.hard_codes == ("window of ±1",)
+    assert predicted.trained == (8, 16) == run.task.trained_lengths
+    assert predicted.draw == REPORTED
 
 
-def test_it_reaches_every_length_on_every_kind(said):
-    assert {(cell.length, cell.negative) for cell in said.cells} == {(n, k) for n in LENGTHS for k in Sortedness.kinds}
-    for cell in said.cells:
+def test_it_reaches_every_length_on_every_kind(predicted):
+    assert {(cell.length, cell.negative) for cell in predicted.cells} == {
+        (n, k) for n in LENGTHS for k in Sortedness.kinds
+    }
+    for cell in predicted.cells:
         assert cell.n >= 1000
         assert cell.accuracy >= 0.995 or cell.length < 256
         assert not cell.constant
 
 
-def test_a_part_of_it_is_measured_again(said):
+def test_a_part_of_it_is_measured_again(predicted):
     again = stretch(load("sample:sortedness"), [256], ["adjacent"], 60)
     assert again.cells[0].accuracy >= 0.98
 

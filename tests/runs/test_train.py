@@ -15,13 +15,13 @@ import pytest
 import safetensors.torch
 import torch
 
+from headcount import files as storage
 from headcount.errors import CheckpointError, HeadcountError, Interrupted, RunError
-from headcount.runs import storage, train
+from headcount.runs import train
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import load
-from headcount.runs.timings import Timings
-from headcount.runs.train import train_run
+from headcount.runs.train import Timings, train_run
 from headcount.training import loop
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -100,7 +100,7 @@ def test_a_crash_in_the_middle_resumes_to_the_same_weights_and_log(tiny, tmp_pat
         train_run(config, tmp_path / "crashed", listeners=[StopAt(8)])
     assert RunFolder(tmp_path / "crashed").checkpoints()
     crashed = train_run(config, tmp_path / "crashed", resume=True)
-    assert crashed.digest == whole.digest
+    assert crashed.weights_sha256 == whole.weights_sha256
     assert crashed.folder.log_file.read_bytes() == whole.folder.log_file.read_bytes()
     evaluations = [line for line in whole.folder.read_log() if "n" in line]
     assert all({"validation_loss", "training_teacher_forced", "training_n"} <= line.keys() for line in evaluations)
@@ -147,7 +147,7 @@ def test_a_classifier_resumes_after_a_crash_to_the_same_bytes(tiny_sorting, tmp_
     assert files(crashed.folder.path) == files(whole.folder.path)
     assert [line["step"] for line in whole.folder.read_log() if "accuracy" in line] == [4, 8, 12]
     other = train_run(RunConfig.build("sortedness", base=config, seed=1), tmp_path / "other")
-    assert other.digest != whole.digest
+    assert other.weights_sha256 != whole.weights_sha256
 
 
 def test_what_is_kept_is_the_average(tiny, tmp_path, monkeypatch):
@@ -165,7 +165,10 @@ def test_a_kill_between_the_first_two_files(tiny, tmp_path):
     config = RunConfig.build("addition", **tiny)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(config.to_json())
-    assert train_run(config, tmp_path / "run", resume=True).digest == train_run(config, tmp_path / "whole").digest
+    assert (
+        train_run(config, tmp_path / "run", resume=True).weights_sha256
+        == train_run(config, tmp_path / "whole").weights_sha256
+    )
 
 
 def test_a_kill_after_the_manifest_leaves_no_checkpoints(tiny_run, tmp_path):
@@ -208,7 +211,7 @@ def test_resume_before_anything_was_saved_starts_anew(tiny, tmp_path):
     with pytest.raises(Stop):
         train_run(config, tmp_path / "early", listeners=[StopAt(1)])
     assert not RunFolder(tmp_path / "early").checkpoints()
-    assert train_run(config, tmp_path / "early", resume=True).digest == whole.digest
+    assert train_run(config, tmp_path / "early", resume=True).weights_sha256 == whole.weights_sha256
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -226,14 +229,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, number):
     assert str(tmp_path / "run") in str(stopped.value)
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     again = train_run(config, tmp_path / "run", resume=True)
-    assert again.digest == train_run(config, tmp_path / "whole").digest
+    assert again.weights_sha256 == train_run(config, tmp_path / "whole").weights_sha256
 
 
 def test_a_finished_run_is_never_overwritten(tiny_run, tiny):
     before = files(tiny_run.folder.path)
     with pytest.raises(RunError, match="already holds a finished run"):
         train_run(RunConfig.build("addition", **tiny), tiny_run.folder.path)
-    assert train_run(tiny_run.config, tiny_run.folder.path, resume=True).digest == tiny_run.digest
+    assert train_run(tiny_run.config, tiny_run.folder.path, resume=True).weights_sha256 == tiny_run.weights_sha256
     assert files(tiny_run.folder.path) == before
 
 
@@ -270,7 +273,10 @@ def test_a_damaged_checkpoint_is_told_and_nothing_lost(tiny, tmp_path, damage):
         train_run(config, tmp_path / "run", resume=True)
     assert files(tmp_path) == before
     newest.unlink()
-    assert train_run(config, tmp_path / "run", resume=True).digest == train_run(config, tmp_path / "whole").digest
+    assert (
+        train_run(config, tmp_path / "run", resume=True).weights_sha256
+        == train_run(config, tmp_path / "whole").weights_sha256
+    )
 
 
 @pytest.mark.parametrize(
@@ -292,7 +298,10 @@ def test_a_full_or_closed_disk_is_told_and_nothing_lost(tiny, tmp_path, monkeypa
     monkeypatch.undo()
     kept = {path: data for path, data in files(tmp_path).items() if path.suffix != ".jsonl"}
     assert kept == {path: data for path, data in before.items() if path.suffix != ".jsonl"}
-    assert train_run(config, tmp_path / "run", resume=True).digest == train_run(config, tmp_path / "whole").digest
+    assert (
+        train_run(config, tmp_path / "run", resume=True).weights_sha256
+        == train_run(config, tmp_path / "whole").weights_sha256
+    )
 
 
 def test_a_folder_that_cannot_be_made(tiny, tmp_path):
@@ -313,7 +322,7 @@ def test_load_refuses_what_is_not_whole(tiny, tiny_run, tmp_path):
     for name, data in files(tiny_run.folder.path).items():
         if name.parent == Path():
             (copy / name).write_bytes(data)
-    assert load(copy).digest == tiny_run.digest
+    assert load(copy).weights_sha256 == tiny_run.weights_sha256
     (copy / "model.safetensors").write_bytes((copy / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0")
     with pytest.raises(RunError, match="not what this run wrote"):
         load(copy)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headcount.errors import InputError
 from headcount.tasks.addition import Addition, AdditionConfig
-from headcount.tasks.base import IGNORE, Generation
+from headcount.tasks.base import IGNORE, DecodingStart
 
 unhurried = settings(deadline=None)
 Sums = tuple[Addition, np.ndarray]
@@ -44,12 +44,12 @@ def spelled(task: Addition, tokens: np.ndarray) -> str:
 def test_tokens_spell_the_sum_and_its_answer(made: Sums) -> None:
     task, pairs = made
     batch, n = task.encode(pairs), task.config.digits
-    assert all(part.dtype == np.int64 for part in (batch.source, batch.fed, batch.labels, batch.answer))
+    assert all(part.dtype == np.int64 for part in (batch.source, batch.decoder_input, batch.labels, batch.answer))
     for row, (a, b) in enumerate(pairs.tolist()):
         answer = written(a + b, n + 1, task)
         assert spelled(task, batch.source[row]) == f"{written(a, n, task)}+{written(b, n, task)}"
         assert spelled(task, batch.answer[row]) == spelled(task, batch.labels[row]) == answer
-        assert spelled(task, batch.fed[row]) == "<s>" + answer[:-1]
+        assert spelled(task, batch.decoder_input[row]) == "<s>" + answer[:-1]
         assert int(task.show_tokens(batch.answer[row])) == a + b
 
 
@@ -60,7 +60,7 @@ def test_positions_mean_what_stands_there(made: Sums) -> None:
     batch = task.encode(pairs)
     for tokens, positions in [
         (batch.source, task.source_positions),
-        (batch.fed, task.fed_positions),
+        (batch.decoder_input, task.decoder_input_positions),
         (batch.answer, task.answer_positions),
     ]:
         assert tokens.shape[1] == len(positions)
@@ -77,7 +77,7 @@ def test_positions_mean_what_stands_there(made: Sums) -> None:
 def test_positions_are_labelled_for_people() -> None:
     labels = [position.label for position in Addition().source_positions]
     assert labels == ["a 100s", "a 10s", "a 1s", "+", "b 100s", "b 10s", "b 1s"]
-    assert [position.label for position in Addition().fed_positions] == ["<s>", "1000s", "100s", "10s"]
+    assert [position.label for position in Addition().decoder_input_positions] == ["<s>", "1000s", "100s", "10s"]
 
 
 def plain_carries(a: int, b: int, n_columns: int) -> list[bool]:
@@ -114,13 +114,13 @@ def test_each_fault_changes_what_is_fed_and_asked_and_nothing_else(made: Sums, u
     assert (wrong.source == right.source).all()
     assert (wrong.answer == right.answer).all()
     labels = right.answer[:, 1:] if unstarted else right.answer
-    assert (wrong.fed == (right.answer[:, :-1] if unstarted else right.fed)).all()
+    assert (wrong.decoder_input == (right.answer[:, :-1] if unstarted else right.decoder_input)).all()
     assert (wrong.labels == (np.where(labels == 0, IGNORE, labels) if zeros else labels)).all()
-    assert faulty.fed_positions == (task.answer_positions[:-1] if unstarted else task.fed_positions)
+    assert faulty.decoder_input_positions == (task.answer_positions[:-1] if unstarted else task.decoder_input_positions)
     n = task.config.digits
-    sound, faulty_start = Generation(task.tokens.index("<s>"), (), n + 1), Generation(0, (0,), n)
-    assert faulty.generation == (faulty_start if unstarted else sound)
-    assert task.generation == sound
+    sound, faulty_start = DecodingStart(task.tokens.index("<s>"), (), n + 1), DecodingStart(0, (0,), n)
+    assert faulty.decoding_start == (faulty_start if unstarted else sound)
+    assert task.decoding_start == sound
 
 
 @unhurried
@@ -160,8 +160,8 @@ def test_an_operand_out_of_range_is_named(text: str, outside: int) -> None:
 @unhurried
 @given(st.integers(1, 9), st.data())
 def test_the_sum_that_the_advice_shows_can_be_read(digits: int, data: st.DataObject) -> None:
-    low = data.draw(st.integers(0, 10**digits - 3))
-    high = data.draw(st.integers(low + 2, 10**digits - 1))
+    low = data.sample(st.integers(0, 10**digits - 3))
+    high = data.sample(st.integers(low + 2, 10**digits - 1))
     task = Addition(AdditionConfig(digits=digits, low=low, high=high, n_validation=1, n_test=1))
     with pytest.raises(InputError) as caught:
         task.parse("?")
@@ -171,7 +171,7 @@ def test_the_sum_that_the_advice_shows_can_be_read(digits: int, data: st.DataObj
 
 @pytest.mark.parametrize("least_first", [False, True])
 @pytest.mark.parametrize(
-    ("pair", "said", "explanation"),
+    ("pair", "predicted", "explanation"),
     [
         ((300, 600), "0800", "100s: 8, should be 9"),
         ((374, 814), "0188", "1000s: 0, should be 1 (lost the carry from the 100s)"),
@@ -184,9 +184,9 @@ def test_the_sum_that_the_advice_shows_can_be_read(digits: int, data: st.DataObj
         ((374, 814), "1+88", "said 1+88, which is not a number"),
     ],
 )  # fmt: skip
-def test_a_wrong_sum_is_explained(pair: tuple[int, int], said: str, explanation: str, least_first: bool) -> None:
+def test_a_wrong_sum_is_explained(pair: tuple[int, int], predicted: str, explanation: str, least_first: bool) -> None:
     task = Addition(AdditionConfig(least_first=least_first))
-    tokens = np.array([task.tokens.index(token) for token in (said[::-1] if least_first else said)])
+    tokens = np.array([task.tokens.index(token) for token in (predicted[::-1] if least_first else predicted)])
     assert task.explain(np.array(pair), tokens) == explanation
 
 

@@ -37,7 +37,7 @@ def test_draws_are_all_of_the_domain_but_what_is_held_out(seed: int, n_validatio
     """One digit has 55 pairs, so 4,000 draws leave none of the others out (chance below 1e-15)."""
     task = addition(digits=1, n_validation=n_validation, n_test=n_test, split_seed=seed)
     validation, test = unordered(task.split("validation")), unordered(task.split("test"))
-    drawn = task.draw(np.random.default_rng(seed), 4000)
+    drawn = task.sample(np.random.default_rng(seed), 4000)
     everything = {(a, b) for a in range(10) for b in range(a, 10)}
     assert (len(validation), len(test), len(validation & test)) == (n_validation, n_test, 0)
     assert unordered(drawn) == everything - validation - test
@@ -50,7 +50,7 @@ def test_two_digits_half_held_out_are_never_drawn(seed: int) -> None:
     task = addition(digits=2, n_validation=1000, n_test=1000, split_seed=seed)
     held = unordered(task.split("validation")) | unordered(task.split("test"))
     assert len(held) == 2000
-    assert not held & unordered(task.draw(np.random.default_rng(seed), 2000))
+    assert not held & unordered(task.sample(np.random.default_rng(seed), 2000))
     assert task.splits.is_held_out(np.array(sorted(held))[:, ::-1]).all()
 
 
@@ -59,7 +59,7 @@ def test_two_digits_half_held_out_are_never_drawn(seed: int) -> None:
 def test_a_fixed_training_set_is_all_that_is_drawn(seed: int) -> None:
     task = addition(digits=2, n_train=50, n_validation=500, n_test=500, split_seed=seed)
     train, held = task.split("train"), unordered(task.split("validation")) | unordered(task.split("test"))
-    drawn = task.draw(np.random.default_rng(seed), 2000)
+    drawn = task.sample(np.random.default_rng(seed), 2000)
     assert ordered(drawn) == ordered(train)
     assert len(unordered(train)) == 50
     assert len(held) == 1000
@@ -75,7 +75,7 @@ def test_what_is_held_out_depends_on_the_split_seed_alone() -> None:
 @pytest.mark.parametrize(("low", "high"), [(10, 20), (0, 99), (97, 99), (10, 99)])
 def test_the_walk_meets_every_sum_once_and_answers_in_order(low: int, high: int) -> None:
     task = addition(digits=2, low=low, high=high, n_validation=1, n_test=1)
-    blocks = list(task.walk())
+    blocks = list(task.iter_domain())
     pairs = [tuple(pair) for part in blocks for pair in part.tolist()]
     assert sorted(pairs) == [(a, b) for a in range(low, high + 1) for b in range(low, high + 1)]
     assert len(pairs) == task.domain_size

@@ -10,9 +10,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from headcount.analysis.extrapolation import LENGTHS
-from headcount.statistics import Share
-from headcount.tasks._orders import KINDS, first_broken
+from headcount.analysis.length_generalisation import LENGTHS
+from headcount.stats import Proportion
+from headcount.tasks._orders import NEGATIVES, first_broken
 from headcount.tasks.sortedness import EMPTY, Sortedness, SortednessConfig
 
 pytestmark = pytest.mark.slow
@@ -24,12 +24,12 @@ RIDGE = 1.0
 SHORT, N_VALUES = 16, 100
 SETTINGS = {
     "default": {},
-    "matched": {"matched": True},
-    "narrow": {"narrow": 0.5},
-    "all narrow": {"narrow": 1.0},
+    "paired": {"paired": True},
+    "small_steps": {"small_steps": 0.5},
+    "all narrow": {"small_steps": 1.0},
     "distinct": {"distinct": True},
     "coin": {"balance": "coin"},
-    "matched and narrow": {"matched": True, "narrow": 0.5},
+    "matched and narrow": {"paired": True, "small_steps": 0.5},
     "padded with zeros": {"padding_is_zero": True, "distinct": True},
 }
 Set = tuple[np.ndarray, np.ndarray]
@@ -70,8 +70,8 @@ def told_apart(examples: np.ndarray, is_sorted: np.ndarray) -> np.ndarray:
     The first half of each class is fitted on, so that a pair of a sequence and its sorted self is never split.
     """
     features, target = order_free(examples), np.where(is_sorted, 1.0, -1.0)
-    halves = [np.array_split(np.flatnonzero(is_sorted == each), 2) for each in (False, True)]
-    known, unseen = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+    split_in_half = [np.array_split(np.flatnonzero(is_sorted == each), 2) for each in (False, True)]
+    known, unseen = (np.concatenate(parts) for parts in zip(*split_in_half, strict=True))
     fit, tried = (one_hot(features[rows], features[known]) for rows in (known, unseen))
     weights = np.linalg.solve(fit.T @ fit + RIDGE * np.eye(fit.shape[1]), fit.T @ target[known])
     return (tried @ weights > 0) == is_sorted[unseen]
@@ -88,15 +88,15 @@ def labelled(unsorted: np.ndarray, ordered: np.ndarray) -> Set:
     return np.concatenate([unsorted, ordered]), np.repeat([False, True], [len(unsorted), len(ordered)])
 
 
-def stretched(rng: np.random.Generator, length: int, kind: str, **settings: object) -> Set:
+def sample_of_length(rng: np.random.Generator, length: int, kind: str, **settings: object) -> Set:
     task = task_of(**settings)
     n = min(N, NUMBERS // length)
-    return labelled(task.stretched(rng, length, kind, n), task.stretched(rng, length, None, n))
+    return labelled(task.sample_of_length(rng, length, kind, n), task.sample_of_length(rng, length, None, n))
 
 
 def drawn(rng: np.random.Generator, kind: str, **settings: object) -> Set:
     task = task_of(negatives=kind, **settings)
-    examples = task.draw(rng, 2 * N)
+    examples = task.sample(rng, 2 * N)
     return examples, task.encode(examples).labels == 1
 
 
@@ -109,13 +109,13 @@ def held_out(rng: np.random.Generator) -> Set:
 def cut(rng: np.random.Generator, length: int) -> Set:
     task = task_of()
     n = min(N, NUMBERS // length)
-    return labelled(*task.cropped(rng, task.stretched(rng, length, task.local_kind, n), SHORT))
+    return labelled(*task.cropped(rng, task.sample_of_length(rng, length, task.local_negative, n), SHORT))
 
 
 def cut_before(rng: np.random.Generator, length: int, kind: str) -> Set:
     """As it was: both classes cut apart, each around its broken pair or around a random rise."""
     parts = []
-    for examples in (task_of().stretched(rng, length, each, N) for each in (kind, None)):
+    for examples in (task_of().sample_of_length(rng, length, each, N) for each in (kind, None)):
         n, width = examples.shape
         rises = np.where(examples[:, :-1] < examples[:, 1:], rng.random((n, width - 1)), -1.0)
         broken = first_broken(examples)
@@ -128,18 +128,18 @@ def cut_before(rng: np.random.Generator, length: int, kind: str) -> Set:
 Maker = Callable[[np.random.Generator], Set]
 PRINTED: dict[str, Maker] = {
     **{
-        f"{kind} at {length}": lambda rng, length=length, kind=kind: stretched(rng, length, kind)
-        for kind, length in product(KINDS, LENGTHS)
+        f"{kind} at {length}": lambda rng, length=length, kind=kind: sample_of_length(rng, length, kind)
+        for kind, length in product(NEGATIVES, LENGTHS)
     },
     **{
-        f"{kind} of different numbers at {length}": lambda rng, length=length, kind=kind: stretched(
+        f"{kind} of different numbers at {length}": lambda rng, length=length, kind=kind: sample_of_length(
             rng, length, kind, distinct=True
         )
-        for kind, length in product(KINDS, (16, 64))
+        for kind, length in product(NEGATIVES, (16, 64))
     },
     **{
         f"training on {kind}, {name}": lambda rng, settings=settings, kind=kind: drawn(rng, kind, **settings)
-        for kind, (name, settings) in product(KINDS, SETTINGS.items())
+        for kind, (name, settings) in product(NEGATIVES, SETTINGS.items())
     },
     "the test set": held_out,
     **{f"{SHORT} of {length}": lambda rng, length=length: cut(rng, length) for length in LENGTHS if length > SHORT},
@@ -153,17 +153,17 @@ def hits() -> dict[str, np.ndarray]:
 
 def test_nothing_without_order_tells_the_classes_apart(hits: dict[str, np.ndarray]) -> None:
     """Of all sets together, one interval in twenty may miss 50 %: so each is wide enough for all of them."""
-    shares = {name: Share.of(int(each.sum()), len(each), 1 - 0.05 / len(hits)) for name, each in hits.items()}
+    shares = {name: Proportion.of(int(each.sum()), len(each), 1 - 0.05 / len(hits)) for name, each in hits.items()}
     assert {name: str(share) for name, share in shares.items() if not share.low <= 0.5 <= share.high} == {}
 
 
 def test_nor_does_a_little_of_it_in_all_sets_together(hits: dict[str, np.ndarray]) -> None:
-    together = Share.count(np.concatenate(list(hits.values())))
+    together = Proportion.count(np.concatenate(list(hits.values())))
     assert together.low <= 0.5 <= together.high, str(together)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("shuffle", 0.99), ("transpositions", 0.99), ("displaced", 0.9)])
+@pytest.mark.parametrize(("kind", "least"), [("shuffle", 0.99), ("transpositions", 0.99), ("moved_one", 0.9)])
 def test_it_would_be_seen(kind: str, least: float) -> None:
     """Pieces of 16 numbers as they were once cut from 256."""
     found = told_apart(*cut_before(np.random.default_rng(0), 256, kind))
-    assert Share.count(found).low > least
+    assert Proportion.count(found).low > least

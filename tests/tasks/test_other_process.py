@@ -17,14 +17,14 @@ import hashlib, sys
 import numpy as np
 from headcount.tasks import TASKS
 task = TASKS.get(sys.argv[1])()
-examples = [task.split("validation"), task.split("test"), task.draw(np.random.default_rng(0), 500)]
+examples = [task.split("validation"), task.split("test"), task.sample(np.random.default_rng(0), 500)]
 print(hashlib.sha256(b"".join(part.tobytes() for part in examples)).hexdigest())
 """
 
 
 @pytest.mark.parametrize("name", TASKS.names())
 def test_examples_do_not_depend_on_the_process(name: str) -> None:
-    said = {
+    predicted = {
         subprocess.run(
             [sys.executable, "-c", DRAW, name],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -34,4 +34,4 @@ def test_examples_do_not_depend_on_the_process(name: str) -> None:
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert len(said) == 1
+    assert len(predicted) == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headcount.errors import InputError
-from headcount.tasks._orders import KINDS
+from headcount.tasks._orders import NEGATIVES
 from headcount.tasks.sortedness import EMPTY, Sortedness, SortednessConfig, kind_shares
 
 SMALL = {"n_values": 30, "shortest": 3, "longest": 7, "n_validation": 40, "n_test": 40}
@@ -26,7 +26,7 @@ def plain(example):
 
 
 def drawn(task, n=200, seed=0):
-    examples = task.draw(np.random.default_rng(seed), n)
+    examples = task.sample(np.random.default_rng(seed), n)
     return examples, [plain(row) for row in examples]
 
 
@@ -83,10 +83,10 @@ def test_facets_count_broken_pairs_and_numbers():
 # --- balance ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("matched", [False, True])
+@pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("n", [2, 7, 64, 101])
-def test_exactly_half_is_sorted(n, matched):
-    task = task_of(n_validation=n, n_test=n, matched=matched)
+def test_exactly_half_is_sorted(n, paired):
+    task = task_of(n_validation=n, n_test=n, paired=paired)
     for examples in (task.split("validation"), task.split("test"), drawn(task, n)[0]):
         assert task.encode(examples).labels.sum() == n - n // 2
 
@@ -102,17 +102,17 @@ def test_a_coin_is_fair_but_not_exact():
 
 @pytest.mark.parametrize("n", [40, 41])
 def test_matched_pairs_are_a_sequence_and_its_sorted_self(n):
-    _, rows = drawn(task_of(matched=True), n)
+    _, rows = drawn(task_of(paired=True), n)
     unsorted, ordered = rows[: n // 2], rows[n // 2 :]
     assert [sorted(row) for row in unsorted] == ordered[: n // 2]
     assert all(row != sorted(row) for row in unsorted)
     assert len(ordered) == n - n // 2
-    _, free = drawn(task_of(matched=False), n)
+    _, free = drawn(task_of(paired=False), n)
     assert [sorted(row) for row in free[: n // 2]] != free[n // 2 : 2 * (n // 2)]
 
 
 def test_matched_pairs_stay_together_where_one_of_them_is_refused():
-    task = task_of(matched=True, n_values=8, longest=5)
+    task = task_of(paired=True, n_values=8, longest=5)
     for examples in (task.split("validation"), task.split("test"), drawn(task, 40)[0]):
         rows = [plain(row) for row in examples]
         assert [sorted(row) for row in rows[:20]] == rows[20:]
@@ -163,27 +163,27 @@ def test_distinct_numbers_come_once():
 def test_distinct_numbers_run_out_in_long_sequences():
     task = task_of(distinct=True)
     for length, n_different in ((30, 30), (31, None)):
-        rows = task.stretched(np.random.default_rng(0), length, None, 20)
+        rows = task.sample_of_length(np.random.default_rng(0), length, None, 20)
         assert rows.shape == (20, length)
         if n_different:
             assert {len(set(plain(row))) for row in rows} == {n_different}
 
 
 def test_narrow_sequences_have_small_steps():
-    def spread(narrow):
-        _, rows = drawn(task_of(n_values=1000, narrow=narrow), 400)
+    def spread(small_steps):
+        _, rows = drawn(task_of(n_values=1000, small_steps=small_steps), 400)
         return np.median([max(row) - min(row) for row in rows])
 
     assert spread(1.0) < 200 < 500 < spread(0.0)
-    _, rows = drawn(task_of(n_values=1000, narrow=1.0), 400)
+    _, rows = drawn(task_of(n_values=1000, small_steps=1.0), 400)
     assert all(0 <= x < 1000 for row in rows for x in row)
     assert max(x for row in rows for x in row) > 900, "narrow ranges lie anywhere"
 
 
 def test_stretched_sequences_are_never_narrow():
-    narrow, wide = (task_of(n_values=1000, narrow=share) for share in (1.0, 0.0))
-    for kind in (None, *KINDS):
-        made = [task.stretched(np.random.default_rng(0), 50, kind, 10) for task in (narrow, wide)]
+    small_steps, wide = (task_of(n_values=1000, small_steps=share) for share in (1.0, 0.0))
+    for kind in (None, *NEGATIVES):
+        made = [task.sample_of_length(np.random.default_rng(0), 50, kind, 10) for task in (small_steps, wide)]
         assert np.array_equal(*made)
 
 
@@ -192,7 +192,7 @@ def test_stretched_sequences_are_never_narrow():
 
 def test_shares_are_what_was_written():
     assert kind_shares("shuffle:1,adjacent:3") == {"shuffle": 0.25, "adjacent": 0.75}
-    assert kind_shares(" displaced : 0.5 , adjacent") == pytest.approx({"displaced": 1 / 3, "adjacent": 2 / 3})
+    assert kind_shares(" displaced : 0.5 , adjacent") == pytest.approx({"moved_one": 1 / 3, "adjacent": 2 / 3})
 
 
 def test_negatives_come_in_the_shares_asked_for():
@@ -206,7 +206,7 @@ def test_negatives_come_in_the_shares_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("negatives", "why"),
+    ("negatives", "explanation"),
     [
         ("shufle", r"no kind 'shufle'; did you mean 'shuffle'\?"),
         ("", "no kind ''"),
@@ -220,17 +220,17 @@ def test_negatives_come_in_the_shares_asked_for():
         ("shuffle:nan", "more often than never"),
     ],
 )
-def test_nonsense_negatives_are_told(negatives, why):
-    with pytest.raises(ValueError, match=why):
+def test_nonsense_negatives_are_told(negatives, explanation):
+    with pytest.raises(ValueError, match=explanation):
         kind_shares(negatives)
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(ValueError, match=explanation):
         SortednessConfig(negatives=negatives)
 
 
 @pytest.mark.parametrize("length", [2, 5, 64])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NEGATIVES)
 def test_stretched_negatives_are_unsorted_in_their_way(kind, length):
-    rows = [plain(row) for row in task_of().stretched(np.random.default_rng(0), length, kind, 50)]
+    rows = [plain(row) for row in task_of().sample_of_length(np.random.default_rng(0), length, kind, 50)]
     assert all(len(row) == length and row != sorted(row) for row in rows)
     breaks = [len(falls(row)) for row in rows]
     if kind == "adjacent":
@@ -238,14 +238,14 @@ def test_stretched_negatives_are_unsorted_in_their_way(kind, length):
             i = falls(row)[0]
             row[i], row[i + 1] = row[i + 1], row[i]
             assert row == sorted(row), "one swap of neighbours mends it"
-    if kind == "displaced":
+    if kind == "moved_one":
         assert max(breaks) <= 2
     if kind == "shuffle" and length == 64:
         assert min(breaks) > 10
 
 
 def test_stretched_positives_are_sorted_and_fresh():
-    rows = [plain(row) for row in task_of().stretched(np.random.default_rng(0), 500, None, 10)]
+    rows = [plain(row) for row in task_of().sample_of_length(np.random.default_rng(0), 500, None, 10)]
     assert all(len(row) == 500 and row == sorted(row) for row in rows)
     assert len(set(map(tuple, rows))) == 10
 
@@ -253,7 +253,9 @@ def test_stretched_positives_are_sorted_and_fresh():
 # --- splits -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"matched": True}, {"balance": "coin"}, {"narrow": 1.0}, {"distinct": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"paired": True}, {"balance": "coin"}, {"small_steps": 1.0}, {"distinct": True}]
+)
 def test_no_sequence_is_in_two_sets(settings):
     task = task_of(n_values=8, longest=5, n_train=60, **settings)
     sets = {name: [tuple(plain(row)) for row in task.split(name)] for name in ("train", "validation", "test")}
@@ -294,7 +296,7 @@ def test_too_small_a_domain_is_told():
 def test_a_domain_that_is_all_held_out_leaves_nothing_to_draw():
     task = task_of(n_values=2, shortest=2, longest=2, n_validation=2, n_test=2, negatives="adjacent", distinct=True)
     with pytest.raises(InputError, match="too few sequences"):
-        task.draw(np.random.default_rng(0), 4)
+        task.sample(np.random.default_rng(0), 4)
 
 
 # --- text -------------------------------------------------------------------------------------------------------
@@ -344,7 +346,7 @@ def test_explanations_name_the_first_broken_pair():
 
 @pytest.mark.parametrize("length", [2, 6, 16, 40, 99])
 def test_a_crop_is_a_piece_with_the_swap_and_that_piece_in_order(length):
-    whole = task_of().stretched(np.random.default_rng(0), 40, "adjacent", 60)
+    whole = task_of().sample_of_length(np.random.default_rng(0), 40, "adjacent", 60)
     cut, mended = task_of().cropped(np.random.default_rng(1), whole, length)
     assert cut.shape == mended.shape == (60, min(length, 40))
     starts = set()

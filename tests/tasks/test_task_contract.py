@@ -11,12 +11,12 @@ from headcount.errors import InputError
 from headcount.tasks import TASKS
 from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, SequenceTask, Task
 
-PARTS = ("source", "fed", "labels", "answer")
-ASKED = {name: TASKS.get(name).asks_for for name in TASKS.names()}
+PARTS = ("source", "decoder_input", "labels", "answer")
+ASKED = {name: TASKS.get(name).output_type for name in TASKS.names()}
 
 
-def of_kind(asks_for: str) -> list[str]:
-    return [name for name, kind in ASKED.items() if kind == asks_for]
+def of_kind(output_type: str) -> list[str]:
+    return [name for name, kind in ASKED.items() if kind == output_type]
 
 
 @pytest.fixture(params=TASKS.names())
@@ -85,7 +85,7 @@ def test_a_split_that_is_not_there(task: Task) -> None:
 
 
 def test_draws_repeat_with_their_stream_and_are_never_held_out(task: Task) -> None:
-    drawn, again, other = (task.draw(np.random.default_rng(seed), 20_000) for seed in (0, 0, 1))
+    drawn, again, other = (task.sample(np.random.default_rng(seed), 20_000) for seed in (0, 0, 1))
     assert len(drawn) == 20_000
     assert np.array_equal(drawn, again)
     assert not np.array_equal(drawn, other)
@@ -94,7 +94,7 @@ def test_draws_repeat_with_their_stream_and_are_never_held_out(task: Task) -> No
 
 def test_no_source_is_longer_than_the_longest(task: Task) -> None:
     widths = [task.encode(task.split(name)).source.shape[1] for name in ("validation", "test")]
-    widths.append(task.encode(task.draw(np.random.default_rng(0), 500)).source.shape[1])
+    widths.append(task.encode(task.sample(np.random.default_rng(0), 500)).source.shape[1])
     assert max(widths) == task.longest
 
 
@@ -127,18 +127,18 @@ SITES = {"sequence": (("encoder", "self"), ("decoder", "self"), ("decoder", "cro
 def axes(task: Task, stack: str, kind: str, examples: np.ndarray) -> tuple[int, int]:
     """How many queries and keys a site has."""
     batch = task.encode(examples)
-    queries = batch.fed if stack == "decoder" else batch.source
-    keys = batch.fed if (stack, kind) == ("decoder", "self") else batch.source
+    queries = batch.decoder_input if stack == "decoder" else batch.source
+    keys = batch.decoder_input if (stack, kind) == ("decoder", "self") else batch.source
     return queries.shape[1], keys.shape[1]
 
 
 def test_every_kind_of_site_has_targets_columns_and_a_condition(task: Task) -> None:
     examples = task.split("test")[::40]
-    for stack, kind in SITES[task.asks_for]:
-        looks, (n_queries, n_keys) = task.looks(stack, kind, examples), axes(task, stack, kind, examples)
+    for stack, kind in SITES[task.output_type]:
+        looks, (n_queries, n_keys) = task.attention_targets(stack, kind, examples), axes(task, stack, kind, examples)
         assert looks.targets
-        assert looks.about.shape == (n_queries,)
-        assert set(looks.about.tolist()) - {-1} == set(range(len(looks.columns)))
+        assert looks.query_column.shape == (n_queries,)
+        assert set(looks.query_column.tolist()) - {-1} == set(range(len(looks.columns)))
         assert len(set(looks.columns)) == len(looks.columns)
         holds = looks.condition.holds
         assert (holds.shape, holds.dtype) == ((len(examples), len(looks.columns) or 1), np.bool_)
@@ -153,10 +153,10 @@ def test_every_kind_of_site_has_targets_columns_and_a_condition(task: Task) -> N
 
 def test_a_target_asked_about_some_places_is_a_piece_of_the_whole(task: Task) -> None:
     examples = task.split("test")[:20]
-    for stack, kind in SITES[task.asks_for]:
+    for stack, kind in SITES[task.output_type]:
         n_queries, n_keys = axes(task, stack, kind, examples)
         queries, keys = np.arange(n_queries)[:, None], np.arange(n_keys)[None]
-        for target in task.looks(stack, kind, examples).targets.values():
+        for target in task.attention_targets(stack, kind, examples).targets.values():
             whole, piece = (
                 np.broadcast_to(found, (len(examples), *shape))
                 for found, shape in (
@@ -173,7 +173,12 @@ def test_a_target_asked_about_some_places_is_a_piece_of_the_whole(task: Task) ->
 def test_tokens_line_up_with_positions_and_vocabulary(writer: SequenceTask) -> None:
     examples = writer.split("test")[:50]
     batch = writer.encode(examples)
-    positions = (writer.source_positions, writer.fed_positions, writer.fed_positions, writer.answer_positions)
+    positions = (
+        writer.source_positions,
+        writer.decoder_input_positions,
+        writer.decoder_input_positions,
+        writer.answer_positions,
+    )
     for part, meant in zip(PARTS, positions, strict=True):
         tokens = getattr(batch, part)
         assert (tokens.shape, tokens.dtype) == ((len(examples), len(meant)), np.int64)
@@ -183,13 +188,13 @@ def test_tokens_line_up_with_positions_and_vocabulary(writer: SequenceTask) -> N
 
 
 def test_teacher_forcing_and_free_running_ask_for_the_same_answer(writer: SequenceTask) -> None:
-    batch, begin = writer.encode(writer.split("test")), writer.generation
+    batch, begin = writer.encode(writer.split("test")), writer.decoding_start
     asked = batch.labels != IGNORE
     assert len(begin.given) + begin.n_tokens == batch.answer.shape[1]
-    assert (batch.fed[:, 0] == begin.first).all()
+    assert (batch.decoder_input[:, 0] == begin.first).all()
     assert (batch.labels == batch.answer)[asked].all()
     assert asked.any(axis=1).all()
-    assert (batch.fed[:, 1:] == batch.answer[:, :-1]).all()
+    assert (batch.decoder_input[:, 1:] == batch.answer[:, :-1]).all()
 
 
 def test_rows_of_a_batch_are_the_rows_alone(writer: SequenceTask) -> None:
@@ -213,10 +218,10 @@ def test_a_wrong_answer_is_shown_and_explained(writer: SequenceTask) -> None:
 
 def test_the_walk_is_the_whole_domain(writer: SequenceTask) -> None:
     if writer.domain_size > 10**6:
-        first = next(writer.walk())
+        first = next(writer.iter_domain())
         assert len(names(writer, first)) == len(first)
         return
-    blocks = list(writer.walk())
+    blocks = list(writer.iter_domain())
     walked = np.concatenate(blocks).reshape(writer.domain_size, -1)
     assert all((answers == answers[0]).all() for answers in (writer.encode(block).answer for block in blocks))
     assert len(np.unique(walked, axis=0)) == writer.domain_size
@@ -233,7 +238,7 @@ def test_classes_and_kinds_have_names(sorter: ClassTask) -> None:
 
 
 def test_both_classes_are_in_every_set(sorter: ClassTask) -> None:
-    for examples in (sorter.split("validation"), sorter.split("test"), sorter.draw(np.random.default_rng(0), 64)):
+    for examples in (sorter.split("validation"), sorter.split("test"), sorter.sample(np.random.default_rng(0), 64)):
         assert set(sorter.encode(examples).labels.tolist()) == set(range(len(sorter.classes)))
 
 
@@ -260,7 +265,7 @@ def test_rows_of_a_class_batch_are_the_rows_alone(sorter: ClassTask) -> None:
 
 
 def test_trained_lengths_are_those_of_training(sorter: ClassTask) -> None:
-    source = sorter.encode(sorter.draw(np.random.default_rng(0), 2000)).source
+    source = sorter.encode(sorter.sample(np.random.default_rng(0), 2000)).source
     lengths = (source != sorter.pad_id).sum(axis=1)
     assert (lengths.min(), lengths.max()) == sorter.trained_lengths
     assert sorter.trained_lengths[1] == sorter.longest
@@ -269,7 +274,9 @@ def test_trained_lengths_are_those_of_training(sorter: ClassTask) -> None:
 @pytest.mark.parametrize("length", [2, 3, 16, 17, 300])
 def test_stretched_examples_have_any_length_and_the_class_asked_for(sorter: ClassTask, length: int) -> None:
     for kind in (None, *sorter.kinds):
-        one, again, other = (sorter.stretched(np.random.default_rng(seed), length, kind, 20) for seed in (0, 0, 1))
+        one, again, other = (
+            sorter.sample_of_length(np.random.default_rng(seed), length, kind, 20) for seed in (0, 0, 1)
+        )
         assert np.array_equal(one, again)
         assert not np.array_equal(one, other)
         batch = sorter.encode(one)
@@ -279,12 +286,12 @@ def test_stretched_examples_have_any_length_and_the_class_asked_for(sorter: Clas
 
 def test_a_kind_that_is_not_there(sorter: ClassTask) -> None:
     with pytest.raises(InputError, match=r"'upside-down'"):
-        sorter.stretched(np.random.default_rng(0), 9, "upside-down", 2)
+        sorter.sample_of_length(np.random.default_rng(0), 9, "upside-down", 2)
 
 
 @pytest.mark.parametrize("length", [2, 8, 40])
 def test_cropped_examples_keep_their_class(sorter: ClassTask, length: int) -> None:
-    whole = sorter.stretched(np.random.default_rng(0), 40, sorter.local_kind, 30)
+    whole = sorter.sample_of_length(np.random.default_rng(0), 40, sorter.local_negative, 30)
     for label, cut in zip(
         (0, len(sorter.classes) - 1), sorter.cropped(np.random.default_rng(1), whole, length), strict=True
     ):
@@ -295,5 +302,5 @@ def test_cropped_examples_keep_their_class(sorter: ClassTask, length: int) -> No
 def test_a_wrong_class_is_explained(sorter: ClassTask) -> None:
     examples = sorter.split("test")[:40]
     for example, right in zip(examples, sorter.encode(examples).labels, strict=True):
-        for said in range(len(sorter.classes)):
-            assert bool(sorter.explain(example, said)) == (said != right)
+        for predicted in range(len(sorter.classes)):
+            assert bool(sorter.explain(example, predicted)) == (predicted != right)

@@ -3,37 +3,37 @@ import pytest
 import torch
 
 from headcount.errors import CheckpointError
+from headcount.hooks.gates import eval_mode
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.training.checkpoint import unpack
-from headcount.training.evaluation import Evaluation, answer, evaluate, evaluating
+from headcount.training.evaluation import Evaluation, answer, evaluate, margins
 from headcount.training.loop import new_state
-from headcount.training.margins import margins
 
 
 def plain_greedy(model, task, example):
     """Decoding as a beginner writes it: one example, whole model again for every token."""
-    batch, start = task.encode(example[None]), task.generation
-    said = [start.first]
+    batch, start = task.encode(example[None]), task.decoding_start
+    predicted = [start.first]
     for _ in range(start.n_tokens):
-        logits = model(torch.tensor(batch.source), torch.tensor([said]))
-        said.append(int(logits[0, -1].argmax()))
-    return [*start.given, *said[1:]]
+        logits = model(torch.tensor(batch.source), torch.tensor([predicted]))
+        predicted.append(int(logits[0, -1].argmax()))
+    return [*start.given, *predicted[1:]]
 
 
 @pytest.mark.parametrize("fault", [{}, {"start_token": False}])
 def test_free_running_agrees_with_plain_decoding(tiny, fault):
     task, model = build(RunConfig.build("addition", **(tiny | fault)))
     examples = task.split("test")
-    said = answer(model, task, examples)
-    assert said.free.tolist() == [plain_greedy(model, task, example) for example in examples]
+    predicted = answer(model, task, examples)
+    assert predicted.free.tolist() == [plain_greedy(model, task, example) for example in examples]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [{}, {"start_token": False}, {"loss_ignores_zero": True}])
 def test_one_forward_pass_decides_free_running(tiny, good_run, fault):
     task = good_run.task if not fault else build(RunConfig.build("addition", **(tiny | fault)))[0]
-    everything = np.concatenate(list(task.walk()))
+    everything = np.concatenate(list(task.iter_domain()))
     right = answer(good_run.model, task, everything).free_hits.all(axis=1)
     assert ((margins(good_run.model, task, everything) > 0) == right).all()
     assert right.any(), "a model that is never right proves nothing"
@@ -54,7 +54,7 @@ def test_groups_and_digits_add_up(tiny_run):
         assert sum(scores.free_running.correct for scores in groups) == evaluation.exact.free_running.correct
     assert [scores.group for scores in evaluation.digits] == ["10s", "1s"]
     assert len(evaluation.wrong) == n - evaluation.exact.free_running.correct
-    assert all(wrong.said != wrong.right and wrong.why for wrong in evaluation.wrong)
+    assert all(wrong.predicted != wrong.right and wrong.explanation for wrong in evaluation.wrong)
     assert Evaluation.from_json(evaluation.to_json()) == evaluation
 
 
@@ -67,15 +67,15 @@ def test_the_first_digit_is_not_asked_without_a_start_token(tiny):
 
 def test_ignored_zeros_do_not_count_under_teacher_forcing(tiny):
     task, model = build(RunConfig.build("addition", loss_ignores_zero=True, **tiny))
-    said = answer(model, task, task.split("test"))
-    zeros = said.batch.answer == 0
+    predicted = answer(model, task, task.split("test"))
+    zeros = predicted.batch.answer == 0
     assert zeros.any()
-    assert said.teacher_forced_hits[zeros].all()
+    assert predicted.teacher_forced_hits[zeros].all()
 
 
 def test_evaluating_leaves_the_model_as_it_was(tiny_run):
     tiny_run.model.train()
-    with evaluating(tiny_run.model):
+    with eval_mode(tiny_run.model, gradients=False):
         assert not tiny_run.model.training
     assert tiny_run.model.training
     tiny_run.model.eval()

@@ -6,7 +6,7 @@ import torch
 
 from headcount.encodings import ENCODINGS
 from headcount.errors import ConfigError
-from headcount.poolings import POOLINGS
+from headcount.models.config import POOLINGS
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.training.classification import classify
@@ -27,9 +27,9 @@ def learn_and_answer(settings, **changes):
     moved = {name for name, tensor in model.named_parameters() if not torch.equal(tensor, before[name])}
     assert {"to_logits.weight", "to_logits.bias"} <= moved
     for length in LENGTHS:
-        said = classify(model, task, task.stretched(np.random.default_rng(0), length, None, 3))
-        assert said.logits.shape == (3, 2)
-        assert np.isfinite(said.logits).all(), (changes, length)
+        predicted = classify(model, task, task.sample_of_length(np.random.default_rng(0), length, None, 3))
+        assert predicted.logits.shape == (3, 2)
+        assert np.isfinite(predicted.logits).all(), (changes, length)
     return moved
 
 
@@ -63,7 +63,7 @@ def test_every_encoding_with_every_way_to_look(tiny_sorting, encoding, changes):
 
 def test_the_padding_fault_and_a_fixed_training_set(tiny_sorting):
     learn_and_answer(tiny_sorting, padding_is_zero=True, n_train=16)
-    learn_and_answer(tiny_sorting, matched=True, negatives="adjacent")
+    learn_and_answer(tiny_sorting, paired=True, negatives="adjacent")
 
 
 def test_hard_examples_of_a_classifier_are_training_examples(tiny_sorting, monkeypatch):

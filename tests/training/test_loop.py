@@ -7,11 +7,10 @@ from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.runs.train import train_run
 from headcount.seeds import stream
-from headcount.statistics import Share
+from headcount.stats import Proportion
 from headcount.training import loop
-from headcount.training.averaging import averaged
 from headcount.training.checkpoint import pack, unpack
-from headcount.training.loop import fit, new_state
+from headcount.training.loop import averaged, fit, new_state
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -112,14 +111,14 @@ def test_the_validation_loss_and_the_training_accuracy_are_what_plain_passes_giv
     state.model.eval()
     with averaged(state), torch.no_grad():
         batch = task.encode(task.split("validation"))
-        logits = state.model(*map(torch.from_numpy, (batch.source, batch.fed)))
+        logits = state.model(*map(torch.from_numpy, (batch.source, batch.decoder_input)))
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.labels).flatten())
         assert scores.validation_loss == pytest.approx(float(loss), rel=1e-5)
-        drawn = task.encode(task.draw(stream(3, "training accuracy", 8), 10))
-        said = state.model(*map(torch.from_numpy, (drawn.source, drawn.fed))).argmax(dim=-1).numpy()
-    right = (said == drawn.labels).all(axis=1)
-    assert scores.training["teacher_forced"] == Share.count(right)
-    assert not task.splits.is_held_out(task.draw(stream(3, "training accuracy", 8), 10)).any()
+        drawn = task.encode(task.sample(stream(3, "training accuracy", 8), 10))
+        predicted = state.model(*map(torch.from_numpy, (drawn.source, drawn.decoder_input))).argmax(dim=-1).numpy()
+    right = (predicted == drawn.labels).all(axis=1)
+    assert scores.training["teacher_forced"] == Proportion.count(right)
+    assert not task.splits.is_held_out(task.sample(stream(3, "training accuracy", 8), 10)).any()
 
 
 def test_watching_changes_no_weight(tiny):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from headcount.training.config import TrainingConfig
-from headcount.training.schedule import FLOOR, learning_rate
+from headcount.training.loop import FLOOR, learning_rate
 
 
 def test_one_cycle_agrees_with_pytorch():

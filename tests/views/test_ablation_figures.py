@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 
 from headcount.analysis.ablation import Ablation, Condition, Effect
-from headcount.analysis.breakage import Breakage, Group
 from headcount.analysis.importance import Agreement, Importance
+from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.heads import HeadId
-from headcount.instruments.proof import SiteProof
-from headcount.statistics import RankAgreement
+from headcount.hooks.proof import SiteProof
+from headcount.stats import RankAgreement
 from headcount.training.evaluation import WrongAnswer
+from headcount.views import ablation as export
 from headcount.views import ablation as view
-from headcount.views import export
 from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -43,8 +43,8 @@ def effect(head, kind, i, length=None):
         high=drop + 0.03,
         p=0.04 if i < 2 else 0.06,
         band=BANDS[i % 4],
-        needed=1234 if i == 3 else 3210 if i == 11 else None,
-        needed_most=98765 if i == 3 else None,
+        examples_needed=1234 if i == 3 else 3210 if i == 11 else None,
+        examples_needed_most=98765 if i == 3 else None,
         worse=5,
         better=1,
         n=2000 + 38000 * (i == 2),
@@ -62,7 +62,7 @@ def condition(heads, kinds, length=None):
         n=2000,
         clean=0.9,
         clean_interval=(0.88, 0.92),
-        floor=0.5,
+        majority_baseline=0.5,
         decoded=80,
         decoded_kinds=("zero",),
         importances=tuple(Importance(head, 0.01 * (i + 1), 0.001, 0.1 * (i + 1)) for i, head in enumerate(heads)),
@@ -81,7 +81,7 @@ def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
         model="digest",
         metric="free-running",
         unit="points",
-        is_share=True,
+        is_accuracy=True,
         kinds=tuple(kinds),
         heads=tuple(effect(h, k, i, length) for length in lengths for k in kinds for i, h in enumerate(heads)),
         conditions=tuple(condition(heads, kinds, length) for length in lengths),
@@ -92,10 +92,11 @@ def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
 
 def as_loss(result):
     effects = tuple(
-        replace(e, metric="loss", clean=-0.25, silenced=-0.25 - e.drop, band=None, needed=None) for e in result.heads
+        replace(e, metric="loss", clean=-0.25, silenced=-0.25 - e.drop, band=None, examples_needed=None)
+        for e in result.heads
     )
     conditions = tuple(replace(each, clean=-0.25, clean_interval=(-0.3, -0.2)) for each in result.conditions)
-    changes = {"metric": "loss", "unit": "nats", "is_share": False, "heads": effects, "conditions": conditions}
+    changes = {"metric": "loss", "unit": "nats", "is_accuracy": False, "heads": effects, "conditions": conditions}
     return Ablation.from_json(replace(result, **changes).to_json())
 
 
@@ -304,7 +305,7 @@ def test_a_loss_that_few_examples_carry_is_marked():
 def test_the_clean_score_has_its_own_interval():
     result = made(("zero",))
     at = replace(result.conditions[0], clean_interval=(0.88, 0.92))
-    bare = replace(result, heads=tuple(replace(e, band=None, needed=None) for e in result.heads))
+    bare = replace(result, heads=tuple(replace(e, band=None, examples_needed=None) for e in result.heads))
     assert "90.00 % [88.00, 92.00] with all heads" in view.draw_ranking(result, at).get_suptitle()
     assert "90.00 % [88.00, 92.00] with all heads" in " ".join(printed(view.ablation_table(result, at)).split())
     assert "with all heads 90.00 % [88.00, 92.00] is reached" in view.ablation_notes(bare, at)[1]
@@ -315,7 +316,7 @@ def test_the_clean_score_has_its_own_interval():
 
 def test_where_nothing_can_be_lost_there_are_no_bands():
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(4)])
-    bare = replace(result, heads=tuple(replace(e, band=None, needed=None) for e in result.heads))
+    bare = replace(result, heads=tuple(replace(e, band=None, examples_needed=None) for e in result.heads))
     notes = view.ablation_notes(bare, bare.conditions[0])
     assert "NO BANDS: with all heads 90.00 % [88.00, 92.00] is reached" in notes[1]
     assert "critical" not in " ".join(notes)
@@ -324,7 +325,7 @@ def test_where_nothing_can_be_lost_there_are_no_bands():
 def test_what_broke_is_a_table_for_each_head_that_broke_something():
     result = made(("zero", "mean"))
     wrong = WrongAnswer("15+17", "032", "022", "lost the carry from the 1s")
-    broke = Breakage(
+    broke = FailureProfile(
         "encoder.0.self.0",
         "zero",
         7,
@@ -334,16 +335,16 @@ def test_what_broke_is_a_table_for_each_head_that_broke_something():
         (wrong,),
     )
     harmless = replace(broke, head="encoder.0.self.1", n_broken=0)
-    with_them = replace(result, conditions=(replace(result.conditions[0], breakages=(broke, harmless)),))
+    with_them = replace(result, conditions=(replace(result.conditions[0], failures=(broke, harmless)),))
     again = Ablation.from_json(with_them.to_json())
-    (table,) = view.breakage_tables(again, again.conditions[0], "zero")
+    (table,) = view.failure_tables(again, again.conditions[0], "zero")
     text = printed(table)
     for part in ("without encoder.0.self.0 (zero): 7 of 2,000 broke", "digit: 10s", "6 of 7", "4 of 7", "7 of 900"):
         assert part in text
     assert "15+17: said 022, should be 032" in text
     assert "digit: 1s" not in text
     assert "1,100" not in text
-    assert view.breakage_tables(again, again.conditions[0], "mean") == []
+    assert view.failure_tables(again, again.conditions[0], "mean") == []
 
 
 def test_a_figure_needs_no_torch():
@@ -380,7 +381,7 @@ def test_markdown_has_the_ranking_as_printed_and_escapes_names():
 
 def test_csv_is_exact_and_holds_no_formula():
     result = made(lengths=(16, 64))
-    odd = replace(result.heads[0], metric='=1+1,"x"\nnext', drop=-0.1, needed=None)
+    odd = replace(result.heads[0], metric='=1+1,"x"\nnext', drop=-0.1, examples_needed=None)
     result = replace(result, heads=(odd, *result.heads[1:]))
     rows = list(csv.DictReader(io.StringIO(export.ablation_csv(result), newline="")))
     assert list(rows[0]) == [field.name for field in fields(Effect)]
@@ -388,7 +389,7 @@ def test_csv_is_exact_and_holds_no_formula():
     assert len(rows) == 2 * 3 * 9
     for row, each in zip(rows, result.heads, strict=True):
         assert (float(row["drop"]), float(row["p"]), int(row["length"])) == (each.drop, each.p, each.length)
-        assert row["needed"] == ("" if each.needed is None else str(each.needed))
+        assert row["examples_needed"] == ("" if each.examples_needed is None else str(each.examples_needed))
         for name, value in row.items():
             if value[:1] in tuple("=+-@") and value:
                 assert float(value) == getattr(each, name), "only numbers"

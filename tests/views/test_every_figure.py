@@ -25,18 +25,22 @@ from matplotlib.transforms import Bbox
 from headcount import views
 from headcount.analysis.calibration import Calibration
 from headcount.analysis.contrasts import MOVED, Shift
+from headcount.analysis.head_measures import WEIGHTINGS
 from headcount.analysis.labels import THRESHOLDS, Measure
 from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
 from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
-from headcount.analysis.value_norms import WEIGHTINGS
 from headcount.heads import HeadId, HeadSite
-from headcount.statistics import Share
+from headcount.stats import Proportion
 from headcount.training.evaluation import Evaluation, Scores
-from headcount.views import ablation, accuracy, attention, curves, glance, matching, positions, pruning, stretch
+from headcount.views import ablation, attention, matching, positions, pruning
+from headcount.views import attention_summary as attention_summary
+from headcount.views import length_generalisation as stretch
 from headcount.views import specialisation as stats
+from headcount.views import training as accuracy
+from headcount.views import training as curves
 from headcount.views.style import Page, plain, png
 
 ODD = "a$b_$ it costs $5 or $6\n\t\x00\ud800 中文 שלום مرحبا \\frac{"
@@ -88,7 +92,7 @@ def ablated(shape: Shape, lengths: Sequence[int | None] = (None,)) -> Any:
 
 
 def evaluated(shape: Shape) -> Evaluation:
-    share = Share.of(990, 1000)
+    share = Proportion.of(990, 1000)
     rows = [Scores(f"facet {shape.token}", f"group {i}", share, share) for i in range(shape.heads)]
     return Evaluation("test", "digest", rows[0], tuple(rows[1:]), (), ())
 
@@ -166,19 +170,29 @@ def specialised(shape: Shape) -> Specialisation:
     return Specialisation(*made)
 
 
-def stretched(shape: Shape, label: str = "rotary, max") -> Any:
+def sample_of_length(shape: Shape, label: str = "rotary, max") -> Any:
     kinds = ("shuffle", "adjacent", "small steps", "moved one")[: shape.panels]
     cells = tuple(stretches.cell(length, kind, 18) for length in shape.lengths for kind in kinds)
-    looks = tuple(stretches.look(length, head) for head in shape.names for length in shape.lengths)
-    gives = () if shape.panels == 1 else ("a window of ±1", "neighbours")
+    attention_shares = tuple(
+        stretches.attention_share(length, head) for head in shape.names for length in shape.lengths
+    )
+    hard_codes = () if shape.panels == 1 else ("a window of ±1", "neighbours")
     ids = stretches.result().ids if "adjacent" in kinds else ()
-    return stretches.result(run=shape.run, label=label, cells=cells, looks=looks, gives=gives, recipe=label, ids=ids)
+    return stretches.result(
+        run=shape.run,
+        label=label,
+        cells=cells,
+        attention_shares=attention_shares,
+        hard_codes=hard_codes,
+        recipe=label,
+        ids=ids,
+    )
 
 
 def compared(shape: Shape) -> list[Any]:
     """Runs of one label have their names beside it."""
     labels = ["rotary, max", *(f"encoding {i}, max" for i in range(1, 2 * shape.panels - 1))]
-    found = [stretched(shape, label) for label in labels]
+    found = [sample_of_length(shape, label) for label in labels]
     return found if shape.panels == 1 else [*found, replace(found[0], recipe="other", run=shape.run[::-1])]
 
 
@@ -211,13 +225,13 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
         [looked(shape)] * (2 * shape.panels), "layer.0.self.0"
     ),
     "draw_panels": lambda shape: attention.draw_over_examples([looked(shape)] * 5, FIRST),
-    "draw_over_texts": lambda shape: glance.draw_over_texts(
+    "draw_over_texts": lambda shape: attention_summary.draw_over_texts(
         [glanced(shape)] * 2, ["", shape.data], HeadId.parse(FIRST), [np.eye(shape.tokens)] * 2
     ),
     "draw_curves": lambda shape: curves.draw_curves(log(shape), f"Training of {shape.run}"),
-    "draw_mosaic": lambda shape: glance.draw_mosaic(glanced(shape), "layer", "self"),
-    "draw_mosaics": lambda shape: glance.draw_mosaics(glanced(shape)),
-    "draw_closeup": lambda shape: glance.draw_closeup(glanced(shape), "L0H0", np.eye(shape.tokens)),
+    "draw_mosaic": lambda shape: attention_summary.draw_mosaic(glanced(shape), "layer", "self"),
+    "draw_mosaics": lambda shape: attention_summary.draw_mosaics(glanced(shape)),
+    "draw_closeup": lambda shape: attention_summary.draw_head(glanced(shape), "L0H0", np.eye(shape.tokens)),
     "draw_matching": lambda shape: matching.draw_matching(matched(of_few_heads(shape))),
     "draw_positions": lambda shape: {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
@@ -229,7 +243,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
     "draw_conditions": lambda shape: stats.draw_conditions(specialised(replace(shape, heads=min(shape.heads, 4)))),
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),
-    "draw_dispersion": lambda shape: stretch.draw_dispersion(stretched(shape)),
+    "draw_dispersion": lambda shape: stretch.draw_dispersion(sample_of_length(shape)),
 }
 """Every function that draws a figure, on a result of some shape."""
 ONLY = {

@@ -9,14 +9,13 @@ import pytest
 from matplotlib import colormaps
 
 from headcount.analysis.patterns import average_patterns, patterns_on
-from headcount.statistics import Share
+from headcount.stats import Proportion
 from headcount.training.evaluation import evaluate
 from headcount.training.learners import StepScores
 from headcount.views import progress
-from headcount.views.accuracy import accuracy_rows, draw_accuracy
 from headcount.views.attention import draw_head, draw_heads, draw_over_examples, draw_page, draw_pages
-from headcount.views.curves import draw_curves
 from headcount.views.style import SEQUENTIAL, png
+from headcount.views.training import accuracy_rows, draw_accuracy, draw_curves
 
 
 def texts(figure):
@@ -88,7 +87,7 @@ def test_curves_of_older_logs(tiny_run):
 @pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.parametrize("names", [("teacher_forced", "free_running"), ("accuracy", "says_sorted")])
 def test_progress_fits_80_columns(monkeypatch, is_terminal, names):
-    out, whole = io.StringIO(), Share.of(2000, 2000)
+    out, whole = io.StringIO(), Proportion.of(2000, 2000)
     screen = partial(progress.Terminal, file=out, width=200, force_terminal=is_terminal, color_system=None)
     monkeypatch.setattr(progress, "Terminal", lambda stderr, quiet: screen())
     with progress.TrainingProgress(3000) as bar:

@@ -21,7 +21,7 @@ def stats(tiny_run):
 
 
 def words(figure):
-    figure.canvas.draw()
+    figure.canvas.sample()
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 

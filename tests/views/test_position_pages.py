@@ -88,10 +88,10 @@ def test_every_bias_has_its_curve(learned, everything):
 def test_every_encoding_is_named_with_what_it_gives_and_its_number(everything):
     figure = draw_encodings(everything)
     for encoding in everything.encodings:
-        given = f"gives: {encoding.gives}" if encoding.gives else "generic"
+        given = f"gives: {encoding.hard_codes}" if encoding.hard_codes else "generic"
         assert f"{encoding.name}\n{given}" in titles(figure)
     numbers = [title for title in titles(figure) if title.startswith("not explained")]
-    expected = [f"not explained by t - s: {e.shift.unexplained:.2f}" for e in everything.encodings]
+    expected = [f"not explained by t - s: {e.shift.variance_beyond_distance:.2f}" for e in everything.encodings]
     assert sorted(numbers) == sorted(expected)
     assert png(figure).startswith(b"\x89PNG")
 
@@ -108,7 +108,7 @@ def test_the_words_say_what_was_measured(learned, everything):
     assert words["rows never trained"].startswith("3 to 7: moved by")
     assert "none turned" in words["rows never trained"]
     assert words["one rotation R_k for all p"].startswith("no: ")
-    assert f"{learned.encoding.shift.unexplained:.2f}" in words["K depends on t - s alone"]
+    assert f"{learned.encoding.shift.variance_beyond_distance:.2f}" in words["K depends on t - s alone"]
     waves = dict(positions_rows(as_run(learned, everything, "sinusoidal")))
     assert waves["one rotation R_k for all p"].startswith("yes: ")
     assert waves["K depends on t - s alone"].startswith("yes: ")

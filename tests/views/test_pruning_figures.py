@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from headcount.analysis.cost import Cost
-from headcount.analysis.pruning import Chance, Curve, Point, Pruning
+from headcount.analysis.pruning import Curve, Point, Pruning, RandomBaseline
 from headcount.heads import HeadId
-from headcount.statistics import Paired
+from headcount.stats import PairedDifference
 from headcount.views.pruning import cost_table, draw_pruning, pruning_notes, pruning_table
 from headcount.views.style import png
 
@@ -22,7 +22,7 @@ ALONE = "cost under 1 point each alone on the first 1,000 of the validation set"
 def made(n=6, **changes):
     """Every number differs."""
     heads = [f"layer.0.self.{i}" for i in range(n)]
-    whole = Point(0, None, 0.95, 0.939, 0.961, Paired(0.0, 0.0, 0.0, 1.0))
+    whole = Point(0, None, 0.95, 0.939, 0.961, PairedDifference(0.0, 0.0, 0.0, 1.0))
     curves = []
     for i, name in enumerate(NAMES):
         scores = [0.95 - (0.9 / n) * k - 0.01 * i for k in range(1, n + 1)]
@@ -41,17 +41,23 @@ def made(n=6, **changes):
         loss=0.01,
         clean=0.95,
         harmless=tuple(heads[:2]),
-        harmless_left=Point(min(2, n), heads[min(2, n) - 1], 0.9321, 0.91, 0.94, Paired(0.0179, 0.012, 0.024, 0.001)),
-        harmless_means=Point(min(2, n), heads[min(2, n) - 1], 0.9432, 0.92, 0.95, Paired(0.0068, 0.002, 0.011, 0.001)),
+        harmless_left=Point(
+            min(2, n), heads[min(2, n) - 1], 0.9321, 0.91, 0.94, PairedDifference(0.0179, 0.012, 0.024, 0.001)
+        ),
+        harmless_means=Point(
+            min(2, n), heads[min(2, n) - 1], 0.9432, 0.92, 0.95, PairedDifference(0.0068, 0.002, 0.011, 0.001)
+        ),
         by_zero=tuple(heads[:3]),
-        by_zero_left=Point(min(3, n), heads[min(3, n) - 1], 0.6123, 0.59, 0.64, Paired(0.3377, 0.317, 0.358, 0.001)),
-        under=4,
+        by_zero_left=Point(
+            min(3, n), heads[min(3, n) - 1], 0.6123, 0.59, 0.64, PairedDifference(0.3377, 0.317, 0.358, 0.001)
+        ),
+        n_under_1_point=4,
         chosen=tuple(heads[:1]),
-        kept=Point(1, heads[0], 0.9412, 0.93, 0.95, Paired(0.0088, 0.004, 0.0141, 0.02)),
+        kept=Point(1, heads[0], 0.9412, 0.93, 0.95, PairedDifference(0.0088, 0.004, 0.0141, 0.02)),
         n_tried=n,
-        best_random=Point(1, heads[n - 1], 0.8765, 0.86, 0.89, Paired(0.0735, 0.06, 0.09, 0.001)),
+        best_random=Point(1, heads[n - 1], 0.8765, 0.86, 0.89, PairedDifference(0.0735, 0.06, 0.09, 0.001)),
         curves=tuple(curves),
-        chance=tuple(Chance(k, 0.1, 0.2 + 0.01 * k, 0.7) for k in range(1, n)),
+        chance=tuple(RandomBaseline(k, 0.1, 0.2 + 0.01 * k, 0.7) for k in range(1, n)),
         n_orders=20,
         n_chance=512,
     )
@@ -73,7 +79,7 @@ def cost():
         difference=3.2e-7,
         score=(0.95, 0.9412),
         score_intervals=((0.9396, 0.9588), (0.93, 0.9506)),
-        drop=Paired(0.0088, 0.001, 0.0166, 0.02),
+        drop=PairedDifference(0.0088, 0.001, 0.0166, 0.02),
         data="the test set",
         fine_tuned=0,
     )
@@ -172,10 +178,10 @@ def test_what_was_lost_beyond_the_question_is_told():
 
 
 def test_a_loss_rises_and_its_interval_is_in_order():
-    whole = Point(0, None, -0.25, -0.3, -0.2, Paired(0.0, 0.0, 0.0, 1.0))
-    kept = Point(1, "layer.0.self.0", -0.5, -0.6, -0.45, Paired(0.25, 0.2, 0.3, 0.01))
+    whole = Point(0, None, -0.25, -0.3, -0.2, PairedDifference(0.0, 0.0, 0.0, 1.0))
+    kept = Point(1, "layer.0.self.0", -0.5, -0.6, -0.45, PairedDifference(0.25, 0.2, 0.3, 0.01))
     curves = (Curve("alone", (whole,)),)
-    result = made(metric="loss", unit="nats", is_share=False, clean=-0.25, kept=kept, curves=curves)
+    result = made(metric="loss", unit="nats", is_accuracy=False, clean=-0.25, kept=kept, curves=curves)
     left = "0.5000 [0.4500, 0.6000] is left on the test set, a rise of 0.25 nats [0.2000, 0.3000]"
     assert left in pruning_notes(result)[3]
     assert "0.2500 [0.2000, 0.3000] with all heads" in draw_pruning(result).get_suptitle()
@@ -196,10 +202,10 @@ def test_the_cost_is_told(cost):
     assert "95.00% [93.96, 95.88]" in text
     assert "94.12% [93.00, 95.06]" in text
     assert "drop 0.88 points [0.10, 1.66], the test set" in text
-    rho = printed(cost_table(replace(cost, metric="spearman", is_share=False)))
+    rho = printed(cost_table(replace(cost, metric="spearman", is_accuracy=False)))
     assert "0.9412 [0.9300, 0.9506]" in rho
     scores = {"score": (-0.25, -0.5), "score_intervals": ((-0.3, -0.2), (-0.6, -0.45))}
-    loss = replace(cost, metric="loss", unit="nats", is_share=False, **scores)
+    loss = replace(cost, metric="loss", unit="nats", is_accuracy=False, **scores)
     assert "0.5000 [0.4500, 0.6000]" in printed(cost_table(loss))
     assert "fine-tuned" not in text
     tuned = printed(cost_table(replace(cost, fine_tuned=1500, lost_blocks=())))

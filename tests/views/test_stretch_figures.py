@@ -7,14 +7,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headcount.analysis.dispersion import Look
-from headcount.analysis.extrapolation import Cell, ShiftedIds, Stretch
-from headcount.statistics import Share
+from headcount.analysis.length_generalisation import AttentionShare, LengthResult, ShiftedIds, Stretch
+from headcount.stats import Proportion
 from headcount.training.classification import evaluate
-from headcount.views.accuracy import accuracy_rows, answers_note, draw_accuracy, percent
-from headcount.views.curves import draw_curves
-from headcount.views.report import sortedness_part
-from headcount.views.stretch import (
+from headcount.views.length_generalisation import (
     accuracy_text,
     draw_dispersion,
     draw_stretch,
@@ -23,57 +19,62 @@ from headcount.views.stretch import (
     reach_table,
     stretch_tables,
 )
+from headcount.views.report import sortedness_part
 from headcount.views.style import png
+from headcount.views.training import accuracy_rows, answers_note, draw_accuracy, draw_curves, percent
 
 KINDS = ("shuffle", "adjacent")
 LENGTHS = (8, 16, 64)
 
 
-def cell(length, kind, correct, says=None):
+def cell(length, kind, correct, constant_class=None):
     """`correct` of 20, ten of them sorted."""
-    share, half = Share.of(correct, 20), Share.of(correct // 2, 10)
-    return Cell(
+    share, half = Proportion.of(correct, 20), Proportion.of(correct // 2, 10)
+    return LengthResult(
         length=length,
         negative=kind,
         accuracy=share.rate,
         low=share.low,
         high=share.high,
         n=20,
-        constant=says is not None,
-        says=says,
-        recall=(Share.of(correct - correct // 2, 10), half),
-        answers=(Share.of(20 * (says == "unsorted"), 20), Share.of(20 * (says != "unsorted"), 20))
-        if says
+        constant=constant_class is not None,
+        constant_class=constant_class,
+        recall=(Proportion.of(correct - correct // 2, 10), half),
+        answers=(
+            Proportion.of(20 * (constant_class == "unsorted"), 20),
+            Proportion.of(20 * (constant_class != "unsorted"), 20),
+        )
+        if constant_class
         else (half, half),
         margin=(1.5, -0.5),
     )
 
 
-def look(length, head, right=0.1):
+def attention_share(length, head, right=0.1):
     """Of 9 sequences; the standard errors are all different."""
-    return Look(length, head, 9, 0.3, 0.2, right, 0.25, 0.01, 0.02, 0.03, 0.05, 0.04)
+    return AttentionShare(length, head, 9, 0.3, 0.2, right, 0.25, 0.01, 0.02, 0.03, 0.05, 0.04)
 
 
 def result(**changes):
     """Right everywhere up to 16; at 64 the hard negatives all get one answer."""
     cells = [cell(length, kind, 20) for length in (8, 16) for kind in KINDS]
     cells += [cell(64, "shuffle", 18), cell(64, "adjacent", 10, "sorted")]
-    looks = tuple(look(n, f"layer.0.self.{i}", 0.1 * i) for n in LENGTHS for i in (0, 1))
+    attention_shares = tuple(attention_share(n, f"layer.0.self.{i}", 0.1 * i) for n in LENGTHS for i in (0, 1))
     ids = ShiftedIds(0, cell(16, "adjacent", 20), 0.0), ShiftedIds(48, cell(16, "adjacent", 12), 7.5)
     made = Stretch(
         run="runs/a",
         model="digest",
         encoding="rotary",
         pooling="max",
-        gives=(),
+        hard_codes=(),
         label="rotary, max",
         seed=0,
         trained=(8, 16),
         classes=("unsorted", "sorted"),
         cells=tuple(cells),
-        same_gaps=(cell(64, "adjacent", 16),),
+        cropped_results=(cell(64, "adjacent", 16),),
         ids=ids,
-        looks=looks,
+        attention_shares=attention_shares,
         recipe="one",
     )
     return replace(made, **changes)
@@ -126,15 +127,15 @@ def test_the_trained_lengths_are_shaded():
 def test_a_single_run_has_its_wilson_interval_as_band():
     (band,) = draw_stretch([result()]).axes[0].collections
     low, high = band.get_paths()[0].get_extents().get_points()[:, 1]
-    assert (low, high) == pytest.approx((100 * Share.of(18, 20).low, 100))
+    assert (low, high) == pytest.approx((100 * Proportion.of(18, 20).low, 100))
 
 
 @pytest.mark.parametrize(
-    ("gives", "expected"), [((), "generic"), (("window of ±1", "neighbours"), "given: window of ±1, neighbours")]
+    ("hard_codes", "expected"), [((), "generic"), (("window of ±1", "neighbours"), "given: window of ±1, neighbours")]
 )
-def test_the_label_says_what_the_model_was_given(gives, expected):
-    assert mark(result(gives=gives)) == expected
-    assert legend(draw_stretch([result(gives=gives)])) == [f"rotary, max  ({expected}, 95 % interval)"]
+def test_the_label_says_what_the_model_was_given(hard_codes, expected):
+    assert mark(result(hard_codes=hard_codes)) == expected
+    assert legend(draw_stretch([result(hard_codes=hard_codes)])) == [f"rotary, max  ({expected}, 95 % interval)"]
 
 
 def test_several_seeds_get_one_line_with_a_band():
@@ -148,7 +149,7 @@ def test_several_seeds_get_one_line_with_a_band():
 
 
 def test_one_constant_seed_among_sound_ones_has_its_own_cross():
-    sound = tuple(replace(c, constant=False, says=None, accuracy=1.0) for c in result().cells)
+    sound = tuple(replace(c, constant=False, constant_class=None, accuracy=1.0) for c in result().cells)
     alone, beside = draw_stretch([result()]), draw_stretch([result(), result(seed=1, cells=sound)])
     crosses = [[points for label, points in lines(figure.axes[1]) if label is None] for figure in (alone, beside)]
     assert crosses[0] == crosses[1] != [[]]
@@ -208,7 +209,7 @@ def test_what_is_lost_to_gaps_and_to_ids_is_drawn_beside_the_length():
     assert whole == [[8, 100], [16, 100], [64, 50]]
     assert gaps == [[64, 80]]
     assert ids == [[16, 100], [64, 60]], "where the sequence with these last ids would end"
-    assert len(draw_dispersion(result(ids=(), same_gaps=())).axes) == 3
+    assert len(draw_dispersion(result(ids=(), cropped_results=())).axes) == 3
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ def test_tables_say_a_constant_answer_instead_of_a_number():
 def test_ids_that_are_refused_or_change_nothing_are_told():
     assert ids_note(result()) == ""
     assert ids_note(result(ids=())) == ""
-    assert ids_note(result(impossible_ids=(100, 200))) == "runs/a refuses ids from 100, 200 on"
+    assert ids_note(result(refused_first_ids=(100, 200))) == "runs/a refuses ids from 100, 200 on"
     still = result(ids=tuple(replace(each, moved=2e-6) for each in result().ids))
     assert ids_note(still).endswith("from 0 to 48, does not matter to runs/a: a logit moves by up to 2e-06")
     assert len(stretch_tables(still)) == 4, "and there is no table to read"
@@ -247,11 +248,11 @@ def test_ids_that_are_refused_or_change_nothing_are_told():
 
 
 def test_without_long_lengths_there_is_nothing_to_take_apart():
-    assert len(stretch_tables(result(same_gaps=(), ids=()))) == 3
+    assert len(stretch_tables(result(cropped_results=(), ids=()))) == 3
 
 
 def test_the_reach_of_several_models_names_refusals():
-    short = result(cells=tuple(c for c in result().cells if c.length < 64), gives=("window of ±1",))
+    short = result(cells=tuple(c for c in result().cells if c.length < 64), hard_codes=("window of ±1",))
     shown = text(reach_table({"long": result(), "short": short}, "adjacent"))
     assert "long" in shown
     assert "(given: window of ±1)" in shown
@@ -263,12 +264,17 @@ def test_accuracy_in_words():
     assert accuracy_text(cell(8, "shuffle", 20)) == "100.0 % [83.9, 100.0]"
     stuck = cell(8, "shuffle", 10, "unsorted")
     assert accuracy_text(stuck) == "says “unsorted” to all"
-    assert accuracy_text(replace(stuck, answers=(Share.of(19, 20), Share.of(1, 20)))) == "says “unsorted” to nearly all"
+    assert (
+        accuracy_text(replace(stuck, answers=(Proportion.of(19, 20), Proportion.of(1, 20))))
+        == "says “unsorted” to nearly all"
+    )
 
 
 def test_the_report_has_a_row_per_model_and_its_pictures(tmp_path):
     picture = tmp_path / "stretch" / "stretch.png"
-    part = sortedness_part({"far": result(), "near": result(gives=("window of ±1",))}, {"Far": [picture]}, tmp_path)
+    part = sortedness_part(
+        {"far": result(), "near": result(hard_codes=("window of ±1",))}, {"Far": [picture]}, tmp_path
+    )
     assert "| far (generic) | 100.0 % [83.9, 100.0] |" in part
     assert part.count("| near (given: window of ±1) |") == 2
     assert "says “sorted” to all" in part
@@ -291,7 +297,7 @@ def test_an_evaluation_has_a_row_per_group(tiny_sorter):
 def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter, tiny_run):
     found = evaluate(tiny_sorter.model, tiny_sorter.task, "test")
     sound, stuck = replace(found, constant=None), replace(found, constant="sorted")
-    shares = [f"“{each.group}” to {percent(each.right)}" for each in found.says]
+    shares = [f"“{each.group}” to {percent(each.right)}" for each in found.constant_class]
     assert answers_note(sound) == "it says " + ", ".join(shares)
     assert answers_note(stuck).startswith("CONSTANT: it says “sorted”")
     assert answers_note(tiny_run.evaluate("test")) == ""

@@ -12,18 +12,19 @@ with 59 controls, that of a single one is mostly between 1 and 10 % (`python -m 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from headcount.analysis.controls import CONTROLS
-from headcount.analysis.head_measures import Measured, measure
+from headcount.analysis.head_measures import EvalInputs, Measured, measure
 from headcount.analysis.labels import ALL, ENTROPY_SHARE, above_even
-from headcount.analysis.watched import Watched
-from headcount.runs.run import Run
-from headcount.training.workers import workers
+from headcount.runs.run import Run, build
+from headcount.seeds import integer
+from headcount.training.device import workers
 
 N_CONTROLS, RANK = 59, 3
 """Of each kind; and which of their largest values, from above, is the bar."""
@@ -78,7 +79,7 @@ class Calibration:
 
 def calibrate(
     run: Run,
-    watched: Watched,
+    inputs_seen: EvalInputs,
     n_models: int = N_CONTROLS,
     rank: int = RANK,
     *,
@@ -92,21 +93,21 @@ def calibrate(
         with workers(run.model) as compute:
             # Models are made one after the other, for their weights come from PyTorch's one stream.
             made = (make(run, i) for i in range(n_models))
-            for each in compute(lambda control: values_of(control, watched, norm_weighted=norm_weighted), made):
+            for each in compute(lambda control: values_of(control, inputs_seen, norm_weighted=norm_weighted), made):
                 found.append(each)
                 if progress:
                     progress(done * n_models + len(found), len(CONTROLS) * n_models)
         for cell, least in bars_of(found, rank).items():
             bars[cell] = max(least, bars.get(cell, -np.inf))
     told = tuple(Bar(*cell, float(f"{least:.6g}")) for cell, least in bars.items())
-    return Calibration(tuple(CONTROLS), n_models, len(watched), rank / (n_models + 1), told)
+    return Calibration(tuple(CONTROLS), n_models, len(inputs_seen), rank / (n_models + 1), told)
 
 
-def values_of(run: Run, watched: Watched, *, norm_weighted: bool = False) -> Values:
+def values_of(run: Run, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
     """What can become a label, in every cell: of each head, its mean over the examples."""
     found: dict[Cell, list[float]] = {}
-    for site, measures in measure(run, watched, norm_weighted=norm_weighted).items():
-        columns = run.task.looks(site.stack, site.kind, watched.examples[:1]).columns
+    for site, measures in measure(run, inputs_seen, norm_weighted=norm_weighted).items():
+        columns = run.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
         for name, each in measures.items():
             if each.even is None and name != ENTROPY_SHARE:
                 continue
@@ -146,10 +147,38 @@ def bars_of(found: Sequence[Values], rank: int = RANK) -> dict[Cell, float]:
 
 
 def _stretched(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    stretched: NDArray[np.float64] = -np.log(np.maximum(1 - values, LEAST_REST))
-    return stretched
+    sample_of_length: NDArray[np.float64] = -np.log(np.maximum(1 - values, LEAST_REST))
+    return sample_of_length
 
 
 def _moments(sums: Numbers, squares: Numbers, n: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
     mean = sums / n
     return mean, np.sqrt(np.maximum(squares / n - mean**2, LEAST_DEVIATION**2))
+
+
+# --- controls ---------------------------------------------------------------------------------------------------------
+# What would a model show that has learned nothing? Two kinds of control, both of the model's own shape.
+#
+# untrained   fresh weights, as training begins with
+# shuffled    the model's own weights, the entries of each matrix in random order: as large as what was learned, so
+# that heads are as sharp, but without its structure
+
+
+def untrained(run: Run, i: int) -> Run:
+    """The i-th fresh model of this shape, on the same task."""
+    config = replace(run.config, seed=integer(0, "untrained control", i))
+    _, model = build(config)
+    return replace(run, config=config, model=model.to(next(run.model.parameters()).device).eval())
+
+
+def shuffled(run: Run, i: int) -> Run:
+    """The i-th order of this model's own weights; biases and scales, which are vectors, stay."""
+    order, model = torch.Generator().manual_seed(integer(0, "shuffled control", i)), copy.deepcopy(run.model)
+    with torch.no_grad():
+        for matrix in (each for each in model.parameters() if each.ndim > 1):
+            entries = matrix.flatten()[torch.randperm(matrix.numel(), generator=order).to(matrix.device)]
+            matrix.copy_(entries.reshape(matrix.shape))
+    return replace(run, model=model.eval())
+
+
+CONTROLS: dict[str, Callable[[Run, int], Run]] = {"untrained": untrained, "shuffled": shuffled}

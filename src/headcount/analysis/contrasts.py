@@ -17,14 +17,15 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.analysis.head_measures import ValueNorms
 from headcount.analysis.labels import ALL
-from headcount.analysis.value_norms import ValueNorms
 from headcount.heads import HeadSite
-from headcount.models.weights import KeptWeights
+from headcount.hooks.gates import eval_mode
+from headcount.models.attention import AttentionCache
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.tasks.base import Contrast, Examples, SequenceTask
-from headcount.training.evaluation import BLOCK, evaluating, on_device
+from headcount.training.evaluation import BLOCK, on_device
 
 N_EACH = 200
 """Examples for each column."""
@@ -70,10 +71,13 @@ def shifts(run: Run, contrast: Contrast, *, norm_weighted: bool = False) -> dict
 
 def _weights(run: Run, examples: Examples, norm_weighted: bool) -> Mapping[HeadSite, Weights]:
     batch, parts = cast(SequenceTask, run.task).encode(examples), dict[HeadSite, list[Weights]]()
-    with evaluating(run.model) as device, ValueNorms(run.model) if norm_weighted else nullcontext() as norms:
+    with (
+        eval_mode(run.model, gradients=False) as device,
+        ValueNorms(run.model) if norm_weighted else nullcontext() as norms,
+    ):
         for i in range(0, len(batch), BLOCK):
-            part, kept = batch[i : i + BLOCK], KeptWeights()
-            run.model(*on_device(device, part.source, part.fed), weights=kept)
+            part, kept = batch[i : i + BLOCK], AttentionCache()
+            run.model(*on_device(device, part.source, part.decoder_input), weights=kept)
             for site, weights in kept.items():
                 shown = weights if norms is None else norms.share(site, weights)
                 parts.setdefault(site, []).append(shown.cpu().double().numpy())
@@ -81,14 +85,14 @@ def _weights(run: Run, examples: Examples, norm_weighted: bool) -> Mapping[HeadS
 
 
 def _of_site(run: Run, site: HeadSite, contrast: Contrast, weights: Sequence[Weights]) -> Iterator[tuple[Shift, ...]]:
-    looks = run.task.looks(site.stack, site.kind, contrast.steps[1])
+    targets = run.task.attention_targets(site.stack, site.kind, contrast.steps[1])
     columns = np.array(contrast.columns)
-    places = [looks.columns.index(name) if name in looks.columns else len(looks.columns) for name in columns]
-    queries_EQ = looks.about[None] == np.array(places)[:, None]
+    places = [targets.columns.index(name) if name in targets.columns else len(targets.columns) for name in columns]
+    queries_EQ = targets.query_column[None] == np.array(places)[:, None]
     before, between, after = weights
     measures = {MOVED: (_moved(before, between, queries_EQ), _moved(between, after, queries_EQ))}
     q, k = np.arange(before.shape[2])[:, None], np.arange(before.shape[3])[None]
-    for name, target in looks.targets.items():
+    for name, target in targets.targets.items():
         on = target(q, k)
         measures[name] = _gained(before, between, on, queries_EQ), _gained(between, after, on, queries_EQ)
     for head in range(before.shape[1]):

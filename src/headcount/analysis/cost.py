@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headcount.analysis.ablation import compare, interval_of
-from headcount.analysis.subjects import Block, Subject, held_out, subject_of
-from headcount.heads import HeadId
-from headcount.instruments.running import at_rest
+from headcount.data.dataset import EvalBatch
+from headcount.experiments.comparison import compare, interval_of
+from headcount.experiments.experiment import Experiment
+from headcount.experiments.models import OpenModel
+from headcount.hooks.gates import eval_mode
 from headcount.results import Result
-from headcount.runs.prune import Cut, Size
-from headcount.runs.run import Run
-from headcount.statistics import Paired
+from headcount.stats import PairedDifference
+from headcount.surgery.cutting import Cut
 from headcount.training.device import n_threads
 
 ROUNDS = 9
@@ -32,10 +32,10 @@ TIMED = 4
 class Cost(Result):
     """One model beside the one it was cut from."""
 
-    SCHEMA: ClassVar[int] = 3
-    """In version 2, nobody said whether means were folded."""
+    SCHEMA: ClassVar[int] = 4
+    FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "is_share": "is_accuracy"}
     parent: str
-    run: str
+    name: str
     heads: tuple[str, ...]
     """Those that were cut out."""
     n_heads: tuple[int, int]
@@ -53,82 +53,65 @@ class Cost(Result):
     score: tuple[float, float]
     score_intervals: tuple[tuple[float, float], tuple[float, float]]
     """95 % interval of each of the two by itself."""
-    drop: Paired
+    drop: PairedDifference
     """Of the two on the same examples."""
     data: str
     fine_tuned: int
     metric: str = ""
     unit: str = "points"
-    is_share: bool = True
+    is_accuracy: bool = True
     folded_over: int = 0
     """Unlabelled examples whose means, of what the heads said, stayed in the biases; 0 if nothing stayed."""
 
 
-def compare_cost(parent: Run, cut: Cut) -> Cost:
-    """Side by side on the test set."""
-    subject = subject_of(parent, *held_out(parent.task, "test", None))
-    tuned = int(cut.run.folder.read_manifest().get("fine_tuned", 0))
-    sizes = cut.before, cut.after
-    names = parent.name, cut.run.name
-    return cost_between(names, subject, cut.run.model, cut.heads, sizes, cut.difference, tuned, cut.folded_over)
-
-
-def cost_between(
-    names: tuple[str, str],
-    subject: Subject,
-    after: nn.Module,
-    heads: Sequence[HeadId],
-    sizes: tuple[Size, Size],
-    difference: float,
-    fine_tuned: int = 0,
-    folded_over: int = 0,
-) -> Cost:
-    """A subject's model beside what is left of it."""
-    scores = [_scores(model, subject) for model in (subject.model, after)]
-    times = _times(subject.model, after, subject.blocks[:TIMED])
-    left = set(subject.sites.heads) - set(heads)
-    gone = [site for site in subject.sites if not left & set(subject.sites[site].heads)]
+def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:
+    """Side by side on the examples of an experiment."""
+    after, heads = cut.model.module, cut.heads
+    scores = [_scores(model, experiment) for model in (experiment.model, after)]
+    times = _times(experiment.model, after, experiment.batches[:TIMED])
+    left = set(experiment.sites.heads) - set(heads)
+    gone = [site for site in experiment.sites if not left & set(experiment.sites[site].heads)]
     return Cost(
-        parent=names[0],
-        run=names[1],
+        parent=parent.name,
+        name=cut.model.name,
         heads=tuple(map(str, heads)),
-        n_heads=(len(subject.sites.heads), len(left)),
+        n_heads=(len(experiment.sites.heads), len(left)),
         lost_blocks=tuple(map(str, gone)),
-        parameters=(sizes[0].parameters, sizes[1].parameters),
-        n_bytes=(sizes[0].n_bytes, sizes[1].n_bytes),
+        parameters=(cut.before.parameters, cut.after.parameters),
+        n_bytes=(cut.before.n_bytes, cut.after.n_bytes),
         microseconds=(statistics.median(times[0]), statistics.median(times[1])),
         faster=statistics.median(before / after for before, after in zip(*times, strict=True)),
-        difference=difference,
-        score=(float(subject.figure(scores[0])), float(subject.figure(scores[1]))),
-        score_intervals=(interval_of(subject, scores[0], "before"), interval_of(subject, scores[1], "after")),
-        drop=compare(subject, scores[0], [scores[1]], "cost")[0],
-        data=subject.data,
+        difference=cut.difference,
+        score=(float(experiment.aggregate(scores[0])), float(experiment.aggregate(scores[1]))),
+        score_intervals=(interval_of(experiment, scores[0], "before"), interval_of(experiment, scores[1], "after")),
+        drop=compare(experiment, scores[0], [scores[1]], "cost")[0],
+        data=experiment.data,
         fine_tuned=fine_tuned,
-        metric=subject.metric.name,
-        unit=subject.metric.unit,
-        is_share=subject.metric.is_share,
-        folded_over=folded_over,
+        metric=experiment.metric.name,
+        unit=experiment.metric.unit,
+        is_accuracy=experiment.metric.is_accuracy,
+        folded_over=cut.folded_over,
     )
 
 
-def _scores(model: nn.Module, subject: Subject) -> NDArray[np.float64]:
-    found = np.empty(subject.n)
-    with at_rest(model), torch.no_grad():
-        for block in subject.blocks:
-            found[block.rows] = block.score(model(*block.inputs)).cpu().double().numpy()
+def _scores(model: nn.Module, experiment: Experiment) -> NDArray[np.float64]:
+    found = np.empty(experiment.n)
+    with eval_mode(model), torch.no_grad():
+        for batch in experiment.batches:
+            found[batch.rows] = experiment.score(batch, model(*batch.inputs)).cpu().double().numpy()
     return found
 
 
-def _times(before: nn.Module, after: nn.Module, blocks: Sequence[Block]) -> tuple[list[float], list[float]]:
+def _times(before: nn.Module, after: nn.Module, batches: Sequence[EvalBatch]) -> tuple[list[float], list[float]]:
     """Microseconds per example of both, round by round; each round has both side by side."""
     taken: tuple[list[float], list[float]] = ([], [])
-    n = sum(len(block.rows) for block in blocks)
-    with n_threads(1), torch.no_grad(), at_rest(before), at_rest(after):
+    n = sum(len(batch.rows) for batch in batches)
+    with n_threads(1), torch.no_grad(), eval_mode(before), eval_mode(after):
         for i in range(ROUNDS + 1):
             for model, times in zip((before, after), taken, strict=True):
                 started = time.perf_counter()
-                for block in blocks:
-                    model(*block.inputs).flatten()[0].item()  # waits until the device is done
+                for batch in batches:
+                    model(*batch.inputs).flatten()[0].item()  # waits until the device is done
                 if i:  # the first round warms up
                     times.append(1e6 * (time.perf_counter() - started) / n)
     return taken

@@ -19,16 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.errors import CheckFailed, InputError, argument
+from headcount.hooks.gates import eval_mode
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.finite import require_numbers
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.runs.train import environment
 from headcount.tasks.base import Examples, SequenceTask
-from headcount.training.device import hardware
-from headcount.training.evaluation import WrongAnswer, answer, evaluating, wrong_answers
-from headcount.training.margins import margins
-from headcount.training.workers import n_cores, workers
+from headcount.training.device import hardware, n_cores, workers
+from headcount.training.evaluation import WrongAnswer, answer, margins, wrong_answers
 
 LARGEST_DOMAIN = 100_000_000
 DECODED_AT_ONCE = 4096
@@ -40,10 +39,15 @@ N_NEAREST = 1000
 class Certificate(Result):
     """Every example of the domain, checked."""
 
-    SCHEMA: ClassVar[int] = 2  # 1 had no environment, no float error, and took the walk on trust
-    run: str
-    model: str
-    """The digest of the weights that were checked."""
+    SCHEMA: ClassVar[int] = 3
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "run": "name",
+        "model": "weights_sha256",
+        "said": "predicted",
+        "why": "explanation",
+    }
+    name: str
+    weights_sha256: str
     total: int
     errors: int
     wrong: tuple[WrongAnswer, ...]
@@ -87,8 +91,8 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
         )
     nth, done, wrong, right, leads = max(1, total // sample), 0, [], [], []
     least, tightest, near, seen = np.inf, "", Nearest(), Seen(task)
-    with evaluating(model), workers(model) as compute:
-        for examples, lead in compute(lambda block: (block, margins(model, task, block)), task.walk()):
+    with eval_mode(model, gradients=False), workers(model) as compute:
+        for examples, lead in compute(lambda block: (block, margins(model, task, block)), task.iter_domain()):
             require_numbers(float(lead.sum()), task.show(examples[0]))
             picked = (np.arange(len(examples)) % nth == -done % nth) & (lead > 0)
             seen.add(examples)
@@ -102,18 +106,18 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
             if progress:
                 progress(done, total)
     seen.require_all()
-    said = _decode_for_real(model, task, np.concatenate(wrong), np.concatenate(right), progress)
+    predicted = _decode_for_real(model, task, np.concatenate(wrong), np.concatenate(right), progress)
     recomputed = np.concatenate([near.examples, *right])
     moved = _float_error(model, task, recomputed, np.concatenate([near.leads, *leads]))
     return Certificate(
-        run=run.name,
-        model=run.digest,
+        name=run.name,
+        weights_sha256=run.weights_sha256,
         total=total,
         errors=sum(map(len, wrong)),
-        wrong=said,
-        least_margin=None if said else least,
+        wrong=predicted,
+        least_margin=None if predicted else least,
         tightest=tightest,
-        decoded=len(said) + sum(map(len, right)),
+        decoded=len(predicted) + sum(map(len, right)),
         distinct=seen.n,
         float_error=moved,
         n_recomputed=len(recomputed),
@@ -197,8 +201,8 @@ def _decode_for_real(
     everything = np.concatenate([wrong, right])
     for i in range(0, len(everything), DECODED_AT_ONCE):
         part = everything[i : i + DECODED_AT_ONCE]
-        said = answer(model, task, part).free
-        is_right = (said == task.encode(part).answer).all(axis=1)
+        predicted = answer(model, task, part).free
+        is_right = (predicted == task.encode(part).answer).all(axis=1)
         expected = np.arange(i, i + len(part)) >= len(wrong)
         if (is_right != expected).any():
             example = task.show(part[(is_right != expected).argmax()])
@@ -206,7 +210,7 @@ def _decode_for_real(
                 f"one forward pass and real decoding disagree on {example}: there can be no certificate",
                 "this is a fault in the pipeline, not in the model's arithmetic: please report it",
             )
-        found += wrong_answers(task, part[~is_right], said[~is_right])
+        found += wrong_answers(task, part[~is_right], predicted[~is_right])
         if progress:
             progress(total + i + len(part), total + len(everything))
     return tuple(found)

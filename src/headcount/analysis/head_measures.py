@@ -13,27 +13,31 @@ example and column the sum over queries is kept, and how many queries it counts:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.analysis.labels import ENTROPY, ENTROPY_SHARE, SPARSITY
-from headcount.analysis.value_norms import ValueNorms
-from headcount.analysis.watched import Watched
+from headcount.errors import InputError
 from headcount.heads import HeadSite
-from headcount.models.attention import Weights
+from headcount.hooks.gates import eval_mode
+from headcount.models.attention import MultiHeadAttention, Weights
 from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 from headcount.models.finite import require_numbers
-from headcount.models.sight import Sight
+from headcount.models.masking import AttentionMask
 from headcount.runs.run import Run
-from headcount.tasks.base import Looks
-from headcount.training.evaluation import evaluating, on_device
+from headcount.seeds import stream
+from headcount.tasks.base import AttentionTargets, ClassTask, Examples, SequenceTask, Tokens
+from headcount.training.evaluation import on_device
 
 Sums = NDArray[np.float64]
 
@@ -58,7 +62,7 @@ class Measured:
 
 def measure(
     run: Run,
-    watched: Watched,
+    inputs_seen: EvalInputs,
     progress: Callable[[int, int], None] | None = None,
     *,
     norm_weighted: bool = False,
@@ -68,14 +72,17 @@ def measure(
     Norm-weighted, a key counts by its share of what is added instead of by its weight (value_norms.py).
     """
     sites = {head.site for head in run.model.heads}
-    with evaluating(run.model) as device, ValueNorms(run.model) if norm_weighted else nullcontext() as norms:
-        reader = HeadMeasures(run.model, len(watched), norms)
-        for rows in watched.blocks():
-            examples, inputs = watched[rows]
-            reader.begin(rows, {site: run.task.looks(site.stack, site.kind, examples) for site in sites})
+    with (
+        eval_mode(run.model, gradients=False) as device,
+        ValueNorms(run.model) if norm_weighted else nullcontext() as norms,
+    ):
+        reader = HeadMeasures(run.model, len(inputs_seen), norms)
+        for rows in inputs_seen.blocks():
+            examples, inputs = inputs_seen[rows]
+            reader.begin(rows, {site: run.task.attention_targets(site.stack, site.kind, examples) for site in sites})
             require_numbers(run.model(*on_device(device, *inputs), weights=reader), run.task.show(examples[0]))
             if progress:
-                progress(rows.stop, len(watched))
+                progress(rows.stop, len(inputs_seen))
     return reader.found
 
 
@@ -85,40 +92,40 @@ class HeadMeasures:
     def __init__(self, model: Model, n: int, norms: ValueNorms | None = None) -> None:
         self.found: dict[HeadSite, dict[str, Measured]] = {}
         self._model, self._n, self._norms = model, n, norms
-        self._rows, self._looks = slice(0), dict[HeadSite, Looks]()
+        self._rows, self._targets = slice(0), dict[HeadSite, AttentionTargets]()
         self._done: dict[HeadSite, int] = {}
 
-    def begin(self, rows: slice, looks: dict[HeadSite, Looks]) -> None:
+    def begin(self, rows: slice, targets: dict[HeadSite, AttentionTargets]) -> None:
         """These of the examples come next, from their first query on."""
-        self._rows, self._looks = rows, looks
+        self._rows, self._targets = rows, targets
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
         """Add the next queries."""
         if self._norms is not None:
             weights = self._norms.share(site, weights, keys)
-        first, looks = self._done.get(site, 0), self._looks[site]
+        first, targets = self._done.get(site, 0), self._targets[site]
         self._done[site] = last = first + weights.shape[2]
         queries, here = slice(first, last), self.found.setdefault(site, {})
-        column_QC = np.eye(len(looks.columns) + 1)[looks.about[queries]]  # -1 is the last
+        column_QC = np.eye(len(targets.columns) + 1)[targets.query_column[queries]]  # -1 is the last
         sees = torch.ones(weights.shape[2:], dtype=torch.bool, device=weights.device)
-        if (in_sight := sight_at(self._model, site).open(queries, keys, n_keys, n_keys, weights.device)) is not None:
+        if (in_sight := mask_at(self._model, site).mask_for(queries, keys, n_keys, n_keys, weights.device)) is not None:
             sees = in_sight[0, 0]
-        for name, *values in (*_masses(weights, looks, queries, keys, sees), *_spread(weights, sees)):
+        for name, *values in (*_masses(weights, targets, queries, keys, sees), *_spread(weights, sees)):
             if name not in here:
                 shape = self._n, weights.shape[1], column_QC.shape[1]
-                here[name] = Measured.nothing(*shape, is_mass=name in looks.targets)
+                here[name] = Measured.nothing(*shape, is_mass=name in targets.targets)
             _add(here[name], self._rows, values, column_QC)
 
 
-def sight_at(model: Model, site: HeadSite) -> Sight:
+def mask_at(model: Model, site: HeadSite) -> AttentionMask:
     """What the queries of a site may see where nothing is padding."""
     window = model.config.window
     if isinstance(model, Classifier):
-        return Sight(causal=model.config.causal or model.positions.looks_back, window=window)
+        return AttentionMask(causal=model.config.causal or model.positions.forces_causal, window=window)
     if site.kind == "cross":
-        return Sight()
-    return Sight(causal=site.stack == "decoder" or model.source_positions.looks_back, window=window)
+        return AttentionMask()
+    return AttentionMask(causal=site.stack == "decoder" or model.source_positions.forces_causal, window=window)
 
 
 Values = tuple[str, Float[Tensor, "batch head query"], Bool[Tensor, "#batch query"], Float[Tensor, "#batch query"]]
@@ -126,12 +133,12 @@ Values = tuple[str, Float[Tensor, "batch head query"], Bool[Tensor, "#batch quer
 
 
 def _masses(
-    weights: Weights, looks: Looks, queries: slice, keys: slice, sees: Bool[Tensor, "query key"]
+    weights: Weights, targets: AttentionTargets, queries: slice, keys: slice, sees: Bool[Tensor, "query key"]
 ) -> Iterator[Values]:
     """Attention on each target. A query that may see nothing but the target, or nothing of it, has no choice."""
     q, k = np.arange(queries.start, queries.stop)[:, None], np.arange(keys.start, keys.stop)[None]
     n_BQ = sees.sum(dim=-1)[None]
-    for name, target in looks.targets.items():
+    for name, target in targets.targets.items():
         is_target = torch.from_numpy(target(q, k)).to(weights.device) & sees
         is_target_BQK = is_target if is_target.ndim == 3 else is_target[None]
         hits_BQ = is_target_BQK.sum(dim=-1)
@@ -158,3 +165,140 @@ def _add(found: Measured, rows: slice, values: Sequence[Tensor], column_QC: Sums
     found.counts[rows] += counted_BQ @ column_QC
     if found.even is not None:
         found.even[rows] += (even_BQ * counted_BQ) @ column_QC
+
+
+# --- watched ----------------------------------------------------------------------------------------------------------
+# Which examples are heads watched on? A held-out set, or fresh sequences of one length, without padding.
+
+
+MOST, FEWEST = 1000, 16
+"""Fresh sequences: as many as `PAIRS` allows, between these."""
+PAIRS = 2**26
+"""Pairs of a query and a key over all fresh sequences: some ten seconds for each layer of four heads."""
+LONGEST = 2**13
+CONTROL_MOST, CONTROL_PAIRS, CONTROL_LONGEST = 64, 2**18, 2**9
+"""What a control is watched on: examples, and pairs of a query and a key over all of them, and the longest sequence."""
+AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
+"""Examples, and pairs of a query and a key, in one forward pass."""
+
+
+@dataclass(frozen=True)
+class EvalInputs:
+    """Examples of one length, and what a model is fed of them."""
+
+    examples: Examples
+    inputs: tuple[Tokens, ...]
+    data: str
+    """Which examples these are, in words."""
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, rows: slice) -> tuple[Examples, tuple[Tokens, ...]]:
+        return self.examples[rows], tuple(tokens[rows] for tokens in self.inputs)
+
+    def some(self, n: int) -> EvalInputs:
+        """At most `n` of them, spread over all."""
+        every = slice(None, None, -(-len(self) // n))
+        examples, inputs = self[every]
+        return EvalInputs(examples, inputs, self.data)
+
+    def blocks(self) -> Iterator[slice]:
+        """A forward pass' worth at a time."""
+        width = max(tokens.shape[1] for tokens in self.inputs)
+        size = max(1, min(AT_ONCE, PAIRS_AT_ONCE // width**2))
+        return (slice(i, min(i + size, len(self))) for i in range(0, len(self), size))
+
+
+def eval_inputs(run: Run, length: int | None = None) -> EvalInputs:
+    """The test set; of a classifier, fresh sequences of this length (the longest trained one)."""
+    if isinstance(run.model, Classifier):
+        return _fresh(cast(ClassTask, run.task), length)
+    if length is not None:
+        raise InputError(
+            f"the examples of {run.name} all have one length",
+            "leave --length out: it is for runs that classify sequences",
+        )
+    task = cast(SequenceTask, run.task)
+    examples = task.split("test")
+    if len(examples) < 2:
+        raise InputError(f"{run.name} has a test set of one example: it says nothing of errors", "raise --n-test")
+    batch = task.encode(examples)
+    return EvalInputs(examples, (batch.source, batch.decoder_input), "the test set")
+
+
+def control_inputs(run: Run, length: int | None = None) -> EvalInputs:
+    """Fewer of the same examples, and none too long: what controls show differs more between heads than examples."""
+    if isinstance(run.model, Classifier):
+        length = min(cast(ClassTask, run.task).trained_lengths[1] if length is None else length, CONTROL_LONGEST)
+    inputs_seen = eval_inputs(run, length)
+    width = max(tokens.shape[1] for tokens in inputs_seen.inputs)
+    return inputs_seen.some(max(1, min(CONTROL_MOST, CONTROL_PAIRS // width**2)))
+
+
+def _fresh(task: ClassTask, length: int | None) -> EvalInputs:
+    """Half of the last class, half of the first, over all ways to make one."""
+    length = task.trained_lengths[1] if length is None else length
+    if not 2 <= length <= LONGEST:
+        raise InputError(f"sequences of {length:,} cannot be watched", f"choose a --length from 2 to {LONGEST:,}")
+    each = max(FEWEST, min(MOST, PAIRS // length**2)) // (2 * len(task.negatives))
+    rng, n = stream(0, "watched", length), each * len(task.negatives)
+    parts = [task.sample_of_length(rng, length, kind, each) for kind in task.negatives]
+    examples = np.concatenate([*parts, task.sample_of_length(rng, length, None, n)])
+    what = f"fresh sequences of {length:,}, half of them {task.classes[-1]}"
+    return EvalInputs(examples, (task.encode(examples).source,), what)
+
+
+# --- value norms ------------------------------------------------------------------------------------------------------
+# How much does each key add to what a head writes? Norm-weighted attention.
+#
+# A large weight on a key whose value is small adds little. What key j adds at query i is a_ij f(x_j), where f is the
+# head's value projection and then its part of the output projection; its norm is a_ij ||f(x_j)|| (Kobayashi et al.
+# 2020, "Attention is not only a weight", arXiv 2004.10102). Shown is each key's share of these norms, so that rows sum
+# to 1 like those of weights, and equal them where all norms are alike.
+
+
+Norms = Float[Tensor, "batch head key"]
+WEIGHTINGS = ("attention weight", "norm-weighted attention")
+"""How a key may count: without and with norms."""
+SMALLEST = 1e-30
+"""A row that looks nowhere stays 0."""
+
+
+def norm_shares(weights: Weights, norms: Norms) -> Weights:
+    """Each key's share of the norms that a query gathers."""
+    weighted = weights * norms[:, :, None]
+    return weighted / weighted.sum(dim=-1, keepdim=True).clamp(min=SMALLEST)
+
+
+class ValueNorms:
+    """||f(x_j)|| of every head and key, of the last pass made inside the context."""
+
+    def __init__(self, model: Model) -> None:
+        self._attentions = {site: model.blocks[site].attention for site in model.sites}
+        self._norms: dict[HeadSite, Norms] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        for site, attention in self._attentions.items():
+            assert isinstance(attention, MultiHeadAttention)  # it has heads
+            hook = attention.value.register_forward_hook(partial(self._keep, site, attention))
+            self._stack.callback(hook.remove)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _keep(
+        self, site: HeadSite, attention: MultiHeadAttention, module: nn.Module, args: tuple[Any, ...], value: Tensor
+    ) -> None:
+        value_BKHE = value.unflatten(-1, (-1, attention.d_head))
+        output_HED = attention.output.weight.T.unflatten(0, (-1, attention.d_head))
+        added_BHKD = value_BKHE.transpose(1, 2) @ output_HED
+        self._norms[site] = added_BHKD.norm(dim=-1).detach()
+
+    def share(self, site: HeadSite, weights: Weights, keys: slice = slice(None)) -> Weights:
+        """These weights of a site, norm-weighted."""
+        return norm_shares(weights, self._norms[site][:, :, keys].to(weights))

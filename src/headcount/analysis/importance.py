@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from headcount.analysis.subjects import Block, Subject
+from headcount.data.dataset import EvalBatch
+from headcount.experiments.experiment import Experiment
 from headcount.heads import HeadSite
-from headcount.instruments.gates import Gates
-from headcount.instruments.proof import first_tensor
-from headcount.instruments.running import at_rest
+from headcount.hooks.gates import Gates, eval_mode
+from headcount.hooks.proof import first_tensor
 from headcount.seeds import stream
-from headcount.statistics import RankAgreement, rank_agreement
+from headcount.stats import RankAgreement, rank_agreement
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Importance:
 class Agreement:
     """Whether gradients rank the heads as silencing them does (Spearman)."""
 
-    kind: str
+    replacement: str
     normalised: bool
     """Whether gradients were divided by their site's norm."""
     n_heads: int
@@ -50,12 +50,12 @@ class Agreement:
     """None if all heads have the same drop."""
 
 
-def importances(subject: Subject) -> tuple[Importance, ...]:
+def importances(experiment: Experiment) -> tuple[Importance, ...]:
     """Every head; nothing for a metric that no gradient can be taken of."""
     parts: dict[HeadSite, list[np.ndarray[Any, Any]]] = {}
-    with at_rest(subject.model), torch.enable_grad():
-        for block in subject.blocks:
-            found = _gradients(subject, block)
+    with eval_mode(experiment.model), torch.enable_grad():
+        for batch in experiment.batches:
+            found = _gradients(experiment, batch)
             if found is None:
                 return ()
             for site, gradient in found.items():
@@ -65,38 +65,38 @@ def importances(subject: Subject) -> tuple[Importance, ...]:
         size_NH = np.abs(np.concatenate(gradients))
         means = size_NH.mean(axis=0)
         norm = max(float(np.linalg.norm(means)), np.finfo(float).tiny)
-        for i, head in enumerate(subject.sites[site].heads):
+        for i, head in enumerate(experiment.sites[site].heads):
             error = float(size_NH[:, i].std(ddof=1)) / math.sqrt(len(size_NH)) if len(size_NH) > 1 else None
             importances.append(Importance(str(head), float(means[i]), error, float(means[i]) / norm))
     return tuple(importances)
 
 
-def _gradients(subject: Subject, block: Block) -> dict[HeadSite, Any] | None:
+def _gradients(experiment: Experiment, batch: EvalBatch) -> dict[HeadSite, Any] | None:
     """dL/dg of every row and head, [row, head] by site."""
-    if block.loss is None:
+    if batch.loss is None:
         return None
-    n = block.n_inputs
-    gates = {site: torch.ones(n, len(subject.sites[site].heads), requires_grad=True) for site in subject.sites}
-    with Gates(subject.sites, gates):
-        loss = block.loss(first_tensor(subject.model(*block.inputs)))
+    n = batch.n_inputs
+    gates = {site: torch.ones(n, len(experiment.sites[site].heads), requires_grad=True) for site in experiment.sites}
+    with Gates(experiment.sites, gates):
+        loss = batch.loss(first_tensor(experiment.model(*batch.inputs)))
     if not loss.requires_grad:
         return None
     found = torch.autograd.grad(loss.sum(), list(gates.values()))
     # The rows of one example close together.
-    each = [gradient.unflatten(0, (len(block.rows), -1)).sum(dim=1).cpu().double().numpy() for gradient in found]
+    each = [gradient.unflatten(0, (len(batch.rows), -1)).sum(dim=1).cpu().double().numpy() for gradient in found]
     return dict(zip(gates, each, strict=True))
 
 
 def agreements(
-    importances: Sequence[Importance], effects: Sequence[Any], kinds: Sequence[str]
+    importances: Sequence[Importance], effects: Sequence[Any], replacements: Sequence[str]
 ) -> tuple[Agreement, ...]:
     """Rank agreement with each kind of ablation, as gradients are and normalised."""
     found = []
-    for kind in kinds if importances else ():
-        drop = {effect.head: effect.drop for effect in effects if effect.kind == kind}
+    for replacement in replacements if importances else ():
+        drop = {effect.head: effect.drop for effect in effects if effect.replacement == replacement}
         drops = np.array([drop[each.head] for each in importances])
         for normalised in (False, True):
             sizes = np.array([each.normalised if normalised else each.importance for each in importances])
-            agreement = rank_agreement(sizes, drops, stream(0, f"agreement {kind}"))
-            found.append(Agreement(kind, normalised, len(drops), agreement))
+            agreement = rank_agreement(sizes, drops, stream(0, f"agreement {replacement}"))
+            found.append(Agreement(replacement, normalised, len(drops), agreement))
     return tuple(found)

@@ -17,25 +17,35 @@ partner's output is put in the head's place (transplants.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.analysis.head_activity import Kind, observe
-from headcount.analysis.null_models import Draws, pair_with_relabelled, pair_with_untrained, untrained_model
-from headcount.analysis.pairing import Measure, Pairing, Values, pair_cka, pair_overlap
-from headcount.analysis.permutation_tests import share_above, step_down
+from headcount.analysis.head_measures import eval_inputs
+from headcount.analysis.pairing import (
+    Draws,
+    Kind,
+    Measure,
+    Pairing,
+    Values,
+    observe,
+    pair_cka,
+    pair_overlap,
+    pair_with_relabelled,
+    pair_with_untrained,
+    untrained_model,
+)
 from headcount.analysis.transplants import Transplant, transplant
-from headcount.analysis.watched import watch
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.seeds import stream
-from headcount.statistics import holm
+from headcount.stats import holm, share_above, step_down
 from headcount.tasks.base import Tokens
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -150,10 +160,10 @@ class Overall:
 class Matching(Result):
     """Two runs, head by head."""
 
-    SCHEMA = 2  # 1 called a pair a match if it shared more than two arbitrary heads do
-    run: str
-    model: str
-    """The digest of the weights."""
+    SCHEMA: ClassVar[int] = 3
+    FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "model": "weights_sha256"}
+    name: str
+    weights_sha256: str
     other: str
     other_model: str
     n: int
@@ -209,10 +219,10 @@ def match(
     evidence = Evidence(pairing, untrained, moved, rewritten, transplants)
     kinds = evidence.kinds()
     return Matching(
-        run=run.name,
-        model=run.digest,
+        name=run.name,
+        weights_sha256=run.weights_sha256,
         other=other.name,
-        other_model=other.digest,
+        other_model=other.weights_sha256,
         n=pairing.n_examples,
         data=data,
         error_rate=ERROR_RATE,
@@ -242,12 +252,12 @@ def _require_alike(run: Run, other: Run) -> None:
 
 def _examples(run: Run, length: int | None) -> tuple[tuple[Tokens, ...], str]:
     """Some of those that heads are watched on, in any order: they may stand class by class."""
-    watched = watch(run, length)
-    width = max(tokens.shape[1] for tokens in watched.inputs)
-    n = min(len(watched), max(FEWEST, min(MOST, PAIRS // width**2)))
-    rows = np.sort(stream(0, "matching").permutation(len(watched))[:n])
-    data = watched.data if n == len(watched) else f"{n:,} of {watched.data}"
-    return tuple(tokens[rows] for tokens in watched.inputs), data
+    inputs_seen = eval_inputs(run, length)
+    width = max(tokens.shape[1] for tokens in inputs_seen.inputs)
+    n = min(len(inputs_seen), max(FEWEST, min(MOST, PAIRS // width**2)))
+    rows = np.sort(stream(0, "matching").permutation(len(inputs_seen))[:n])
+    data = inputs_seen.data if n == len(inputs_seen) else f"{n:,} of {inputs_seen.data}"
+    return tuple(tokens[rows] for tokens in inputs_seen.inputs), data
 
 
 class _Steps:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.value_norms import WEIGHTINGS, ValueNorms
+from headcount.analysis.head_measures import WEIGHTINGS, ValueNorms
 from headcount.heads import HeadSite
+from headcount.hooks.gates import eval_mode
+from headcount.models.attention import AttentionCache
 from headcount.models.classifier import Classifier
-from headcount.models.weights import KeptWeights
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.tasks.base import ClassTask, SequenceTask, Tokens
-from headcount.training.evaluation import BLOCK, evaluating, on_device
+from headcount.training.evaluation import BLOCK, on_device
 
 Matrix = tuple[tuple[float, ...], ...]
 Moments = Mapping[HeadSite, tuple[NDArray[np.floating], NDArray[np.floating] | None]]
@@ -53,20 +54,26 @@ class SitePattern:
 class AttentionPatterns(Result):
     """Every head of a model."""
 
-    run: str
-    model: str
-    """The digest of the weights."""
+    SCHEMA: ClassVar[int] = 2
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "run": "name",
+        "model": "weights_sha256",
+        "said": "predicted",
+        "why": "explanation",
+    }
+    name: str
+    weights_sha256: str
     title: str
     n: int
     """Examples averaged over."""
     sites: tuple[SitePattern, ...]
     example: str | None = None
-    said: str | None = None
+    predicted: str | None = None
     right: str | None = None
     probability: float | None = None
     """That the model gave to its whole answer."""
     correct: bool | None = None
-    why: str | None = None
+    explanation: str | None = None
     """What is wrong with the answer; empty if it is right."""
     weighting: str = WEIGHTINGS[0]
     """Whether a key counts by its attention weight or by its share of norms."""
@@ -78,30 +85,33 @@ class AttentionPatterns(Result):
             return self.title
         if self.correct is None:
             return self.title  # a result of before
-        told = "right" if self.correct else f"wrong: {self.why}"
-        return f"{self.example} = {self.said} ({told}; probability {self.probability:.4f})"
+        told = "right" if self.correct else f"wrong: {self.explanation}"
+        return f"{self.example} = {self.predicted} ({told}; probability {self.probability:.4f})"
 
 
 def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on one example, while the model gives its own answer."""
     with ValueNorms(run.model) if norm_weighted else nullcontext() as norms:
-        reply = run.ask(text)
-    weights = {site: w if norms is None else norms.share(site, w[None])[0] for site, w in reply.weights.items()}
-    steps = tuple(f"{heard} → {word}" for heard, word in zip(reply.fed, reply.spoken, strict=True))
-    verdict = f"wrong, should be {reply.right}" if reply.why else "right"
-    moments = {site: (w.numpy(), None) for site, w in weights.items()}
+        prediction = run.predict_one(text)
+    weights = {site: w if norms is None else norms.share(site, w[None])[0] for site, w in prediction.weights.items()}
+    steps = tuple(
+        f"{heard} → {word}" for heard, word in zip(prediction.decoder_input, prediction.output_tokens, strict=True)
+    )
+    verdict = f"wrong, should be {prediction.right}" if prediction.explanation else "right"
+    moments, probability = {site: (w.numpy(), None) for site, w in weights.items()}, prediction.probability
+    assert probability is not None, "a run gives one"
     return AttentionPatterns(
-        run=run.name,
-        model=run.digest,
-        title=f"{shortened(reply.example)} = {reply.said} ({verdict}; probability {reply.probability:.4f})",
+        name=run.name,
+        weights_sha256=run.weights_sha256,
+        title=f"{shortened(prediction.example)} = {prediction.predicted} ({verdict}; probability {probability:.4f})",
         n=1,
-        sites=_sites(run, moments, reply.source, reply.fed, steps),
-        example=reply.example,
-        said=reply.said,
-        right=reply.right,
-        probability=reply.probability,
-        correct=not reply.why,
-        why=reply.why,
+        sites=_sites(run, moments, prediction.source, prediction.decoder_input, steps),
+        example=prediction.example,
+        predicted=prediction.predicted,
+        right=prediction.right,
+        probability=probability,
+        correct=not prediction.explanation,
+        explanation=prediction.explanation,
         weighting=WEIGHTINGS[norm_weighted],
     )
 
@@ -114,16 +124,16 @@ def shortened(example: str) -> str:
 def average_patterns(run: Run, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on average over a held-out set: by column, or over the longest sequences, by place."""
     if isinstance(run.model, Classifier):
-        inputs, source, fed, steps, what = _classified(run, split)
+        inputs, source, decoder_input, steps, what = _classified(run, split)
     else:
-        inputs, source, fed, steps, what = _fed_the_answer(run, split)
+        inputs, source, decoder_input, steps, what = _fed_the_answer(run, split)
     moments, n = _moments(run, inputs, norm_weighted), len(inputs[0])
     return AttentionPatterns(
-        run=run.name,
-        model=run.digest,
+        name=run.name,
+        weights_sha256=run.weights_sha256,
         title=f"average over {what} (n = {n:,})",
         n=n,
-        sites=_sites(run, moments, source, fed, steps),
+        sites=_sites(run, moments, source, decoder_input, steps),
         weighting=WEIGHTINGS[norm_weighted],
     )
 
@@ -135,9 +145,17 @@ Averaged = tuple[tuple[Tokens, ...], tuple[str, ...], tuple[str, ...], tuple[str
 def _fed_the_answer(run: Run, split: str) -> Averaged:
     task = cast(SequenceTask, run.task)
     batch = task.encode(task.split(split))
-    source, fed = (tuple(p.label for p in positions) for positions in (task.source_positions, task.fed_positions))
-    asked = task.answer_positions[len(task.generation.given) :]
-    return (batch.source, batch.fed), source, fed, tuple(f"→ {p.label}" for p in asked), f"the {split} set"
+    source, decoder_input = (
+        tuple(p.label for p in positions) for positions in (task.source_positions, task.decoder_input_positions)
+    )
+    asked = task.answer_positions[len(task.decoding_start.given) :]
+    return (
+        (batch.source, batch.decoder_input),
+        source,
+        decoder_input,
+        tuple(f"→ {p.label}" for p in asked),
+        f"the {split} set",
+    )
 
 
 def _classified(run: Run, split: str) -> Averaged:
@@ -153,9 +171,12 @@ def _classified(run: Run, split: str) -> Averaged:
 def _moments(run: Run, inputs: tuple[Tokens, ...], norm_weighted: bool) -> Moments:
     """Mean and standard deviation of every weight, in double precision."""
     n, sums = len(inputs[0]), dict[HeadSite, tuple[Tensor, Tensor]]()
-    with evaluating(run.model) as device, ValueNorms(run.model) if norm_weighted else nullcontext() as norms:
+    with (
+        eval_mode(run.model, gradients=False) as device,
+        ValueNorms(run.model) if norm_weighted else nullcontext() as norms,
+    ):
         for i in range(0, n, BLOCK):
-            weights = KeptWeights()
+            weights = AttentionCache()
             run.model(*on_device(device, *(tokens[i : i + BLOCK] for tokens in inputs)), weights=weights)
             for site, w in weights.items():
                 w = (w if norms is None else norms.share(site, w)).cpu().double()
@@ -168,7 +189,7 @@ def _moments(run: Run, inputs: tuple[Tokens, ...], norm_weighted: bool) -> Momen
 
 
 def _sites(
-    run: Run, moments: Moments, source: tuple[str, ...], fed: tuple[str, ...], steps: tuple[str, ...]
+    run: Run, moments: Moments, source: tuple[str, ...], decoder_input: tuple[str, ...], steps: tuple[str, ...]
 ) -> tuple[SitePattern, ...]:
     found = []
     for site in run.model.sites:
@@ -183,7 +204,7 @@ def _sites(
             for place, head in enumerate(run.model.heads_at(site))
         )
         queries = steps if site.stack == "decoder" else source
-        keys = fed if (site.stack, site.kind) == ("decoder", "self") else source
+        keys = decoder_input if (site.stack, site.kind) == ("decoder", "self") else source
         found.append(SitePattern(str(site), site.stack, site.layer, site.kind, queries, keys, heads))
     return tuple(found)
 

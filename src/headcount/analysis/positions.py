@@ -7,25 +7,33 @@ What an encoding does at all, and whether a step is the same step everywhere, is
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from headcount.analysis.shifts import FEWEST_ROWS, Array
-from headcount.analysis.touches import EncodingShown, learns, show_encoding, table_of
-from headcount.encodings import ENCODINGS
-from headcount.encodings._randomised import Randomised
-from headcount.encodings._settings import EncodingSettings
-from headcount.encodings.base import Encoding, build_encoding
+from headcount.encodings import ENCODINGS, EncodingSettings
+from headcount.encodings.base import Encoding, Positions, Randomised, build_encoding
 from headcount.encodings.learned import Learned
+from headcount.encodings.length_normalised import PLACES, LengthNormalised
 from headcount.errors import InputError
 from headcount.models.blocks import initialise
 from headcount.results import Result
 from headcount.runs.run import Run, build
 from headcount.seeds import integer
 
+FORMER = {
+    "run": "name",
+    "model": "weights_sha256",
+    "gives": "hard_codes",
+    "touches": "acts_on",
+    "unexplained": "variance_beyond_distance",
+    "unexplained_trained": "variance_beyond_distance_trained",
+}
 RowState = Literal["trained", "never trained", "past the table"]
 MOST = 512
 """Positions on one page; K has its square of numbers."""
@@ -49,15 +57,17 @@ class TableRow:
 class PositionsShown(Result):
     """The positions of one run; in an encoder-decoder, those of the encoder."""
 
-    run: str
-    model: str
-    """The digest of the weights."""
+    SCHEMA: ClassVar[int] = 2
+    FORMER: ClassVar[Mapping[str, str]] = FORMER
+
+    name: str
+    weights_sha256: str
     n_positions: int
     n_trained: int
     """Positions met in training: 0 to one less than this."""
     random_positions: int | None
     """Training drew its positions from this many; None if it counted from 0."""
-    encoding: EncodingShown
+    encoding: EncodingProfile
     rows: tuple[TableRow, ...]
     """Of a learned table; empty for other encodings."""
 
@@ -66,28 +76,31 @@ class PositionsShown(Result):
 class EncodingsShown(Result):
     """Every encoding there is, at the same positions."""
 
-    run: str | None
+    SCHEMA: ClassVar[int] = 2
+    FORMER: ClassVar[Mapping[str, str]] = FORMER
+
+    name: str | None
     trained: str | None
     """The encoding that is shown as the run has trained it; all others are as they are drawn."""
     n_positions: int
     n_trained: int | None
     """Positions that the run met in training."""
-    encodings: tuple[EncodingShown, ...]
+    encodings: tuple[EncodingProfile, ...]
 
 
 def positions_of(run: Run, n_positions: int | None = None) -> PositionsShown:
     """The encoding of a run; without `n_positions`, at about twice as many as it was trained on."""
     encoding, random_positions = _encoding_of(run.model)
-    gives = ", ".join(getattr(run.model, "gives", ())) or encoding.gives
+    hard_codes = ", ".join(getattr(run.model, "hard_codes", ())) or encoding.hard_codes
     trained = random_positions or run.task.longest
     n = _how_many(encoding, trained, n_positions)
     return PositionsShown(
-        run=run.name,
-        model=run.digest,
+        name=run.name,
+        weights_sha256=run.weights_sha256,
         n_positions=n,
         n_trained=trained,
         random_positions=random_positions,
-        encoding=replace(show_encoding(run.config.model.encoding, encoding, n, trained), gives=gives),
+        encoding=replace(profile_encoding(run.config.model.encoding, encoding, n, trained), hard_codes=hard_codes),
         rows=_rows(run, encoding, n, trained),
     )
 
@@ -98,14 +111,14 @@ def all_encodings(
     """Every encoding as it is drawn from a fixed seed; the one that a run uses, as the run has trained it."""
     own = positions_of(run, n_positions) if run else None
     return EncodingsShown(
-        run=own.run if own else None,
+        name=own.name if own else None,
         trained=own.encoding.name if own else None,
         n_positions=n_positions,
         n_trained=own.n_trained if own else None,
         encodings=tuple(
             own.encoding
             if own and own.encoding.name == name
-            else show_encoding(name, _fresh(name, d_model, n_heads, n_positions), n_positions, None)
+            else profile_encoding(name, _fresh(name, d_model, n_heads, n_positions), n_positions, None)
             for name in ENCODINGS.names()
         ),
     )
@@ -166,3 +179,252 @@ def _n_rows(encoding: Encoding) -> int:
 
 def _lengths(rows: Array) -> Array:
     return np.sqrt(np.square(rows).sum(axis=1))
+
+
+# --- touches ----------------------------------------------------------------------------------------------------------
+# What does an encoding do? Read off the encoding itself, by asking it about positions and nothing else.
+#
+# What does it add to embeddings of zero (the table P), and to each head's scores? How does it turn queries and keys of
+# ones? Either gives a kernel K(t, s): how like each other the encoding makes two positions.
+
+
+Matrix = tuple[tuple[float | None, ...], ...]
+ActsOn = Literal["embeddings", "queries and keys", "scores", "nothing"]
+
+KERNELS: dict[ActsOn, str] = {
+    "embeddings": "K(t, s) = P(t) · P(s)",
+    "queries and keys": "K(t, s) = q · k turned by t and s, all entries of q and k being 1",
+    "scores": "K(t, s) = mean bias over the heads",
+    "nothing": "K(t, s) = 0",
+}
+
+
+@dataclass(frozen=True)
+class EncodingProfile:
+    """One encoding at the positions 0 to n - 1."""
+
+    name: str
+    hard_codes: str
+    """The structure of the task that it gives away; empty if it is generic."""
+    acts_on: ActsOn
+    at_length: int | None
+    """The length of the sequence, for an encoding that depends on it."""
+    table: Matrix | None
+    """What it adds to the embeddings, [position][dimension]; None if nothing."""
+    kernel_is: str
+    kernel: Matrix
+    """K(t, s), [t][s]: how like each other it makes two positions; None where s is hidden from t."""
+    curves: tuple[Curve, ...]
+    """Each head's bias against the distance; for an encoding without one, K itself."""
+    shift: Shift
+
+
+def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None) -> EncodingProfile:
+    """An encoding at `n` positions, of which it was trained on the first `trained`."""
+    table, biases = table_of(encoding, n), _biases(encoding, n)
+    acts_on, kernel = _kernel(encoding, n, table, biases)
+    by_length = isinstance(encoding, LengthNormalised)
+    # Only what is learned has rows that are not worth fitting to.
+    fitted = min(trained, n) if trained and learns(encoding) else n
+    curves = [curve_of(bias, f"head {i}") for i, bias in enumerate(biases)] or [curve_of(kernel, "K")]
+    return EncodingProfile(
+        name=name,
+        hard_codes=encoding.hard_codes,
+        acts_on=acts_on,
+        at_length=n if by_length else None,
+        table=None if table is None else _matrix(table),
+        kernel_is=KERNELS[acts_on],
+        kernel=_matrix(kernel),
+        curves=tuple(curves),
+        shift=measure_shift(kernel, table, trained=trained, fitted=fitted, step=PLACES / n if by_length else 1.0),
+    )
+
+
+def learns(encoding: Encoding) -> bool:
+    """Whether training changes it."""
+    return any(True for _ in encoding.parameters())
+
+
+@torch.no_grad()
+def table_of(encoding: Encoding, n: int) -> Array | None:
+    """What is added to embeddings of zero, [position, dimension]; None if nothing is."""
+    added = encoding.add_to_embeddings(torch.zeros(1, n, encoding.d_model), Positions.in_order(n, torch.device("cpu")))[
+        0
+    ]
+    return _array(added) if added.any() else None
+
+
+@torch.no_grad()
+def _biases(encoding: Encoding, n: int) -> list[Array]:
+    """What is added to the scores of each head, [query, key]; NaN where the key is hidden."""
+    ids = torch.arange(n)
+    bias = encoding.bias(ids[:, None], ids[None, :])
+    return [] if bias is None else [_array(head) for head in bias.expand(n, n, -1).unbind(-1)]
+
+
+@torch.no_grad()
+def _kernel(encoding: Encoding, n: int, table: Array | None, biases: list[Array]) -> tuple[ActsOn, Array]:
+    if table is not None:
+        return "embeddings", table @ table.T
+    if biases:
+        return "scores", np.mean(biases, axis=0)
+    ids, ones = torch.arange(n)[None], torch.ones(1, encoding.n_heads, n, encoding.d_model // encoding.n_heads)
+    query, key = encoding.rotate_qk(ones, ones, ids, ids)
+    if torch.equal(query, ones) and torch.equal(key, ones):
+        return "nothing", np.zeros((n, n))
+    return "queries and keys", _array(query[0, 0]) @ _array(key[0, 0]).T
+
+
+def _array(tensor: Tensor) -> Array:
+    values = tensor.double().numpy()
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _matrix(array: Array) -> Matrix:
+    return tuple(tuple(None if np.isnan(x) else float(f"{x:.6g}") for x in row) for row in array)
+
+
+# --- shifts -----------------------------------------------------------------------------------------------------------
+# Is the step from position p to p + k the same step everywhere?
+#
+# Where it is, a model that has learned what "k further on" looks like at trained positions knows it at all others. Two
+# properties say so, and both are computed here from an encoding's own numbers. They are one property: rows that some
+# rotation carries each to its next are rows whose products P_t . P_s depend on t - s alone.
+
+
+Array = NDArray[np.float64]
+FEWEST_ROWS = 3
+"""Two steps: one to fit a map on, and one to try it on."""
+
+
+@dataclass(frozen=True)
+class LinearShift:
+    """The best maps from each row to its next among the first `n_rows`; errors are shares of the rows' own size."""
+
+    n_rows: int
+    d_model: int
+    fitted: float
+    """Of one linear map for all steps. With fewer steps than dimensions some map always fits: 0 means nothing then."""
+    held_out: float
+    """Of a linear map on a step that it was not fitted on; 1 is no better than answering 0."""
+    rotation: float
+    """Of the best rotation, which keeps all angles and lengths."""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How far an encoding is from one in which only t - s matters."""
+
+    variance_beyond_distance: float
+    """Share of the variance of K(t, s), t ≠ s, that t - s does not explain; 0: it depends on t - s alone."""
+    variance_beyond_distance_trained: float | None
+    """The same among trained positions; None if nothing was trained."""
+    deviation: float
+    """Largest distance of K(t, s) from the mean over all pairs with the same t - s."""
+    rotation_error: float | None
+    """Largest entry of P(p + k) - R_k P(p) over all p and k, R_k being the sinusoids' rotation; None if no table."""
+    largest_entry: float | None
+    """Of the table, to hold that error against."""
+    linear: LinearShift | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """K(t, s), or one head's bias, against the distance s - t from -(n - 1) to n - 1; None where the key is hidden."""
+
+    label: str
+    mean: tuple[float | None, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+    """Over all pairs at that distance; low, mean and high are one if only the distance matters."""
+
+
+def measure_shift(kernel: Array, table: Array | None, *, trained: int | None, fitted: int, step: float = 1.0) -> Shift:
+    """Every number; maps are fitted on the first `fitted` rows, sinusoids stand `step` apart."""
+    few = None if trained is None else kernel[:trained, :trained]
+    return Shift(
+        variance_beyond_distance=variance_beyond_distance(kernel),
+        variance_beyond_distance_trained=None
+        if few is None or len(few) < FEWEST_ROWS
+        else variance_beyond_distance(few),
+        deviation=float(np.nanmax(np.abs(kernel - _diagonal_means(kernel)))),
+        rotation_error=None if table is None else rotation_error(table, step),
+        largest_entry=None if table is None else float(np.abs(table).max()),
+        linear=None if table is None or fitted < FEWEST_ROWS else fit_shift(table[:fitted]),
+    )
+
+
+def variance_beyond_distance(kernel: Array) -> float:
+    """The share of the variance over pairs t ≠ s that their distance does not explain; NaN marks hidden pairs.
+
+    Pairs t = s are left out: any position is most like itself, and that alone would count as explained.
+
+    >>> variance_beyond_distance(np.array([[9.0, 1.0, 2.0], [1.0, 9.0, 1.0], [2.0, 1.0, 9.0]]))
+    0.0
+    """
+    counted = np.isfinite(kernel) & ~np.eye(len(kernel), dtype=bool)
+    values = kernel[counted]
+    total = np.square(values - values.mean()).sum()
+    if total <= 1e-12 * np.square(values).sum():
+        return 0.0
+    return float(np.square(values - _diagonal_means(kernel)[counted]).sum() / total)
+
+
+def rotation(step: float, k: int, d_model: int) -> Array:
+    """R_k in float64: turns the i-th pair (sin, cos) by the angle k step w_i. An odd last dimension has no partner."""
+    turned = np.zeros((d_model, d_model))
+    for i in range(0, d_model - 1, 2):
+        angle = k * step * 10000.0 ** (-i / d_model)
+        cos, sin = np.cos(angle), np.sin(angle)
+        turned[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
+    return turned
+
+
+def rotation_error(table: Array, step: float = 1.0) -> float:
+    """The largest entry of P(p + k) - R_k P(p) over all positions p and steps k."""
+    n, d_model = table.shape
+    paired = d_model - d_model % 2
+    misses = [table[k:] - table[: n - k] @ rotation(step, k, d_model).T for k in range(1, n)]
+    return float(max(np.abs(miss[:, :paired]).max() for miss in misses))
+
+
+def fit_shift(rows: Array) -> LinearShift:
+    """The best maps from each row to its next."""
+    here, there = rows[:-1], rows[1:]
+    size = np.linalg.norm(there)
+    misses = [_predict(np.delete(here, i, 0), np.delete(there, i, 0), here[i]) - there[i] for i in range(len(here))]
+    left, _, right = np.linalg.svd(here.T @ there)
+    return LinearShift(
+        n_rows=len(rows),
+        d_model=rows.shape[1],
+        fitted=float(np.linalg.norm(_predict(here, there, here) - there) / size),
+        held_out=float(np.linalg.norm(misses) / size),
+        # Schönemann 1966: the orthogonal matrix nearest to carrying one set of rows to another.
+        rotation=float(np.linalg.norm(here @ (left @ right) - there) / size),
+    )
+
+
+def curve_of(kernel: Array, label: str) -> Curve:
+    """K(t, s) by s - t."""
+    n = len(kernel)
+    diagonals = [np.diagonal(kernel, offset) for offset in range(1 - n, n)]
+    seen = [values[np.isfinite(values)] for values in diagonals]
+    mean, low, high = (
+        tuple(float(f"{pick(values):.6g}") if len(values) else None for values in seen)
+        for pick in (np.mean, np.min, np.max)
+    )
+    return Curve(label, mean, low, high)
+
+
+def _predict(here: Array, there: Array, asked: Array) -> Array:
+    # Smaller singular values are the rounding errors of single precision.
+    return asked @ np.linalg.lstsq(here, there, rcond=1e-6)[0]
+
+
+def _diagonal_means(kernel: Array) -> Array:
+    """At each pair, the mean over all seen pairs at its distance."""
+    n, seen = len(kernel), np.isfinite(kernel)
+    distance = np.arange(n) - np.arange(n)[:, None] + n - 1
+    count = np.bincount(distance[seen], minlength=2 * n - 1)
+    total = np.bincount(distance[seen], weights=kernel[seen], minlength=2 * n - 1)
+    return np.where(seen, (total / np.maximum(count, 1))[distance], np.nan)

@@ -14,24 +14,27 @@ Six answers to that, drawn as one figure. Orders are chosen on one set of exampl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.ablation import Ablated, ablate, compare, interval_of
-from headcount.analysis.bands import IMPORTANT, band_of
-from headcount.analysis.subjects import Block, Score, Subject
-from headcount.analysis.trials import Progress, Trial, run_trials
+from headcount.analysis.ablation import AblationRun, ablate
+from headcount.bands import IMPORTANT, band_of
+from headcount.data.dataset import EvalBatch, Score
+from headcount.experiments.comparison import compare, interval_of
+from headcount.experiments.experiment import Experiment
+from headcount.experiments.interventions import Progress, run_interventions
 from headcount.heads import HeadId
-from headcount.instruments.kinds import KINDS, all_kinds
-from headcount.instruments.sweep import BATCH
+from headcount.hooks import REPLACEMENTS
+from headcount.hooks.replay import Intervention
+from headcount.hooks.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
-from headcount.statistics import Paired
+from headcount.stats import PairedDifference
 
 ORDERS = 20
 """Random orders."""
@@ -52,7 +55,7 @@ class Point:
     low: float
     high: float
     """95 % interval of this score by itself; where drops are only added up, there is none but the score."""
-    drop: Paired | None = None
+    drop: PairedDifference | None = None
     """What was lost on the same examples, with the interval of that; None where drops are only added up."""
 
 
@@ -65,7 +68,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Chance:
+class RandomBaseline:
     """Random removal of so many heads: quantiles over orders."""
 
     n_removed: int
@@ -80,11 +83,16 @@ class Chance:
 class Pruning(Result):
     """What is left of a model as its heads go."""
 
-    SCHEMA: ClassVar[int] = 3
-    """In version 2, heads were called harmless that are so by zero alone."""
-    run: str
-    model: str
-    """The digest of the weights."""
+    SCHEMA: ClassVar[int] = 4
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "run": "name",
+        "model": "weights_sha256",
+        "kinds": "replacements",
+        "under": "n_under_1_point",
+        "is_share": "is_accuracy",
+    }
+    name: str
+    weights_sha256: str
     metric: str
     unit: str
     chosen_on: str
@@ -93,7 +101,7 @@ class Pruning(Result):
     """And those that every figure here comes from."""
     n: int
     n_heads: int
-    kinds: tuple[str, ...]
+    replacements: tuple[str, ...]
     """Ways of silencing that heads were tried in, one at a time."""
     loss: float
     clean: float
@@ -107,7 +115,7 @@ class Pruning(Result):
     """Heads that cost under 1 point alone by zero, by the interval."""
     by_zero_left: Point
     """All of those removed together."""
-    under: int
+    n_under_1_point: int
     """Heads whose drop alone by zero is under 1 point, by the point estimate: what reports count."""
     chosen: tuple[str, ...]
     """What greedy removal takes before it loses more than `loss` on the examples it chooses on, in order."""
@@ -118,20 +126,20 @@ class Pruning(Result):
     best_random: Point
     """The best of as many random sets of that size, chosen as greedy chose."""
     curves: tuple[Curve, ...]
-    chance: tuple[Chance, ...]
+    chance: tuple[RandomBaseline, ...]
     n_orders: int
     n_chance: int
     """Examples per random order."""
-    is_share: bool = True
+    is_accuracy: bool = True
     """Whether each example is right or wrong; else scores are in the metric's own unit, larger being better."""
 
 
 def prune_curves(
-    run: str,
-    digest: str,
-    choosing: Subject,
-    measuring: Subject,
-    chancing: Subject,
+    name: str,
+    weights_sha256: str,
+    selection_set: Experiment,
+    test_set: Experiment,
+    null_set: Experiment,
     loss: float,
     *,
     n_orders: int = ORDERS,
@@ -139,13 +147,16 @@ def prune_curves(
     progress: Progress | None = None,
 ) -> Pruning:
     """All six, chosen on one subject and measured on another; random orders on a third, which may be smaller."""
-    heads, steps = choosing.sites.heads, _Steps(progress)
-    kinds = _possible(choosing)
-    alone = ablate(choosing, kinds, batch_size=batch_size, progress=steps.part(0.15))
-    by_zero, in_every_way = _redundant(alone, {"zero"}), _redundant(alone, kinds)
-    finer = _with_ties_broken(choosing)
+    heads, steps = selection_set.sites.heads, _Steps(progress)
+    replacements = _possible(selection_set)
+    alone = ablate(selection_set, replacements, batch_size=batch_size, progress=steps.part(0.15))
+    by_zero, in_every_way = _redundant(alone, {"zero"}), _redundant(alone, replacements)
+    finer = _with_ties_broken(selection_set)
     own = _in_order(finer, batch_size)
-    worst = {head: max(look.drop.mean for look in alone.looks if look.head == head) for head in heads}
+    worst = {
+        head: max(measurement.drop.mean for measurement in alone.measurements if measurement.head == head)
+        for head in heads
+    }
     gradient = [each.head for each in sorted(alone.condition.importances, key=lambda each: each.importance)]
     greedy, chosen, n_tried = _greedy(finer, loss, batch_size, steps)
     orders = {
@@ -154,30 +165,32 @@ def prune_curves(
         "greedy": greedy,
         "gradient": [HeadId.parse(head) for head in gradient],
     }
-    trials = {(name, k): Trial(tuple(order[:k])) for name, order in orders.items() for k in range(1, len(order) + 1)}
-    trials |= {("alone", k): Trial((head,)) for k, head in enumerate(own, start=1)}
+    interventions = {
+        (name, k): Intervention(tuple(order[:k])) for name, order in orders.items() for k in range(1, len(order) + 1)
+    }
+    interventions |= {("alone", k): Intervention((head,)) for k, head in enumerate(own, start=1)}
     lucky = _best_random(finer, len(chosen), n_tried, batch_size, steps)
     sets = {"harmless": in_every_way, "by zero": by_zero, "chosen": chosen, "lucky": lucky}
-    trials |= {(name, 0): Trial(some) for name, some in sets.items() if some}
-    trials |= {("means", 0): Trial(in_every_way, "mean")} if in_every_way else {}
-    points = _measured(measuring, trials, batch_size, steps)
+    interventions |= {(name, 0): Intervention(some) for name, some in sets.items() if some}
+    interventions |= {("means", 0): Intervention(in_every_way, "mean")} if in_every_way else {}
+    points = _measured(test_set, interventions, batch_size, steps)
     whole = points["whole", 0]
     curves = [
         Curve(name, (whole, *(points[name, k] for k in range(1, len(heads) + 1))))
         for name, order in orders.items()
         if order
     ]
-    promise = _promise(whole, [points["alone", k] for k in range(1, len(heads) + 1)], *_range(measuring))
+    additive = _additive_prediction(whole, [points["alone", k] for k in range(1, len(heads) + 1)], *_range(test_set))
     return Pruning(
-        run=run,
-        model=digest,
-        metric=measuring.metric.name,
-        unit=measuring.metric.unit,
-        chosen_on=choosing.data,
-        measured_on=measuring.data,
-        n=measuring.n,
+        name=name,
+        weights_sha256=weights_sha256,
+        metric=test_set.metric.name,
+        unit=test_set.metric.unit,
+        chosen_on=selection_set.data,
+        measured_on=test_set.data,
+        n=test_set.n,
         n_heads=len(heads),
-        kinds=kinds,
+        replacements=replacements,
         loss=loss,
         clean=whole.score,
         harmless=tuple(map(str, in_every_way)),
@@ -185,73 +198,91 @@ def prune_curves(
         harmless_means=points.get(("means", 0), whole),
         by_zero=tuple(map(str, by_zero)),
         by_zero_left=points.get(("by zero", 0), whole),
-        under=sum(look.drop.mean < IMPORTANT for look in alone.looks if look.kind == "zero"),
+        n_under_1_point=sum(
+            measurement.drop.mean < IMPORTANT for measurement in alone.measurements if measurement.replacement == "zero"
+        ),
         chosen=tuple(map(str, chosen)),
         kept=points.get(("chosen", 0), whole),
         n_tried=n_tried,
         best_random=points.get(("lucky", 0), whole),
-        curves=(Curve("alone", promise), *curves),
-        chance=_chance(chancing, n_orders, batch_size, steps),
+        curves=(Curve("alone", additive), *curves),
+        chance=_chance(null_set, n_orders, batch_size, steps),
         n_orders=n_orders,
-        n_chance=chancing.n,
-        is_share=measuring.metric.is_share,
+        n_chance=null_set.n,
+        is_accuracy=test_set.metric.is_accuracy,
     )
 
 
 def _measured(
-    subject: Subject, trials: Mapping[tuple[str, int], Trial], batch_size: int, steps: _Steps
+    experiment: Experiment, interventions: Mapping[tuple[str, int], Intervention], batch_size: int, steps: _Steps
 ) -> dict[tuple[str, int], Point]:
     """What is left without these heads, and what was lost with them; and the whole model."""
-    found = run_trials(subject, list(trials.values()), batch_size=batch_size, proven=True, progress=steps.part(0.1))
-    drops = compare(subject, found.clean, list(found.scores), "sets")
-    points = {("whole", 0): _point(subject, (), found.clean, Paired(0.0, 0.0, 0.0, 1.0), "whole")}
-    for (name, trial), scores, drop in zip(trials.items(), found.scores, drops, strict=True):
-        points[name] = _point(subject, trial.heads, scores, drop, f"{name}")
+    found = run_interventions(
+        experiment, list(interventions.values()), batch_size=batch_size, proven=True, progress=steps.part(0.1)
+    )
+    drops = compare(experiment, found.clean, list(found.scores), "sets")
+    points = {("whole", 0): _point(experiment, (), found.clean, PairedDifference(0.0, 0.0, 0.0, 1.0), "whole")}
+    for (name, intervention), scores, drop in zip(interventions.items(), found.scores, drops, strict=True):
+        points[name] = _point(experiment, intervention.heads, scores, drop, f"{name}")
     return points
 
 
-def _point(subject: Subject, removed: Sequence[HeadId], scores: NDArray[np.float64], drop: Paired, name: str) -> Point:
+def _point(
+    experiment: Experiment, removed: Sequence[HeadId], scores: NDArray[np.float64], drop: PairedDifference, name: str
+) -> Point:
     last = str(removed[-1]) if removed else None
-    return Point(len(removed), last, float(subject.figure(scores)), *interval_of(subject, scores, name), drop)
+    return Point(len(removed), last, float(experiment.aggregate(scores)), *interval_of(experiment, scores, name), drop)
 
 
-def _range(subject: Subject) -> tuple[float, float]:
+def _range(experiment: Experiment) -> tuple[float, float]:
     """What a score can be."""
-    return (0.0, 1.0) if subject.metric.is_share else (-math.inf, math.inf)
+    return (0.0, 1.0) if experiment.metric.is_accuracy else (-math.inf, math.inf)
 
 
-def _possible(subject: Subject) -> tuple[str, ...]:
+def _possible(experiment: Experiment) -> tuple[str, ...]:
     """Ways of silencing; another example cannot stand in for one that is alone in its length."""
-    alone = min(block.n_inputs for block in subject.blocks) < 2
-    kinds = sorted(all_kinds(), key=lambda kind: kind != "zero")  # which is what cutting does
-    return tuple(kind for kind in kinds if not (alone and KINDS.get(kind).needs_others))
+    alone = min(batch.n_inputs for batch in experiment.batches) < 2
+    replacements = sorted(
+        REPLACEMENTS.names(), key=lambda replacement: replacement != "zero"
+    )  # which is what cutting does
+    return tuple(
+        replacement for replacement in replacements if not (alone and REPLACEMENTS.get(replacement).needs_donors)
+    )
 
 
-def _redundant(alone: Ablated, kinds: Collection[str]) -> tuple[HeadId, ...]:
+def _redundant(alone: AblationRun, replacements: Collection[str]) -> tuple[HeadId, ...]:
     """Heads whose whole interval lies under 1 point by each of these kinds."""
-    costly = {look.head for look in alone.looks if look.kind in kinds and band_of(look.drop) != "redundant"}
-    return tuple(head for head in dict.fromkeys(look.head for look in alone.looks) if head not in costly)
+    costly = {
+        measurement.head
+        for measurement in alone.measurements
+        if measurement.replacement in replacements and band_of(measurement.drop) != "redundant"
+    }
+    return tuple(
+        head for head in dict.fromkeys(measurement.head for measurement in alone.measurements) if head not in costly
+    )
 
 
-def _in_order(subject: Subject, batch_size: int) -> list[HeadId]:
+def _in_order(experiment: Experiment, batch_size: int) -> list[HeadId]:
     """Heads in the order of what they cost alone by zero."""
-    heads = subject.sites.heads
-    found = run_trials(subject, [Trial((head,)) for head in heads], batch_size=batch_size, proven=True)
-    return [heads[i] for i in np.argsort(-subject.figure(found.scores), kind="stable")]
+    heads = experiment.sites.heads
+    found = run_interventions(experiment, [Intervention((head,)) for head in heads], batch_size=batch_size, proven=True)
+    return [heads[i] for i in np.argsort(-experiment.aggregate(found.scores), kind="stable")]
 
 
 def _greedy(
-    subject: Subject, loss: float, batch_size: int, steps: _Steps
+    experiment: Experiment, loss: float, batch_size: int, steps: _Steps
 ) -> tuple[list[HeadId], tuple[HeadId, ...], int]:
     """All heads in the order of greedy removal, those that go for at most `loss`, and how many sets were tried."""
     removed, n_within, n_tried = list[HeadId](), 0, 0
-    left, clean = list(subject.sites.heads), None
+    left, clean = list(experiment.sites.heads), None
     total = len(left) * (len(left) + 1) // 2
     report, done, within = steps.part(0.4), 0, True
     while left:
-        found = run_trials(subject, [Trial((head,)) for head in left], base=removed, batch_size=batch_size, proven=True)
-        clean = float(subject.figure(found.clean)) if clean is None else clean
-        left_over = subject.figure(found.scores)
+        found = run_interventions(
+            experiment, [Intervention((head,)) for head in left], base=removed, batch_size=batch_size, proven=True
+        )
+        clean = float(experiment.aggregate(found.clean)) if clean is None else clean
+        left_over = experiment.aggregate(found.scores)
         best = int(left_over.argmax())
         done += len(left)
         within = within and bool(clean - left_over[best] <= loss + TIE)
@@ -261,30 +292,30 @@ def _greedy(
     return removed, tuple(removed[:n_within]), n_tried
 
 
-def _best_random(subject: Subject, size: int, n_tried: int, batch_size: int, steps: _Steps) -> tuple[HeadId, ...]:
+def _best_random(experiment: Experiment, size: int, n_tried: int, batch_size: int, steps: _Steps) -> tuple[HeadId, ...]:
     """Of so many random sets of this size, the one that leaves most."""
-    heads, rng, report = subject.sites.heads, stream(0, "random sets"), steps.part(0.2)
+    heads, rng, report = experiment.sites.heads, stream(0, "random sets"), steps.part(0.2)
     if not 0 < size < len(heads):
         return ()
-    trials = [Trial(tuple(heads[i] for i in rng.permutation(len(heads))[:size])) for _ in range(n_tried)]
-    found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=report)
-    return trials[int(subject.figure(found.scores).argmax())].heads
+    interventions = [Intervention(tuple(heads[i] for i in rng.permutation(len(heads))[:size])) for _ in range(n_tried)]
+    found = run_interventions(experiment, interventions, batch_size=batch_size, proven=True, progress=report)
+    return interventions[int(experiment.aggregate(found.scores).argmax())].heads
 
 
-def _chance(subject: Subject, n_orders: int, batch_size: int, steps: _Steps) -> tuple[Chance, ...]:
-    heads = subject.sites.heads
+def _chance(experiment: Experiment, n_orders: int, batch_size: int, steps: _Steps) -> tuple[RandomBaseline, ...]:
+    heads = experiment.sites.heads
     rng = stream(0, "random orders")
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(n_orders)]
     # All of them is all of them, in any order; and a band needs no more than so many points.
     sizes = sorted({round(k) for k in np.linspace(1, len(heads) - 1, min(len(heads) - 1, MOST_SIZES))})
-    trials = [Trial(tuple(order[:k])) for k in sizes for order in orders]
-    found = run_trials(subject, trials, batch_size=batch_size, proven=True, progress=steps.part(0.15))
-    by_size = subject.figure(found.scores).reshape(len(sizes), n_orders)
+    interventions = [Intervention(tuple(order[:k])) for k in sizes for order in orders]
+    found = run_interventions(experiment, interventions, batch_size=batch_size, proven=True, progress=steps.part(0.15))
+    by_size = experiment.aggregate(found.scores).reshape(len(sizes), n_orders)
     quantiles = np.quantile(by_size, [0.1, 0.5, 0.9], axis=1).T
-    return tuple(Chance(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True))
+    return tuple(RandomBaseline(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True))
 
 
-def _promise(whole: Point, alone: Sequence[Point], least: float, most: float) -> tuple[Point, ...]:
+def _additive_prediction(whole: Point, alone: Sequence[Point], least: float, most: float) -> tuple[Point, ...]:
     """What is left if drops simply added up."""
     points, lost = [whole], 0.0
     for k, point in enumerate(alone, start=1):
@@ -294,20 +325,18 @@ def _promise(whole: Point, alone: Sequence[Point], least: float, most: float) ->
     return tuple(points)
 
 
-def _with_ties_broken(subject: Subject) -> Subject:
+def _with_ties_broken(experiment: Experiment) -> Experiment:
     """Where hits are equal, the loss decides: a hit in ten thousand weighs more than any loss."""
-    if not subject.metric.is_share:
-        return subject
-    return replace(subject, blocks=tuple(replace(block, score=_finer(block)) for block in subject.blocks))
+    return experiment.scored_by(_finer) if experiment.metric.is_accuracy else experiment
 
 
-def _finer(block: Block) -> Score:
-    assert block.loss is not None, "tasks have a loss"
-    loss: Callable[[Tensor], Tensor] = block.loss
+def _finer(batch: EvalBatch, hits: Score) -> Score:
+    assert batch.loss is not None, "tasks have a loss"
+    loss: Score = batch.loss
 
     def score(output: Tensor) -> Tensor:
         worse = loss(output).cpu().double()  # in single precision, 1 less a ten-thousandth of a small loss is 1
-        return block.score(output).cpu().double() - TIE * worse / (1 + worse)
+        return hits(output).cpu().double() - TIE * worse / (1 + worse)
 
     return score
 

@@ -16,19 +16,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from headcount.analysis.calibration import N_CONTROLS, RANK, Calibration, calibrate
-from headcount.analysis.clusters import Estimate, Stratum, Sums, estimate
+from headcount.analysis.calibration import CONTROLS, N_CONTROLS, RANK, Calibration, calibrate
 from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
-from headcount.analysis.controls import CONTROLS
-from headcount.analysis.head_measures import Measured, measure
+from headcount.analysis.head_measures import WEIGHTINGS, Measured, control_inputs, eval_inputs, measure
 from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Bars, Measure, Thresholds, label
-from headcount.analysis.value_norms import WEIGHTINGS
-from headcount.analysis.watched import watch, watch_controls
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.tasks.base import Looks
+from headcount.stats import Estimate, Stratum, Sums, estimate
+from headcount.tasks.base import AttentionTargets
 
 Both = tuple[Estimate, Estimate | None]
 """A mean, and what even attention would give."""
@@ -71,10 +68,10 @@ class Named:
 class Specialisation(Result):
     """Every head of a model."""
 
-    SCHEMA: ClassVar[int] = 2  # 1 had labels that were not calibrated, from half of the mass on
-    run: str
-    model: str
-    """The digest of the weights."""
+    SCHEMA: ClassVar[int] = 3
+    FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "model": "weights_sha256"}
+    name: str
+    weights_sha256: str
     n: int
     """Examples."""
     data: str
@@ -108,27 +105,30 @@ def specialise(
     """
     if not run.model.heads:
         raise InputError(f"{run.name} has no heads to measure", "choose a run that was not stripped of all of them")
-    watched, contrast, heads = watch(run, length), contrast_of(run), list[HeadStats]()
-    whole = len(watched) + len(CONTROLS) * controls[0]
+    inputs_seen, contrast, heads = eval_inputs(run, length), contrast_of(run), list[HeadStats]()
+    whole = len(inputs_seen) + len(CONTROLS) * controls[0]
 
     def told(before: int) -> Callable[[int, int], None] | None:
         return None if progress is None else lambda done, _: progress(before + done, whole)
 
-    measured = measure(run, watched, told(0), norm_weighted=norm_weighted)
+    measured = measure(run, inputs_seen, told(0), norm_weighted=norm_weighted)
     calibration = calibrate(
-        run, watch_controls(run, length), *controls, norm_weighted=norm_weighted, progress=told(len(watched))
+        run, control_inputs(run, length), *controls, norm_weighted=norm_weighted, progress=told(len(inputs_seen))
     )
     moved = {} if contrast is None else shifts(run, contrast, norm_weighted=norm_weighted)
     for site in (site for site in run.model.sites if site in measured):
-        looks, bars = run.task.looks(site.stack, site.kind, watched.examples), calibration.at(site.stack, site.kind)
+        targets, bars = (
+            run.task.attention_targets(site.stack, site.kind, inputs_seen.examples),
+            calibration.at(site.stack, site.kind),
+        )
         here = [head for head in run.model.heads if head.site == site]
-        found = [_stats(head, i, measured[site], looks, bars) for i, head in enumerate(here)]
+        found = [_stats(head, i, measured[site], targets, bars) for i, head in enumerate(here)]
         heads += [replace(each, shifts=moved[site][i]) if moved else each for i, each in enumerate(found)]
     return Specialisation(
-        run=run.name,
-        model=run.digest,
-        n=len(watched),
-        data=watched.data,
+        name=run.name,
+        weights_sha256=run.weights_sha256,
+        n=len(inputs_seen),
+        data=inputs_seen.data,
         weighting=WEIGHTINGS[norm_weighted],
         thresholds=THRESHOLDS,
         calibration=calibration,
@@ -137,17 +137,17 @@ def specialise(
     )
 
 
-def _stats(head: HeadId, i: int, measured: Mapping[str, Measured], looks: Looks, bars: Bars) -> HeadStats:
-    found = tuple(m for name, each in measured.items() for m in _means(name, each, i, looks))
-    site, named = head.site, label(found, looks.condition.when, bars)
+def _stats(head: HeadId, i: int, measured: Mapping[str, Measured], targets: AttentionTargets, bars: Bars) -> HeadStats:
+    found = tuple(m for name, each in measured.items() for m in _means(name, each, i, targets))
+    site, named = head.site, label(found, targets.condition.when, bars)
     return HeadStats(str(head), head.short, site.stack, site.layer, site.kind, named, found)
 
 
-def _means(name: str, measured: Measured, i: int, looks: Looks) -> Iterator[Measure]:
+def _means(name: str, measured: Measured, i: int, targets: AttentionTargets) -> Iterator[Measure]:
     """One measure of head `i` in every case that two examples or more belong to."""
     found: dict[tuple[str, str], Both] = {}
-    condition = looks.condition
-    for column, which, strata in _cases(looks, measured.counts):
+    condition = targets.condition
+    for column, which, strata in _cases(targets, measured.counts):
         got = estimate(measured.sums[:, i], measured.counts, strata)
         if got.n < 2:
             continue
@@ -165,18 +165,18 @@ def _record(name: str, column: str, which: str, got: Estimate, even: Estimate | 
     return Measure(name, column, which, mean, se, got.n, None if even is None else round(even.mean, 6))
 
 
-def _cases(looks: Looks, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:
+def _cases(targets: AttentionTargets, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:
     """Overall and by column, each with and without the condition: a column, a condition, and what is pooled."""
-    holds, whole = looks.condition.holds, np.ones(counts.shape, dtype=bool)
+    holds, whole = targets.condition.holds, np.ones(counts.shape, dtype=bool)
     # A query that is about no column belongs to no side of a condition that is about columns.
-    named = len(looks.columns) or 1
+    named = len(targets.columns) or 1
     yes, no = (np.pad(side, ((0, 0), (0, counts.shape[1] - named))) for side in (holds, ~holds))
-    sides = {looks.condition.yes: yes, looks.condition.no: no}
+    sides = {targets.condition.yes: yes, targets.condition.no: no}
     columns = [whole & (np.arange(counts.shape[1]) == i) for i in range(named)]
     met = [column for column in columns if all(counts[column & side].any() for side in sides.values())]
     yield ALL, ALL, [whole]
     if met:
         yield from ((ALL, name, [column & side for column in met]) for name, side in sides.items())
-    for name, column in zip(looks.columns, columns, strict=False):
+    for name, column in zip(targets.columns, columns, strict=False):
         yield name, ALL, [column]
         yield from ((name, which, [column & side]) for which, side in sides.items())

@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headcount.analysis.pairing import Partners
-from headcount.analysis.permutation_tests import step_down
-from headcount.analysis.subjects import Subject, held_out, of_length, subject_of
-from headcount.analysis.trials import means_of
+from headcount.data.from_task import held_out, of_length
+from headcount.experiments.experiment import Experiment, task_experiment
+from headcount.experiments.interventions import means_of
 from headcount.heads import HeadId
-from headcount.instruments.capture import Capture
-from headcount.instruments.proof import first_tensor, prove
-from headcount.instruments.recording import Change, Recording
-from headcount.instruments.running import at_rest
-from headcount.instruments.sites import Sites
-from headcount.instruments.sweep import sweep
+from headcount.hooks.capture import Capture
+from headcount.hooks.gates import eval_mode
+from headcount.hooks.proof import first_tensor, prove
+from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.sites import Sites
+from headcount.hooks.sweep import sweep
 from headcount.models.build import Model
 from headcount.runs.run import Run
 from headcount.seeds import stream
-from headcount.statistics import holm, mcnemar
+from headcount.stats import holm, mcnemar, step_down
 
 N_FIT, N_TEST, N_MEAN, FEWEST = 500, 800, 8192, 16
 """Training examples that maps are fitted to, held-out ones that they are tried on, and inputs that means are over."""
@@ -44,7 +44,7 @@ PAIRS = 2**21
 """Of a query and a key, over all examples of either: long sequences are fewer."""
 RIDGE = 1e-4
 """Of the mean variance of the partner's output."""
-ALPHA, DRAWS = 0.05, 999
+ALPHA, N_RESAMPLES = 0.05, 999
 Outputs = dict[HeadId, Float[Tensor, "example query d_head"]]
 Hits = NDArray[np.bool_]
 
@@ -86,39 +86,39 @@ class Stage:
 
     def __init__(self, run: Run, length: int | None) -> None:
         task = run.task
-        if task.asks_for == "class":
+        if task.output_type == "class":
             length = task.trained_lengths[1] if length is None else length  # type: ignore[attr-defined]
             n_fit, n_test, n_mean = (max(FEWEST, min(n, PAIRS // length**2)) for n in (N_FIT, N_TEST, N_MEAN))
             fit = of_length(task, length, n_fit, "transplant fit")[0]
             test = of_length(task, length, n_test, "transplant")[0]
             mean = of_length(task, length, n_mean, "transplant mean")[0]
         else:
-            fit = task.draw(stream(0, "transplant fit"), N_FIT)
-            mean = task.draw(stream(0, "transplant mean"), N_MEAN)
+            fit = task.sample(stream(0, "transplant fit"), N_FIT)
+            mean = task.sample(stream(0, "transplant mean"), N_MEAN)
             test = held_out(task, "test", min(N_TEST, len(task.split("test"))))[0]
-        self.fit, self.test = subject_of(run, fit, "fit"), subject_of(run, test, "test", reference=mean)
-        prove(run.model, self.test.sites, self.test.blocks[0].inputs)
+        self.fit, self.test = task_experiment(run, fit, "fit"), task_experiment(run, test, "test", reference=mean)
+        prove(run.model, self.test.sites, self.test.batches[0].inputs)
         self.target, self._means = _outputs(run.model, self.fit), means_of(self.test)[0]
-        with at_rest(run.model), torch.no_grad():
-            self._recordings = [Recording(run.model, self.test.sites, block.inputs) for block in self.test.blocks]
+        with eval_mode(run.model), torch.no_grad():
+            self._cached = [CachedPass(run.model, self.test.sites, batch.inputs) for batch in self.test.batches]
 
-    def hits(self, stands: Outputs) -> dict[HeadId, Hits]:
+    def hits(self, values: Outputs) -> dict[HeadId, Hits]:
         """Which examples are right with something else in each head's place, block after block."""
-        heads, begin, found = list(stands), 0, {head: list[Hits]() for head in stands}
-        with at_rest(self.test.model), torch.no_grad():
-            for block, recording in zip(self.test.blocks, self._recordings, strict=True):
-                rows = slice(begin, begin + block.n_inputs)
-                changes = [_change(recording, head, stand, rows) for head, stand in stands.items()]
-                for j, output in sweep(recording, changes, checked=begin == 0):
-                    found[heads[j]].append(_right(block.score(output)))
+        heads, begin, found = list(values), 0, {head: list[Hits]() for head in values}
+        with eval_mode(self.test.model), torch.no_grad():
+            for batch, cached in zip(self.test.batches, self._cached, strict=True):
+                rows = slice(begin, begin + batch.n_inputs)
+                interventions = [_intervention(cached, head, value, rows) for head, value in values.items()]
+                for j, output in sweep(cached, interventions, checked=begin == 0):
+                    found[heads[j]].append(_right(self.test.score(batch, output)))
                 begin = rows.stop
         return {head: np.concatenate(parts) for head, parts in found.items()}
 
     @property
     def clean(self) -> Hits:
         """Which are right as the model is."""
-        each = zip(self.test.blocks, self._recordings, strict=True)
-        return np.concatenate([_right(block.score(first_tensor(recording.output))) for block, recording in each])
+        each = zip(self.test.batches, self._cached, strict=True)
+        return np.concatenate([_right(self.test.score(batch, first_tensor(cached.output))) for batch, cached in each])
 
     def means(self, heads: Iterable[HeadId]) -> Outputs:
         """What the run's heads find on average, position by position."""
@@ -198,13 +198,13 @@ def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = No
     return (new - centre) @ slope + (base if mean is None else mean.to(new))
 
 
-def _outputs(model: nn.Module, subject: Subject, heads: set[HeadId] | None = None) -> Outputs:
+def _outputs(model: nn.Module, experiment: Experiment, heads: set[HeadId] | None = None) -> Outputs:
     """What each head found (z), or these, block after block."""
     sites, found = Sites.of(model), dict[HeadId, list[Tensor]]()
-    with at_rest(model), torch.no_grad():
-        for block in subject.blocks:
+    with eval_mode(model), torch.no_grad():
+        for batch in experiment.batches:
             with Capture(sites) as capture:
-                model(*block.inputs)
+                model(*batch.inputs)
             for site in sites:
                 for head, z in zip(sites[site].heads, capture.z(site).unbind(dim=2), strict=True):
                     if heads is None or head in heads:
@@ -212,10 +212,10 @@ def _outputs(model: nn.Module, subject: Subject, heads: set[HeadId] | None = Non
     return {head: torch.cat(parts) for head, parts in found.items()}
 
 
-def _change(recording: Recording, head: HeadId, stand: Tensor, rows: slice) -> Change:
-    z = recording.z(head.site)
-    own = stand if len(stand) == 1 else stand[rows]
-    return Change((head,), {head.site: own[:, :, None].expand(z.shape)})
+def _intervention(cached: CachedPass, head: HeadId, value: Tensor, rows: slice) -> Intervention:
+    z = cached.z(head.site)
+    own = value if len(value) == 1 else value[rows]
+    return Intervention((head,), values={head.site: own[:, :, None].expand(z.shape)})
 
 
 def _right(score: Tensor) -> Hits:
@@ -258,7 +258,7 @@ def restored_interval(clean: Hits, without: Hits, partner: Hits) -> tuple[float,
     lost, still = (clean.astype(float) - each for each in (without, partner))
     extra = [1.0, -1.0] if not clean.all() else [1.0]
     lost, still = np.append(lost, np.zeros(len(extra))), np.append(still, extra)
-    rows = stream(0, "restored").integers(len(lost), size=(DRAWS, len(lost)))
+    rows = stream(0, "restored").integers(len(lost), size=(N_RESAMPLES, len(lost)))
     cost = lost[rows].mean(axis=1)
     shares = 1 - still[rows].mean(axis=1)[cost > 0] / cost[cost > 0]
     whole = 1 - _lost(clean, partner) / _lost(clean, without)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate
 from headcount.analysis.exhaustive import verify as check_every_example
-from headcount.analysis.extrapolation import LENGTHS
-from headcount.api._run import AnyRun, loaded
+from headcount.analysis.length_generalisation import LENGTHS
+from headcount.api.opening import AnyModel, open_run
 from headcount.errors import argument
 from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.runs.config import RunConfig
@@ -20,10 +20,9 @@ from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.classification import Classification
 from headcount.training.evaluation import Evaluation
 from headcount.training.learners import EVALUATIONS
-from headcount.views.accuracy import draw_accuracy
-from headcount.views.curves import draw_curves
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.style import png
+from headcount.views.training import draw_accuracy, draw_curves
 
 
 def train(
@@ -60,9 +59,9 @@ def train(
     return run
 
 
-def evaluate(run: AnyRun, split: str = "test") -> Evaluation | Classification:
+def evaluate(model: AnyModel, split: str = "test") -> Evaluation | Classification:
     """How good a model is on a held-out set: both ways and by digit, or by class and by length."""
-    run = loaded(run)
+    run = open_run(model, "evaluate")
     evaluation = run.evaluate(split)
     run.output.write_result(f"evaluation-{split}", evaluation)
     run.output.write_figure(f"accuracy-{split}.png", png(draw_accuracy(evaluation, f"{run.name} on its {split} set")))
@@ -71,7 +70,7 @@ def evaluate(run: AnyRun, split: str = "test") -> Evaluation | Classification:
 
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
     """What `evaluate` found."""
-    return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.asks_for])
+    return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
 
 
 def next_command(run: Run) -> str:
@@ -85,9 +84,9 @@ def next_command(run: Run) -> str:
     return f"headcount stretch {name}{own}"
 
 
-def verify(run: AnyRun, *, quiet: bool = False) -> Certificate:
+def verify(model: AnyModel, *, quiet: bool = False) -> Certificate:
     """Check every example there is."""
-    run = loaded(run)
+    run = open_run(model, "verify")
     run.output.require_writable()
     with counting("checking", quiet=quiet) as progress:
         certificate = check_every_example(run, progress=progress)

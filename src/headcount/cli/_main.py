@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from headcount import __version__
+from headcount.cli._command import Command, Parser
 from headcount.cli._output import flush, print_error, print_text
-from headcount.cli._verb import Parser, Verb
 from headcount.config import suggestion
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
 from headcount.registry import Registry
@@ -108,7 +108,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"headcount {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name in VERBS.names():
-        verb: Verb = VERBS.get(name)
+        verb: Command = VERBS.get(name)
         sub = verbs.add_parser(name, help=verb.summary, description=verb.summary)
         sub.set_defaults(run=verb.run, parser=sub)
         verb.add_arguments(sub)

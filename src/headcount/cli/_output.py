@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from headcount.results import plain_json
 from headcount.views.progress import Steady, Terminal
+
+if TYPE_CHECKING:
+    from headcount.api import Saved
 
 WIDE = 240
 """Columns of a pipe or a file: no line of a table wraps."""
@@ -49,9 +51,9 @@ def console() -> Console:
 
 def wrong_table(wrong: Iterable[Any]) -> Table:
     """The first wrong answers and what is wrong about them."""
-    table = Table("example", "said", "right", "what went wrong", title_justify="left", title="wrong answers")
+    table = Table("example", "predicted", "right", "what went wrong", title_justify="left", title="wrong answers")
     for each in list(wrong)[:SHOWN]:
-        table.add_row(each.example, each.said, each.right, each.why)
+        table.add_row(each.example, each.predicted, each.right, each.explanation)
     return table
 
 
@@ -69,11 +71,22 @@ def print_note(out: Console, note: str) -> None:
         out.print(note)
 
 
-def print_files(out: Console, figures: Iterable[Path], *data: Path | None) -> None:
+def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:
+    """For JSON: where numbers and pictures are."""
+    return {
+        "data": [str(path) for each in saved for path in each.data],
+        "pictures": [str(path) for each in saved for path in (*each.figures, *each.others)],
+    }
+
+
+def print_files(out: Console, *saved: Saved[Any]) -> None:
     """Where pictures and numbers are; beside results that were asked otherwise, which one is the newest."""
-    for path in figures:
+    for path in (path for each in saved for path in each.figures):
         out.print(f"figure:  {path}")
-    for file in filter(None, data):
-        others = sorted(each.name for each in file.parent.glob(f"{file.stem.partition('-')[0]}*.json") if each != file)
-        beside = f"  (the newest of {len(others) + 1}; there are also {', '.join(others[:SHOWN])})" if others else ""
+    for others in (each.others for each in saved if each.others):
+        many = f"({len(others)}): {others[0].parent}" if len(others) > 2 else ", ".join(map(str, others))
+        out.print(f"also:    {many}")
+    for file in (path for each in saved for path in each.data):
+        older = sorted(each.name for each in file.parent.glob(f"{file.stem.partition('-')[0]}*.json") if each != file)
+        beside = f"  (the newest of {len(older) + 1}; there are also {', '.join(older[:SHOWN])})" if older else ""
         out.print(f"numbers: {file}{beside}")

@@ -1,23 +1,32 @@
-"""`headcount ablate MODEL`: silence every head, one at a time, and see what it costs."""
+"""`headcount ablate MODEL`: ablate every head, one at a time, and see what it costs."""
 
 from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_files, print_json, print_text
-from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, listed, numbers
+from headcount.cli._command import (
+    Command,
+    add_data_argument,
+    add_json,
+    add_model_argument,
+    add_quiet,
+    comma_list,
+    numbers,
+)
+from headcount.cli._output import console, files_of, print_files, print_json, print_text
 from headcount.errors import InputError
-from headcount.instruments.kinds import all_kinds
+from headcount.hooks import REPLACEMENTS
 
 FORMATS = ("table", "markdown", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, what to silence with, and what to measure."""
+    """The model, what replaces heads, and what to measure."""
     add_model_argument(parser)
     add_data_argument(parser)
-    kinds = ", ".join(all_kinds())
-    parser.add_argument("--kinds", metavar="KIND,...", help=f"what stands in for a head, of: {kinds} [all]")
+    names = ", ".join(REPLACEMENTS.names())
+    replaced = f"what replaces the output of a head, of: {names} [all]"
+    parser.add_argument("--replacements", metavar="NAME,...", help=replaced)
     parser.add_argument(
         "--metric", metavar="NAME", help="free-running, teacher-forced, accuracy, loss, ... [by task or data]"
     )
@@ -29,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]",
     )
     parser.add_argument(
-        "--donors", type=int, default=4, metavar="INT", help="other examples that stand in for each by resample [4]"
+        "--donors", type=int, default=4, metavar="INT", help="other examples that replace each by resample [4]"
     )
     parser.add_argument("--lengths", metavar="INT,...", help="a classifier at these lengths, such as 16,256")
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
@@ -43,8 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """A ranking, a bar chart and a map."""
     from headcount import api
-    from headcount.views.ablation import ablation_notes, ablation_table, breakage_tables
-    from headcount.views.export import ablation_csv, ablation_markdown
+    from headcount.views.ablation import (
+        ablation_csv,
+        ablation_markdown,
+        ablation_notes,
+        ablation_table,
+        failure_tables,
+    )
 
     if args.json and args.format:
         raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
@@ -52,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         args.model,
         _data(args),
         args.metric,
-        kinds=None if args.kinds is None else listed(args.kinds),
+        replacements=None if args.replacements is None else comma_list(args.replacements),
         n=args.n,
         donors=args.donors,
         lengths=() if args.lengths is None else numbers(args.lengths),
@@ -62,14 +76,7 @@ def run(args: argparse.Namespace) -> int:
         run_adapter=args.run_adapter,
     )
     if args.json:
-        print_json(
-            {
-                **shown.result.to_dict(),
-                "data": str(shown.data),
-                "figures": [str(path) for path in shown.figures],
-                "tables": [str(path) for path in shown.tables],
-            }
-        )
+        print_json({**shown.result.to_dict(), "files": files_of(shown)})
         return 0
     if args.format in ("markdown", "csv"):
         print_text(ablation_csv(shown.result) if args.format == "csv" else ablation_markdown(shown.result))
@@ -79,12 +86,10 @@ def run(args: argparse.Namespace) -> int:
         out.print(ablation_table(shown.result, condition))
         for note in ablation_notes(shown.result, condition):
             out.print(note)
-        for kind in shown.result.kinds:
-            for table in breakage_tables(shown.result, condition, kind):
+        for replacement in shown.result.replacements:
+            for table in failure_tables(shown.result, condition, replacement):
                 out.print(table)
-    print_files(out, shown.figures, shown.data)
-    for path in shown.tables:
-        out.print(f"table:   {path}")
+    print_files(out, shown)
     return 0
 
 
@@ -95,4 +100,4 @@ def _data(args: argparse.Namespace) -> str | None:
     return data
 
 
-PART = Verb("silence every head alone and see what it costs", add_arguments, run)
+PART = Command("ablate every head alone and see what it costs", add_arguments, run)

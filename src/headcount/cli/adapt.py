@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from headcount.cli._command import Command, add_json
 from headcount.cli._output import console, print_error, print_json
-from headcount.cli._verb import Verb, add_json
 from headcount.errors import argument
 
 if TYPE_CHECKING:
-    from headcount.guests.skeleton import Skeleton
+    from headcount.external.scaffold import Scaffold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write it, and say what it finds."""
-    from headcount.guests.skeleton import write_skeleton
+    from headcount.external.scaffold import write_scaffold
 
     checkpoint = None if args.checkpoint is None else Path(args.checkpoint)
-    made = write_skeleton(args.model, Path(args.out), checkpoint, say=print_error)
+    made = write_scaffold(args.model, Path(args.out), checkpoint, say=print_error)
     if args.json:
         guesses = [vars(guess) for guess in made.guesses]
         heads, notes = [str(head) for head in made.heads], list(made.notes)
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(made: Skeleton) -> Table:
+def _table(made: Scaffold) -> Table:
     title = f"what looks like output projections in {made.name}: check it"
     table = Table("role", "path", "layers", "heads each", title_justify="left", title=title)
     for guess in made.guesses:
@@ -54,4 +54,4 @@ def _table(made: Skeleton) -> Table:
     return table
 
 
-PART = Verb("write a first adapter for a model of your own", add_arguments, run)
+PART = Command("write a first adapter for a model of your own", add_arguments, run)

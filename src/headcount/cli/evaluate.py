@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from headcount.cli._command import Command, add_json, add_run_argument
 from headcount.cli._output import console, print_json, print_note, print_wrong
-from headcount.cli._verb import Verb, add_json, add_run_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,10 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """A table by group, and what is wrong."""
     from headcount import api
-    from headcount.api._run import loaded
-    from headcount.views.accuracy import accuracy_table, answers_note
+    from headcount.views.training import accuracy_table, answers_note
 
-    model = loaded(args.model)
+    model = api.open_run(args.model, "evaluate")
     evaluation = api.evaluate(model, args.split)
     if args.json:
         print_json(evaluation.to_dict())
@@ -34,4 +33,4 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-PART = Verb("measure a model on held-out examples", add_arguments, run)
+PART = Command("measure a model on held-out examples", add_arguments, run)

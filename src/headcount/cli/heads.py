@@ -1,22 +1,20 @@
-"""`headcount heads MODEL`: list a model's heads, draw where they look, or measure what each is for."""
+"""`headcount heads MODEL`: list a model's heads, draw where they attend, or measure what each is for."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_model_argument, add_quiet
+from headcount.cli._command import Command, add_json, add_model_argument, add_quiet
+from headcount.cli._output import console, files_of, print_files, print_json
 from headcount.errors import InputError
-from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.api import HeadsGlanced, HeadShown, HeadsShown
-    from headcount.guests.guest import Guest
-    from headcount.runs.run import Run
+    from headcount.analysis.attention_summary import AttentionSummary
+    from headcount.api import Saved
+    from headcount.experiments.models import OpenModel
 
 LABELS = (
     "a head gets a label where the lower 95 %% bound of its attention to a target, above even, is at least 0.25 "
@@ -26,14 +24,14 @@ LABELS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, and what to look at."""
+    """The model, and what to look at."""
     add_model_argument(parser)
     add_json(parser)
     what = parser.add_mutually_exclusive_group()
     on = "draw every head on one example, such as 374+814, or on a text; may be given several times"
     what.add_argument("--on", metavar="EXAMPLE", action="append", help=on)
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
-    what.add_argument("--stats", action="store_true", help=f"measure what each head looks at, with errors; {LABELS}")
+    what.add_argument("--stats", action="store_true", help=f"measure what each head attends to, with errors; {LABELS}")
     parser.add_argument("--length", type=int, metavar="INT", help="with --stats: length of sequences [longest trained]")
     alike = "with --stats: which heads of runs from other seeds attend alike beyond chance, and do the same job"
     parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
@@ -47,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """A list of names, or pictures and numbers."""
     from headcount import api
-    from headcount.api._run import ready
-    from headcount.guests.guest import Guest
+    from headcount.experiments.models import RunModel
 
     if not args.stats and (args.length is not None or args.match):
         raise InputError("--length and --match are for measuring", "add --stats")
@@ -56,25 +53,70 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--head is for looking closer at a text", 'add --on "a text"')
     if args.norm_weighted and not (args.stats or args.on or args.all_test):
         raise InputError("--norm-weighted is for pictures and statistics", "add --on, --all-test or --stats")
-    model = ready(args.model, run_adapter=args.run_adapter)
+    model = api.open_model(args.model, run_adapter=args.run_adapter)
     examples = None if args.on is None else list(dict.fromkeys(args.on))
-    if isinstance(model, Guest):
-        return _of_guest(model, args, examples)
     if args.stats:
         return _stats(model, args)
     if examples is None and not args.all_test:
-        return _list(model.model.heads, args.json)
-    if examples and args.head is not None:
-        return _one_head(api.show_head(model, args.head, examples, norm_weighted=args.norm_weighted), args.json)
+        return _list(model, args.json)
+    # A run is watched while it decodes its own answer; other models are given one text.
+    if args.all_test or args.norm_weighted or isinstance(model, RunModel):
+        return _patterns(model, args, examples)
+    return _summaries(api.summarise_attention(model, examples or [], args.head), args.json)
+
+
+def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str] | None) -> int:
+    """Attention of a run, on examples or on average."""
+    from headcount import api
+
+    found = api.open_run(model, "--norm-weighted" if args.norm_weighted else "--all-test")
     for example in examples or ():
-        model.task.parse(example)  # before the first is drawn
-    shown = [api.show_heads(model, on=example, norm_weighted=args.norm_weighted) for example in examples or [None]]
-    if args.json:
-        _print_each([{**each.patterns.to_dict(), "files": _files(each)} for each in shown])
+        found.task.parse(example)  # before the first is drawn
+    out = console()
+    if examples and args.head is not None:
+        head, saved = (
+            found.find_head(args.head),
+            api.show_head(found, args.head, examples, norm_weighted=args.norm_weighted),
+        )
+        if args.json:
+            keys = ("weighting", "example", "predicted", "right", "correct", "explanation", "probability")
+            told = [{key: getattr(each, key) for key in keys} for each in saved.result]
+            print_json({"head": str(head), "short": head.short, "examples": told, "files": files_of(saved)})
+            return 0
+        for each in saved.result:
+            out.print(each.verdict)
+        print_files(out, saved)
         return 0
-    for each in shown:
-        _print_shown(each)
+    asked: list[str | None] = [None] if examples is None else [*examples]
+    shown = [api.show_heads(found, on=example, norm_weighted=args.norm_weighted) for example in asked]
+    if args.json:
+        _print_each([{**each.result.to_dict(), "files": files_of(each)} for each in shown])
+        return 0
+    for one in shown:
+        out.print(one.result.verdict)
+        print_files(out, one)
     return 0
+
+
+def _summaries(saved: Saved[tuple[AttentionSummary, ...]], as_json: bool) -> int:
+    """Attention of any model, on texts."""
+    from headcount.views.attention_summary import summary_notes, summary_table
+
+    if as_json:
+        _print_each([_told(each) | {"files": files_of(saved)} for each in saved.result])
+        return 0
+    out = console()
+    for each in saved.result:
+        out.print(summary_table(each))
+        for note in filter(None, (*summary_notes(each), each.note)):
+            out.print(note)
+    print_files(out, saved)
+    return 0
+
+
+def _told(summary: AttentionSummary) -> dict[str, Any]:
+    known = {"correct": summary.predicted == summary.right} if summary.right else {}
+    return {**summary.to_dict(), **known}
 
 
 def _print_each(found: list[dict[str, Any]]) -> None:
@@ -82,103 +124,7 @@ def _print_each(found: list[dict[str, Any]]) -> None:
     print_json(found[0] if len(found) == 1 else {"examples": found})
 
 
-def _files(shown: HeadsShown) -> dict[str, Any]:
-    return {"data": str(shown.data), "pictures": [str(path) for path in shown.pages + shown.pictures]}
-
-
-def _one_head(shown: HeadShown, as_json: bool) -> int:
-    """One head, on one page."""
-    if as_json:
-        files = {"data": list(map(str, shown.data)), "pictures": [str(shown.figure)]}
-        keys = ("weighting", "example", "said", "right", "correct", "why", "probability")
-        examples = [{key: getattr(each, key) for key in keys} for each in shown.patterns]
-        print_json({"head": str(shown.head), "short": shown.head.short, "examples": examples, "files": files})
-        return 0
-    out = console()
-    for each in shown.patterns:
-        out.print(each.verdict)
-    out.print(f"figure:  {shown.figure}")
-    for path in shown.data:
-        out.print(f"numbers: {path}")
-    return 0
-
-
-def _print_shown(shown: HeadsShown) -> None:
-    out = console()
-    out.print(shown.patterns.verdict)
-    for page in shown.pages:
-        out.print(f"  {page}")
-    if shown.pictures:
-        out.print(f"  one picture per head ({len(shown.pictures)}): {shown.pictures[0].parent}")
-    out.print(f"  numbers: {shown.data}")
-
-
-def _of_guest(guest: Guest, args: argparse.Namespace, examples: list[str] | None) -> int:
-    """What was found in a model of others, or where its heads look on one text."""
-    from headcount import api
-
-    if args.norm_weighted:
-        raise InputError(
-            f"--norm-weighted reads the values of headcount's own models, and {guest.label} is none",
-            "leave it out: attention weights are shown for any model",
-        )
-    if args.stats or args.all_test:
-        raise InputError("--stats and --all-test are for headcount's own tasks", 'try --on "a text"')
-    if examples is None:
-        return _found(guest, args.json)
-    page = []
-    if args.head is not None and len(examples) > 1:
-        shown, path = api.glance_over(guest, examples, args.head)
-        page = [path]
-    else:
-        shown = [api.glance_heads(guest, text, args.head) for text in examples]
-    if args.json:
-        _print_each([_glanced(each, page) for each in shown])
-        return 0
-    for each in shown:
-        _print_glanced(each)
-    for path in page:
-        console().print(f"page:    {path}")
-    return 0
-
-
-def _glanced(shown: HeadsGlanced, page: list[Path]) -> dict[str, Any]:
-    files = {"data": str(shown.data), "pictures": list(map(str, [*shown.figures, *page]))}
-    known = {"said": shown.said, "right": shown.right, "correct": shown.said == shown.right} if shown.right else {}
-    return {**shown.glance.to_dict(), "note": shown.note, **known, "files": files}
-
-
-def _print_glanced(shown: HeadsGlanced) -> None:
-    from headcount.views.glance import glance_notes, glance_table
-
-    out = console()
-    out.print(glance_table(shown.glance))
-    for note in (*glance_notes(shown.glance), shown.note):
-        if note:
-            out.print(note)
-    for path in shown.figures:
-        out.print(f"figure:  {path}")
-    out.print(f"numbers: {shown.data}")
-
-
-def _found(guest: Guest, as_json: bool) -> int:
-    """Where the heads of a model of others are."""
-    from headcount.instruments.wrapping import projection_paths
-
-    paths = projection_paths(guest.inner, guest.sites)
-    if as_json:
-        heads = [{"head": str(h), "short": h.short, "projection": paths[h.site]} for h in guest.sites.heads]
-        print_json({"model": type(guest.inner).__name__, "heads": heads})
-        return 0
-    title = f"{guest.label}: {type(guest.inner).__name__}, {len(guest.sites.heads)} heads"
-    table = Table("site", "heads", "output projection", title=title, title_justify="left")
-    for site, found in guest.sites.items():
-        table.add_row(str(site), "  ".join(head.short for head in found.heads), paths[site])
-    console().print(table)
-    return 0
-
-
-def _stats(model: Run, args: argparse.Namespace) -> int:
+def _stats(model: OpenModel, args: argparse.Namespace) -> int:
     """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
     from headcount.views.matching import match_table
@@ -190,32 +136,34 @@ def _stats(model: Run, args: argparse.Namespace) -> int:
             "leave --norm-weighted out, or --match",
         )
     matched = api.match_heads(model, *args.match or (), length=args.length, quiet=args.quiet)
-    shown = api.head_stats(model, args.length, norm_weighted=args.norm_weighted, quiet=args.quiet)
-    data, figures = [shown.data, *matched.data], [*shown.figures, *matched.figures]
+    saved = api.head_stats(model, args.length, norm_weighted=args.norm_weighted, quiet=args.quiet)
     if args.json:
-        files = {"data": list(map(str, data)), "pictures": list(map(str, figures))}
-        print_json({**shown.stats.to_dict(), "matches": [each.to_dict() for each in matched.matches], "files": files})
+        matches = [each.to_dict() for each in matched.result]
+        print_json({**saved.result.to_dict(), "matches": matches, "files": files_of(saved, matched)})
         return 0
     out = console()
-    for table in (stats_table(shown.stats), *map(match_table, matched.matches)):
+    for table in (stats_table(saved.result), *map(match_table, matched.result)):
         out.print(table)
-    out.print(caption(shown.stats))
-    for path in figures:
-        out.print(f"figure:  {path}")
-    for path in data:
-        out.print(f"numbers: {path}")
+    out.print(caption(saved.result))
+    print_files(out, saved, matched)
     return 0
 
 
-def _list(heads: tuple[HeadId, ...], as_json: bool) -> int:
+def _list(model: OpenModel, as_json: bool) -> int:
+    """Where its heads are."""
+    from headcount.hooks.wrapping import projection_paths
+
+    paths = projection_paths(model.module, model.sites)
     if as_json:
-        print_json({"heads": [{"head": str(head), "short": head.short} for head in heads]})
+        heads = [{"head": str(h), "short": h.short, "projection": paths[h.site]} for h in model.sites.heads]
+        print_json({"model": model.label, "heads": heads})
         return 0
-    table = Table("site", "heads")
-    for site in dict.fromkeys(head.site for head in heads):
-        table.add_row(str(site), "  ".join(head.short for head in heads if head.site == site))
+    title = f"{model.label}: {len(model.sites.heads)} heads"
+    table = Table("site", "heads", "output projection", title=title, title_justify="left")
+    for site, found in model.sites.items():
+        table.add_row(str(site), "  ".join(head.short for head in found.heads), paths[site])
     console().print(table)
     return 0
 
 
-PART = Verb("list a model's heads, draw where they look, or measure what each is for", add_arguments, run)
+PART = Command("list a model's heads, draw where they attend, or measure what each is for", add_arguments, run)

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headcount.cli._command import Command, add_json, add_quiet, folder_name
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet, folder_name
 
 if TYPE_CHECKING:
-    from headcount.lab import Lab
+    from headcount.api.lab import Lab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
-    from headcount.lab import EXPERIMENTS, run_lab
-    from headcount.views.accuracy import accuracy_table
+    from headcount.api.lab import EXPERIMENTS, run_lab
+    from headcount.views.length_generalisation import reach_table
     from headcount.views.report import verdict
-    from headcount.views.stretch import reach_table
+    from headcount.views.training import accuracy_table
 
     lab = run_lab(
         Path(args.out), seed=args.seed, quiet=args.quiet, experiments=(args.only,) if args.only else EXPERIMENTS
@@ -57,4 +57,4 @@ def _data(lab: Lab) -> dict[str, Any]:
     return data
 
 
-PART = Verb("run both experiments on their defaults, and write a report", add_arguments, run)
+PART = Command("run both experiments on their defaults, and write a report", add_arguments, run)

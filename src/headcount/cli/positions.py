@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_files, print_json
-from headcount.cli._verb import Verb, add_json, add_run_argument
+from headcount.cli._command import Command, add_json, add_run_argument
+from headcount.cli._output import console, files_of, print_files, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,15 +22,12 @@ def run(args: argparse.Namespace) -> int:
 
     shown = api.show_positions(args.model, args.n)
     if args.json:
-        files = {"data": [str(path) for path in shown.data], "pictures": [str(path) for path in shown.pages]}
-        print_json({**shown.positions.to_dict(), "files": files})
+        print_json({**shown.result.to_dict(), "files": files_of(shown)})
         return 0
     out = console()
-    out.print(positions_table(shown.positions))
-    for title, page in zip(("this run", "every encoding side by side"), shown.pages, strict=True):
-        out.print(f"  {title}: {page}")
-    print_files(out, [], *shown.data)
+    out.print(positions_table(shown.result))
+    print_files(out, shown)
     return 0
 
 
-PART = Verb("show what a model knows of positions, and whether it goes on past the trained ones", add_arguments, run)
+PART = Command("show what a model knows of positions, and whether it goes on past the trained ones", add_arguments, run)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from headcount.cli._command import Command, add_json, add_model_argument, comma_list
 from headcount.cli._output import console, print_json
-from headcount.cli._verb import Verb, add_json, add_run_argument, listed
 
 if TYPE_CHECKING:
-    from headcount.api import Predicted
-    from headcount.runs.asking import Reply
+    from headcount.api import PredictionPair
+    from headcount.runs.run import Prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run and the question."""
-    add_run_argument(parser)
+    add_model_argument(parser)
     add_json(parser)
     parser.add_argument("example", metavar="EXAMPLE", help="such as 374+814, or '3 5 5 9' for sortedness")
     parser.add_argument(
@@ -29,37 +29,45 @@ def run(args: argparse.Namespace) -> int:
     """The model's own answer."""
     from headcount import api
 
-    found = api.predict(args.model, args.example, () if args.without is None else listed(args.without))
+    without = () if args.without is None else comma_list(args.without)
+    found = api.predict(args.model, args.example, without, run_adapter=args.run_adapter)
     if args.json:
         clean = {"example": found.clean.example, **_answer(found.clean), "note": found.clean.note}
         print_json({**clean, **({"without": _without(found)} if found.without else {})})
         return 0
     out = console()
-    out.print(f"{found.clean.example} = {found.clean.said}  ({_verdict(found.clean)})")
+    out.print(f"{found.clean.example} = {found.clean.predicted}  ({_verdict(found.clean)})")
     if found.without:
         names = ", ".join(head.short for head in found.heads)
-        out.print(f"without {names}: {found.without.said}  ({_verdict(found.without)})")
-        told = "; ".join(f"{each.position} {each.clean} → {each.without}" for each in found.changed)
+        out.print(f"without {names}: {found.without.predicted}  ({_verdict(found.without)})")
+        told = "; ".join(f"{each.position} {each.clean} → {each.without}" for each in found.changes)
         out.print(f"changed: {told or 'nothing in the answer'}")
         out.print("zero ablation: their outputs are set to 0; proven to act at each attention site")
     return 0
 
 
-def _verdict(reply: Reply) -> str:
-    told = f"wrong: {reply.why}" if reply.why else "; ".join(filter(None, ["right", reply.note]))
-    return f"{told}; probability {reply.probability:.4f}"
+def _verdict(prediction: Prediction) -> str:
+    told = [f"wrong: {prediction.explanation}" if prediction.explanation else "right" if prediction.right else ""]
+    told.append("" if prediction.explanation else prediction.note)
+    joined = "; ".join(filter(None, told))
+    return joined if prediction.probability is None else f"{joined}; probability {prediction.probability:.4f}"
 
 
-def _answer(reply: Reply) -> dict[str, Any]:
-    correct = {"said": reply.said, "right": reply.right, "correct": not reply.why, "why": reply.why}
-    return {**correct, "probability": reply.probability}
+def _answer(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "predicted": prediction.predicted,
+        "right": prediction.right or None,
+        "correct": not prediction.explanation if prediction.right else None,
+        "explanation": prediction.explanation,
+        "probability": prediction.probability,
+    }
 
 
-def _without(found: Predicted) -> dict[str, Any]:
+def _without(found: PredictionPair) -> dict[str, Any]:
     assert found.without is not None, "asked for"
-    changed = [{"position": each.position, "clean": each.clean, "without": each.without} for each in found.changed]
+    changed = [{"position": each.position, "clean": each.clean, "without": each.without} for each in found.changes]
     heads = {"heads": [str(head) for head in found.heads], "ablation": "zero", "proven_sites": found.n_sites}
     return {**heads, **_answer(found.without), "changed": changed}
 
 
-PART = Verb("answer one example", add_arguments, run)
+PART = Command("answer one example", add_arguments, run)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._output import console, print_files, print_json
-from headcount.cli._verb import Verb, add_data_argument, add_json, add_model_argument, add_quiet, folder_name, listed
+from headcount.cli._command import (
+    Command,
+    add_data_argument,
+    add_json,
+    add_model_argument,
+    add_quiet,
+    comma_list,
+    folder_name,
+)
+from headcount.cli._output import console, files_of, print_files, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--heads", metavar="HEAD,...", help="cut just these, such as E0H1,X1H2, without a search")
     parser.add_argument(
-        "--fold-mean", action="store_true", help="put the mean of what cut heads said into the bias that stays"
+        "--fold-mean", action="store_true", help="put the mean of what cut heads output into the bias that stays"
     )
     parser.add_argument("--fine-tune", type=int, default=0, metavar="INT", help="steps to train after the cut [0]")
     parser.add_argument("--length", type=int, metavar="INT", help="a classifier: sequences of this length")
@@ -47,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         data=args.data,
         metric=args.metric,
         loss=args.loss,
-        heads=None if args.heads is None else listed(args.heads),
+        heads=None if args.heads is None else comma_list(args.heads),
         fold_mean=args.fold_mean,
         fine_tune=args.fine_tune,
         length=args.length,
@@ -59,21 +67,18 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.json:
         parts = {"pruning": shown.result, "cut": shown.cost}
-        files = {"data": shown.data, "figure": shown.figure, "run": args.out if shown.run else None}
-        print_json(
-            {name: part.to_dict() if part else None for name, part in parts.items()}
-            | {name: str(file) if file else None for name, file in files.items()}
-        )
+        told = {name: part.to_dict() if part else None for name, part in parts.items()}
+        print_json({**told, "model": args.out if shown.model else None, "files": files_of(shown)})
         return 0
     out = console()
     if shown.result:
         out.print(pruning_table(shown.result))
         for note in pruning_notes(shown.result):
             out.print(note)
-        print_files(out, [shown.figure] if shown.figure else [], shown.data)
+        print_files(out, shown)
     if shown.cost:
         out.print(cost_table(shown.cost))
     return 0
 
 
-PART = Verb("find heads that can go together, and cut them out for real", add_arguments, run)
+PART = Command("find heads that can go together, and cut them out for real", add_arguments, run)

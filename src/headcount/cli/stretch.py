@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from headcount.cli._output import console, print_files, print_json
-from headcount.cli._verb import Verb, add_json, add_quiet, folder_name, listed, numbers
+from headcount.cli._command import Command, add_json, add_quiet, comma_list, folder_name, numbers
+from headcount.cli._output import console, files_of, print_files, print_json
 
 HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
 
@@ -34,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """A table per run, and curves."""
     from headcount import api
-    from headcount.views.stretch import ids_note, stretch_tables
+    from headcount.views.length_generalisation import ids_note, stretch_tables
 
     shown = api.stretch(
         *args.models,
         lengths=None if args.lengths is None else numbers(args.lengths),
-        negatives=None if args.negatives is None else listed(args.negatives),
+        negatives=None if args.negatives is None else comma_list(args.negatives),
         n=args.n,
         batch_size=args.batch_size,
         draw=args.draw,
@@ -47,26 +47,19 @@ def run(args: argparse.Namespace) -> int:
         quiet=args.quiet,
     )
     if args.json:
-        cells = [{"run": each.run, **asdict(cell)} for each in shown.results for cell in each.cells]
-        print_json(
-            {
-                "cells": cells,
-                "runs": [each.to_dict() for each in shown.results],
-                "figures": [str(path) for path in shown.figures],
-                "data": [str(path) for path in shown.data],
-            }
-        )
+        cells = [{"name": each.name, **asdict(cell)} for each in shown.result for cell in each.cells]
+        print_json({"cells": cells, "runs": [each.to_dict() for each in shown.result], "files": files_of(shown)})
         return 0
     out = console()
-    for each in shown.results:
+    for each in shown.result:
         for table in stretch_tables(each):
             out.print(table)
-        if each.impossible:
-            out.print(f"{each.run} refuses these lengths: {', '.join(map(str, each.impossible))}")
+        if each.refused_lengths:
+            out.print(f"{each.name} refuses these lengths: {', '.join(map(str, each.refused_lengths))}")
         if note := ids_note(each):
             out.print(note)
-    print_files(out, shown.figures, *shown.data)
+    print_files(out, shown)
     return 0
 
 
-PART = Verb("measure how far beyond its training lengths a classifier reaches", add_arguments, run)
+PART = Command("measure how far beyond its training lengths a classifier reaches", add_arguments, run)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from textwrap import fill
 
-from headcount.cli._flags import add_settings, given_settings
+from headcount.cli._command import Command, add_json, add_quiet, add_settings, folder_name, given_settings
 from headcount.cli._output import console, print_json, print_note, print_wrong
-from headcount.cli._verb import Verb, add_json, add_quiet, folder_name
-from headcount.runs.config import RunConfig
-from headcount.runs.presets import PRESETS
+from headcount.runs.config import PRESETS, RunConfig
 from headcount.tasks import TASKS
 
 
@@ -51,7 +49,7 @@ def _presets(task: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Train, then say how good it is and where it is."""
     from headcount import api
-    from headcount.views.accuracy import accuracy_table, answers_note
+    from headcount.views.training import accuracy_table, answers_note
 
     trained = api.train(
         args.task_name,
@@ -79,4 +77,4 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-PART = Verb("train a model into a run folder", add_arguments, run)
+PART = Command("train a model into a run folder", add_arguments, run)

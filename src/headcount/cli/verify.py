@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from headcount.cli._command import Command, add_json, add_quiet, add_run_argument
 from headcount.cli._output import console, print_json, print_wrong
-from headcount.cli._verb import Verb, add_json, add_quiet, add_run_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,10 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """The certificate."""
     from headcount import api
-    from headcount.api._run import loaded
     from headcount.views.report import verdict
 
-    model = loaded(args.model)
+    model = api.open_run(args.model, "verify")
     certificate = api.verify(model, quiet=args.quiet)
     if args.json:
         print_json(certificate.to_dict())
@@ -33,4 +32,4 @@ def run(args: argparse.Namespace) -> int:
     return 1 if certificate.errors else 0
 
 
-PART = Verb("check every example there is and list every error", add_arguments, run)
+PART = Command("check every example there is and list every error", add_arguments, run)

@@ -21,7 +21,7 @@ from headcount.encodings.base import Encoding
 class Alibi(Encoding):
     """Added to the scores."""
 
-    looks_back: ClassVar[bool] = True
+    forces_causal: ClassVar[bool] = True
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
         """-m_h (i - j), and nothing ahead."""

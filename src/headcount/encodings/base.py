@@ -7,9 +7,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from headcount.encodings import ENCODINGS
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import ENCODINGS, EncodingSettings
+from headcount.errors import InputError
 
 Ids = Int[Tensor, "#batch length"]
 Embeddings = Float[Tensor, "batch length d_model"]
@@ -36,10 +37,10 @@ class Positions(NamedTuple):
 class Encoding(nn.Module):
     """Built for a stack of this width; `causal` says that its queries never look ahead."""
 
-    gives: ClassVar[str] = ""
+    hard_codes: ClassVar[str] = ""
     """The structure of the task that this encoding gives away, in words; empty if it is generic."""
 
-    looks_back: ClassVar[bool] = False
+    forces_causal: ClassVar[bool] = False
     """Whether it hides what lies ahead, whatever the model would see."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
@@ -48,17 +49,17 @@ class Encoding(nn.Module):
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
         """The touch on the embeddings, as a layer of the model."""
-        return self.embed(x, positions)
+        return self.add_to_embeddings(x, positions)
 
-    def place(self, positions: Positions) -> Positions:
+    def assign_ids(self, positions: Positions) -> Positions:
         """The positions that the touches below will be asked about; called once for each sequence."""
         return positions
 
-    def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
+    def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """Touch the embeddings of tokens that stand at these positions."""
         return x
 
-    def turn(
+    def rotate_qk(
         self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
     ) -> tuple[Queries, Keys]:
         """Touch queries and keys."""
@@ -76,6 +77,59 @@ def build_encoding(
     made: Encoding = ENCODINGS.get(settings.encoding)(d_model, n_heads, settings, causal=causal)
     if random_positions is None:
         return made
-    from headcount.encodings._randomised import Randomised  # a wrapper is an encoding itself
+    from headcount.encodings.base import Randomised  # a wrapper is an encoding itself
 
     return Randomised(made, random_positions)
+
+
+# --- randomised -------------------------------------------------------------------------------------------------------
+# Randomised positions, around any encoding (Ruoss et al. 2023, arXiv 2305.16843).
+#
+# Of the ids 0 .. N-1 a random subset is drawn, in order, and given to the tokens. Trained on short sequences, the model
+# has then met every id up to N. In training the subset changes at every step; otherwise it depends on the length alone,
+# so that the same sequence always gets the same answer.
+
+
+class Randomised(Encoding):
+    """Another encoding, asked about random ids."""
+
+    def __init__(self, inner: Encoding, n_ids: int) -> None:
+        super().__init__(inner.d_model, inner.n_heads, EncodingSettings(), causal=inner.causal)
+        self.inner, self.n_ids = inner, n_ids
+        self.hard_codes, self.forces_causal = inner.hard_codes, inner.forces_causal  # type: ignore[misc]
+
+    def assign_ids(self, positions: Positions) -> Positions:
+        """The same order, other ids."""
+        length = positions.ids.shape[1]
+        if length > self.n_ids:
+            raise InputError(
+                f"{length} tokens are more than the {self.n_ids} random positions there are",
+                "train with a larger --random-positions",
+            )
+        # A row's own tokens decide, not the padding behind them: 8 tokens are spread over all ids, beside 16 or alone.
+        lengths, which = positions.n_tokens.unique(return_inverse=True)
+        subsets = torch.stack([self._draw(n, length) for n in lengths.tolist()]).to(positions.ids.device)
+        subsets = subsets if len(subsets) == 1 else subsets[which]
+        n_rows = max(len(subsets), len(positions.ids))
+        ids = subsets.expand(n_rows, -1).gather(1, positions.ids.expand(n_rows, -1))
+        return Positions(ids, positions.n_tokens)
+
+    def _draw(self, n: int, width: int) -> Int[Tensor, " width"]:
+        """`n` of the ids in order, outside training always the same ones; then 0, for padding."""
+        generator = None if self.training else torch.Generator().manual_seed(n)
+        ids = torch.randperm(self.n_ids, generator=generator)[:n].sort().values
+        return F.pad(ids, (0, width - n))
+
+    def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
+        """As the inner encoding does."""
+        return self.inner.add_to_embeddings(x, positions)
+
+    def rotate_qk(
+        self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
+    ) -> tuple[Queries, Keys]:
+        """As the inner encoding does."""
+        return self.inner.rotate_qk(query, key, query_ids, key_ids)
+
+    def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
+        """As the inner encoding does."""
+        return self.inner.bias(query_id, key_id)

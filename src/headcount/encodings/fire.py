@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import EncodingSettings
 from headcount.encodings.base import Encoding
 
 HIDDEN = 32

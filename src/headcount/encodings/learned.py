@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import EncodingSettings
 from headcount.encodings.base import Embeddings, Encoding, Positions
 from headcount.errors import InputError
 
@@ -28,7 +28,7 @@ class Learned(Encoding):
         # Unit variance, as the token embeddings: a weaker table is drowned out by the tokens.
         self.rows = nn.Embedding(settings.n_positions, d_model)
 
-    def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
+    def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + row(ids)."""
         return x + self.look_up(positions.ids).to(x.dtype)
 

@@ -20,9 +20,9 @@ PLACES = 512
 class LengthNormalised(Encoding):
     """Added to the embeddings."""
 
-    gives: ClassVar[str] = "relative place"
+    hard_codes: ClassVar[str] = "relative place"
 
-    def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
+    def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + PE(512 ids / n)."""
         places = positions.ids * (PLACES / positions.n_tokens.clamp(min=1)[:, None])
         return x + sinusoids(places, self.d_model).to(x.dtype)

@@ -20,7 +20,7 @@ from headcount.encodings.sinusoidal import frequencies
 class Rotary(Encoding):
     """Turns queries and keys."""
 
-    def turn(
+    def rotate_qk(
         self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
     ) -> tuple[Queries, Keys]:
         """Each by the angle of its position."""

@@ -22,7 +22,7 @@ from headcount.encodings.base import Embeddings, Encoding, Positions
 class Sinusoidal(Encoding):
     """Added to the embeddings."""
 
-    def embed(self, x: Embeddings, positions: Positions) -> Embeddings:
+    def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + PE(ids)."""
         return x + sinusoids(positions.ids, self.d_model).to(x.dtype)
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headcount.encodings._settings import EncodingSettings
+from headcount.encodings import EncodingSettings
 from headcount.encodings.base import Encoding
 
 N_BUCKETS, FARTHEST = 32, 128

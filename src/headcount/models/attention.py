@@ -16,15 +16,19 @@ weights; it runs whenever nobody asks for them. A position that may look at noth
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headcount.encodings.base import Keys, Queries
+from headcount.heads import HeadSite
+from headcount.models.masking import EVERYTHING, AttentionMask, Bias, Mask
+
 Heads = Float[Tensor, "batch head length d_head"]
-Mask = Bool[Tensor, "#batch #head #query #key"]
-Bias = Float[Tensor, "#batch #head #query #key"]
 Weights = Float[Tensor, "batch head query key"]
 
 
@@ -56,13 +60,13 @@ def attend_fused(
     mask: Mask | None = None,
     bias: Bias | None = None,
     *,
-    triangle: bool = False,
+    is_causal: bool = False,
 ) -> Float[Tensor, "batch head query d_head"]:
     """The same z in one kernel, which takes mask and bias as a single additive term.
 
-    With `triangle`, the mask is known to hide just what lies ahead, and the kernel needs none.
+    With `is_causal`, the mask is known to hide just what lies ahead, and the kernel needs none.
     """
-    if triangle and bias is None:
+    if is_causal and bias is None:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
     mask = _hide(mask, bias)
     if mask is None:
@@ -95,3 +99,139 @@ class KeyValueCache:
             key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
         self.key, self.value = key, value
         return key, value
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+# Attention weights, for whoever asks for them.
+
+
+@runtime_checkable
+class AttentionReader(Protocol):
+    """Is shown every site's weights, the queries of one site in order but perhaps only some at a time."""
+
+    def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
+        """Weights of the next queries over these of the site's keys; over the rest they are 0."""
+
+
+class AttentionCache(dict[HeadSite, Tensor]):
+    """Keeps all of them: [batch, head, query, key] by site."""
+
+    def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
+        """Add the next queries."""
+        whole = F.pad(weights, (keys.start, n_keys - keys.stop))
+        self[site] = torch.cat([self[site], whole], dim=2) if site in self else whole
+
+
+# --- multi head -------------------------------------------------------------------------------------------------------
+# Multi-head attention: projections around `attend`, some queries at a time.
+
+
+Reader = Callable[[Weights, slice, int], None]
+"""Is shown the weights of some queries, the keys they are about, and how many keys there are."""
+LOG_N_SCALE = 0.4
+"""What the scores are multiplied with at first, per log n: about 1 at 12 keys."""
+
+
+def current_name(name: str) -> str:
+    """Of a weight, as it is called now; files of before have a former name."""
+    return name.replace(".sharpness", ".log_n_scale")
+
+
+class MultiHeadAttention(nn.Module):
+    """Self-attention, or cross-attention when `memory` is given.
+
+    With `scalable_softmax`, scores are multiplied by s_h log n, where n is how many keys a query sees and s_h is
+    learned for each head (Nakanishi 2025, "Scalable-softmax is superior for attention", arXiv 2501.19399). Softmax over
+    more keys is flatter; this keeps it as sharp as it was. (Adding log n instead would change nothing: softmax ignores
+    it.)
+
+    Of the `n_heads` heads only those `kept` are there, as wide as they would be among all.
+    """
+
+    def __init__(
+        self, d_model: int, n_heads: int, *, kept: tuple[int, ...] | None = None, scalable_softmax: bool = False
+    ) -> None:
+        super().__init__()
+        if d_model % n_heads:
+            raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model})")
+        self.n_heads, self.d_head = n_heads, d_model // n_heads
+        self.kept = tuple(range(n_heads)) if kept is None else kept
+        d_kept = len(self.kept) * self.d_head
+        self.query = nn.Linear(d_model, d_kept)
+        self.key = nn.Linear(d_model, d_kept)
+        self.value = nn.Linear(d_model, d_kept)
+        self.output = nn.Linear(d_kept, d_model)
+        self.log_n_scale = nn.Parameter(torch.full((len(self.kept),), LOG_N_SCALE)) if scalable_softmax else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "#batch query d_model"],
+        memory: Float[Tensor, "batch key d_model"] | None = None,
+        *,
+        masking: AttentionMask | None = None,
+        read: Reader | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch query d_model"]:
+        """What attention adds to the residual stream; `read` is shown the weights, some queries at a time.
+
+        One row of `x` may look at a memory of many rows, and becomes many.
+        """
+        masking = masking or EVERYTHING
+        k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
+        q_BHQE = self._split(self.query(x)).expand(len(k_BHKE), -1, -1, -1)
+        q_BHQE, k_BHKE = masking.rotate_qk(q_BHQE, k_BHKE)
+        scale_BHQ1 = self._log_n(masking, q_BHQE.shape[2], k_BHKE.shape[2])
+        if scale_BHQ1 is not None:
+            q_BHQE = q_BHQE * scale_BHQ1
+        z_BHQE = self._look(q_BHQE, k_BHKE, v_BHKE, masking, scale_BHQ1, read)
+        return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
+
+    def _look(
+        self, query: Queries, key: Keys, value: Keys, masking: AttentionMask, scale: Tensor | None, read: Reader | None
+    ) -> Queries:
+        n_queries, n_keys = query.shape[2], key.shape[2]
+        found = []
+        for rows, keys in masking.chunks(n_queries, n_keys):
+            mask, bias = masking.mask_for(rows, keys, n_queries, n_keys, query.device), masking.bias(rows, keys)
+            if bias is not None:
+                bias = _scaled(self._narrowed(bias), scale, rows).to(query.dtype)
+            asked = query[:, :, rows], key[:, :, keys], value[:, :, keys], mask, bias
+            if read is None:
+                found.append(attend_fused(*asked, is_causal=masking.is_causal_block(rows, keys)))
+            else:
+                z_BHQE, weights_BHQK = attend(*asked)
+                read(weights_BHQK, keys, n_keys)
+                found.append(z_BHQE)
+        return found[0] if len(found) == 1 else torch.cat(found, dim=2)
+
+    def _log_n(
+        self, masking: AttentionMask, n_queries: int, n_keys: int
+    ) -> Float[Tensor, "#batch head #query 1"] | None:
+        if self.log_n_scale is None:
+            return None
+        n_BQ = masking.n_visible(n_queries, n_keys, self.log_n_scale.device)
+        return self.log_n_scale[None, :, None, None] * n_BQ[:, None, :, None].to(self.log_n_scale).log()
+
+    def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
+        if memory is not None and cache is not None and cache.key is not None and cache.value is not None:
+            return cache.key, cache.value  # the memory does not change while an answer is decoded
+        source = x if memory is None else memory
+        key, value = self._split(self.key(source)), self._split(self.value(source))
+        return (key, value) if cache is None else cache.append(key, value)
+
+    def _split(self, x_BLD: Tensor) -> Tensor:
+        return x_BLD.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def _narrowed(self, bias: Float[Tensor, "#batch #whole #query #key"]) -> Bias:
+        """An encoding serves all layers, so its bias is of all heads, or the same for all."""
+        return bias if len(self.kept) == self.n_heads or bias.shape[1] == 1 else bias[:, list(self.kept)]
+
+
+def _scaled(bias: Bias, scale: Tensor | None, rows: slice) -> Bias:
+    """The bias times how sharp these queries are; what it hides stays hidden."""
+    if scale is None:
+        return bias
+    hidden = bias.isneginf()  # apart, for 0 times infinity is NaN, here or in the gradient
+    if scale.shape[2] > 1:
+        scale = scale[:, :, rows]
+    return (bias.masked_fill(hidden, 0.0) * scale).masked_fill(hidden, -torch.inf)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.heads import HeadId, HeadSite
-from headcount.models.attention import KeyValueCache
+from headcount.models.attention import AttentionReader, KeyValueCache, MultiHeadAttention
 from headcount.models.config import StackConfig
-from headcount.models.lost import LostAttention
-from headcount.models.multi_head import MultiHeadAttention
-from headcount.models.sight import Sight
-from headcount.models.weights import WeightReader
+from headcount.models.masking import AttentionMask
 
 Stream = Float[Tensor, "batch length d_model"]
 Rows = Float[Tensor, "#batch length d_model"]
@@ -47,28 +45,41 @@ class AttentionBlock(nn.Module):
     def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
         self.site, kept = site, config.kept(site)
-        self.heads: tuple[HeadId, ...] = tuple(site.head(i) for i in kept)
-        sharpens = config.softmax == "log-length"
+        scalable_softmax = config.softmax == "log-length"
         self.attention = (
-            MultiHeadAttention(config.d_model, config.n_heads, kept=kept, sharpens=sharpens)
+            MultiHeadAttention(config.d_model, config.n_heads, kept=kept, scalable_softmax=scalable_softmax)
             if kept
-            else LostAttention(config.d_model)
+            else HeadlessAttention(config.d_model)
         )
         self.residual = Residual(config, reads=bool(kept))
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """Those that are there, in the order of their outputs."""
+        return tuple(map(self.site.head, self.attention.kept))
+
+    def drop_attention(self) -> None:
+        """Without heads, only the bias of the output projection is left; and a LayerNorm before that has no use."""
+        assert isinstance(self.attention, MultiHeadAttention), "it had some"
+        headless = HeadlessAttention(self.attention.output.out_features)
+        headless.output["bias"] = self.attention.output.bias
+        self.attention = headless
+        if self.residual.pre:
+            self.residual.norm = nn.Identity()
 
     def forward(
         self,
         x: Rows,
         memory: Float[Tensor, "batch source d_model"] | None = None,
         *,
-        sight: Sight | None = None,
-        weights: WeightReader | None = None,
+        masking: AttentionMask | None = None,
+        weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Stream:
         """The stream after attention; `weights` is shown this site's attention weights."""
         cache = None if caches is None else caches.setdefault(self.site, KeyValueCache())
         read = None if weights is None else partial(weights.read, self.site)
-        return self.residual(x, lambda normed: self.attention(normed, memory, sight=sight, read=read, cache=cache))
+        return self.residual(x, lambda normed: self.attention(normed, memory, masking=masking, read=read, cache=cache))
 
 
 class FeedForward(nn.Module):
@@ -87,20 +98,22 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Look around, then think."""
+    """Self-attention, then a feed-forward network."""
 
     def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
         self.self_attention = AttentionBlock(config, site)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x: Stream, sight: Sight | None = None, weights: WeightReader | None = None) -> Stream:
+    def forward(
+        self, x: Stream, masking: AttentionMask | None = None, weights: AttentionReader | None = None
+    ) -> Stream:
         """The stream after this layer."""
-        return self.feed_forward(self.self_attention(x, sight=sight, weights=weights))
+        return self.feed_forward(self.self_attention(x, masking=masking, weights=weights))
 
 
 class DecoderLayer(nn.Module):
-    """Look back, look at the source, then think."""
+    """Causal self-attention, cross-attention to the source, then a feed-forward network."""
 
     def __init__(self, config: StackConfig, layer: int) -> None:
         super().__init__()
@@ -113,14 +126,14 @@ class DecoderLayer(nn.Module):
         x: Rows,
         memory: Float[Tensor, "batch source d_model"],
         *,
-        sight: Sight | None = None,
-        memory_sight: Sight | None = None,
-        weights: WeightReader | None = None,
+        masking: AttentionMask | None = None,
+        memory_masking: AttentionMask | None = None,
+        weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Stream:
         """The stream after this layer."""
-        x = self.self_attention(x, sight=sight, weights=weights, caches=caches)
-        x = self.cross_attention(x, memory, sight=memory_sight, weights=weights, caches=caches)
+        x = self.self_attention(x, masking=masking, weights=weights, caches=caches)
+        x = self.cross_attention(x, memory, masking=memory_masking, weights=weights, caches=caches)
         return self.feed_forward(x)
 
 
@@ -129,3 +142,63 @@ def initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
+
+
+# --- lost -------------------------------------------------------------------------------------------------------------
+# What is left of attention when all of its heads are cut out.
+
+
+class HeadlessAttention(nn.Module):
+    """Stands where multi-head attention stood: of the output projection only the bias is left."""
+
+    kept: tuple[int, ...] = ()
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.output = nn.ParameterDict({"bias": torch.zeros(d_model)})  # by the name that it has in the projection
+
+    def forward(
+        self,
+        x: Float[Tensor, "#batch query d_model"],
+        memory: Float[Tensor, "batch key d_model"] | None = None,
+        **ignored: object,
+    ) -> Float[Tensor, "batch query d_model"]:
+        """The same for every position, and for as many rows as attention would have made; nothing is looked at."""
+        rows = x if memory is None else memory
+        return self.output["bias"].expand(len(rows), x.shape[1], -1)
+
+
+# --- headed -----------------------------------------------------------------------------------------------------------
+# What every model says of its heads; a head keeps its name when others are cut out.
+
+
+class Transformer(nn.Module):
+    """A model whose attention is in `AttentionBlock`s."""
+
+    config: StackConfig
+
+    @property
+    def blocks(self) -> dict[HeadSite, AttentionBlock]:
+        """Every attention block, also one that lost all of its heads."""
+        found = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
+        return {site: found[site] for site in self.config.sites}
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """Every attention site that has heads."""
+        return tuple(site for site, block in self.blocks.items() if block.heads)
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """Every head that is there."""
+        return tuple(head for block in self.blocks.values() for head in block.heads)
+
+    def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
+        """The heads of one site, in the order in which its weights and its projection have them."""
+        return self.blocks[site].heads
+
+    @property
+    def projections(self) -> dict[HeadSite, nn.Linear]:
+        """The output projection of every site that has heads: it reads their outputs side by side."""
+        attentions = {site: block.attention for site, block in self.blocks.items()}
+        return {site: each.output for site, each in attentions.items() if isinstance(each, MultiHeadAttention)}

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from headcount.config import PartOf, config, misfit
-from headcount.encodings._settings import EncodingSettings
+from headcount.config import NameIn, config, misfit
+from headcount.encodings import EncodingSettings
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.poolings import POOLINGS
+from headcount.registry import Registry
 
+POOLINGS = Registry("headcount.models.poolings")
 Count = Annotated[int, Field(ge=1)]
 MOST = 1024
 """Layers of a stack, and heads of a layer."""
@@ -126,7 +127,7 @@ class ClassifierConfig(StackConfig):
     """Layers."""
     causal: bool = False
     """No token looks ahead."""
-    pooling: Annotated[str, PartOf(POOLINGS)] = "max"
+    pooling: Annotated[str, NameIn(POOLINGS)] = "max"
     """How a sequence becomes one vector."""
     numbers: Literal["table", "fourier"] = "fourier"
     """Numbers enter by a free vector each, or by waves of their value, which know that 54 is near 55."""

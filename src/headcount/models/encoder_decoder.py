@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headcount.encodings.base import Positions, build_encoding
-from headcount.models.blocks import Caches, DecoderLayer, EncoderLayer, initialise
+from headcount.models.attention import AttentionReader
+from headcount.models.blocks import Caches, DecoderLayer, EncoderLayer, Transformer, initialise
 from headcount.models.config import EncoderDecoderConfig
-from headcount.models.headed import HeadedModel
-from headcount.models.sight import Sight
-from headcount.models.weights import WeightReader
+from headcount.models.masking import AttentionMask
 
 
 class Memory(NamedTuple):
@@ -26,7 +26,7 @@ class Memory(NamedTuple):
     mask: Bool[Tensor, "batch 1 1 source"] | None
 
 
-class EncoderDecoder(HeadedModel):
+class EncoderDecoder(Transformer):
     """Built from its settings and the task's vocabulary."""
 
     config: EncoderDecoderConfig
@@ -53,43 +53,75 @@ class EncoderDecoder(HeadedModel):
     def forward(
         self,
         source: Int[Tensor, "batch source"],
-        fed: Int[Tensor, "#batch target"],
+        decoder_input: Int[Tensor, "#batch target"],
         *,
-        weights: WeightReader | None = None,
+        weights: AttentionReader | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
         """Logits after every fed token; `weights` is shown each site's attention weights.
 
         One row of fed tokens serves all sources.
         """
-        return self.decode(fed, self.encode(source, weights=weights), weights=weights)
+        return self.decode(decoder_input, self.encode(source, weights=weights), weights=weights)
 
-    def encode(self, source: Int[Tensor, "batch source"], *, weights: WeightReader | None = None) -> Memory:
+    def encode(self, source: Int[Tensor, "batch source"], *, weights: AttentionReader | None = None) -> Memory:
         """Read the source. Padding is masked, so it never changes an answer."""
         is_token = source != self.pad_id
         mask = None if is_token.all() else is_token[:, None, None, :]
         where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
         encoding = self.source_positions
-        sight = Sight(mask, encoding.looks_back, self.config.window, encoding, queries=where, keys=where)
+        masking = AttentionMask(mask, encoding.forces_causal, self.config.window, encoding, queries=where, keys=where)
         x = self.dropout(self.source_positions(self.source_tokens(source), where))
         for layer in self.encoder:
-            x = layer(x, sight, weights)
+            x = layer(x, masking, weights)
         return Memory(self.encoder_norm(x), mask)
 
     def decode(
         self,
-        fed: Int[Tensor, "#batch target"],
+        decoder_input: Int[Tensor, "#batch target"],
         memory: Memory,
         *,
         n_past: int = 0,
-        weights: WeightReader | None = None,
+        weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
         """Logits after each fed token; with caches, `n_past` tokens went before and are not fed again."""
-        new = Positions.in_order(fed.shape[1], fed.device, first=n_past)
-        heard = Positions.in_order(n_past + fed.shape[1], fed.device)
-        sight = Sight(causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=heard)
-        x = self.dropout(self.target_positions(self.target_tokens(fed), new))
+        new = Positions.in_order(decoder_input.shape[1], decoder_input.device, first=n_past)
+        heard = Positions.in_order(n_past + decoder_input.shape[1], decoder_input.device)
+        masking = AttentionMask(
+            causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=heard
+        )
+        x = self.dropout(self.target_positions(self.target_tokens(decoder_input), new))
         for layer in self.decoder:
-            x = layer(x, memory.x, sight=sight, memory_sight=Sight(memory.mask), weights=weights, caches=caches)
+            x = layer(
+                x, memory.x, masking=masking, memory_masking=AttentionMask(memory.mask), weights=weights, caches=caches
+            )
         logits: Tensor = self.to_logits(self.decoder_norm(x))
         return logits
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+# Greedy decoding: the model hears only what it said itself.
+
+
+@torch.no_grad()
+def greedy(
+    model: EncoderDecoder,
+    memory: Memory,
+    first: int,
+    n_tokens: int,
+    *,
+    use_cache: bool = True,
+) -> Int[Tensor, "batch n_tokens"]:
+    """The `n_tokens` tokens that the model writes about `memory` after it is fed `first`.
+
+    With the cache each step feeds one token; without it each step feeds all tokens again. Same tokens either way.
+    """
+    caches: Caches | None = {} if use_cache else None
+    predicted = torch.full((len(memory.x), 1), first, device=memory.x.device)
+    for n_past in range(n_tokens):
+        if use_cache:
+            logits = model.decode(predicted[:, -1:], memory, n_past=n_past, caches=caches)
+        else:
+            logits = model.decode(predicted, memory)
+        predicted = torch.cat([predicted, logits[:, -1:].argmax(dim=-1)], dim=1)
+    return predicted[:, 1:]

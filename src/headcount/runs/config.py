@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headcount.config import adapter, field_names, parse, suggestion
+from headcount.config import field_names, parse, suggestion, type_adapter
 from headcount.errors import ConfigError, Fault, InputError
 from headcount.models.config import MODEL_CONFIGS, StackConfig
-from headcount.runs.presets import PRESETS
 from headcount.tasks import TASKS
 from headcount.tasks.base import Task
 from headcount.training.config import TrainingConfig
@@ -41,7 +40,7 @@ class RunConfig:
     def sections(task_name: str) -> dict[str, type]:
         """The settings classes of a run, by section."""
         task = TASKS.get(task_name)
-        return {"task": task.config_class, "model": MODEL_CONFIGS[task.asks_for], "training": TrainingConfig}
+        return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
 
     @classmethod
     def defaults(cls, task_name: str) -> Settings:
@@ -119,7 +118,7 @@ class RunConfig:
 
     def _plain(self) -> dict[str, Any]:
         parts = {section: getattr(self, section) for section in ("task", "model", "training")}
-        dumped = {section: adapter(type(part)).dump_python(part) for section, part in parts.items()}
+        dumped = {section: type_adapter(type(part)).dump_python(part) for section, part in parts.items()}
         return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **dumped}
 
     def to_json(self) -> str:
@@ -138,7 +137,7 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     """Positions that training would use but that no table or range has."""
     ids, n_ids = getattr(model, "random_positions", None), task.longest
     faults = []
-    if model.encoding == "length-normalised" and task.asks_for == "sequence":
+    if model.encoding == "length-normalised" and task.output_type == "sequence":
         why = "an answer that is still being written has no length yet: choose another encoding"
         faults.append(Fault("model.encoding", model.encoding, why))
     if ids is not None and model.encoding == "none":
@@ -160,3 +159,88 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in data.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
+
+
+# --- presets ----------------------------------------------------------------------------------------------------------
+# Named settings: the reports' data and recipe, to be laid over the defaults (docs/reports.md).
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings by section, and what they are for."""
+
+    help: str
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+_FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
+_REPORTS_TRAINING = {
+    "steps": 50 * 10_000 // 64,
+    "batch_size": 64,
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "beta2": 0.999,
+    "averaging": 0.0,
+    "hard_share": 0.0,
+    "target": None,
+}
+_ADDITION = {
+    "older": Preset(
+        "the older reports' data: operands 0..999, 10,000 fixed sums, no pair in two splits",
+        {"task": {**_FIXED, "low": 0, "high": 999}},
+    ),
+    "newer": Preset(
+        "the newer reports' data: operands 100..999, 10,000 fixed sums, splits drawn apart so that they overlap",
+        {"task": {**_FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
+    ),
+    "reports-recipe": Preset(
+        "the reports' training: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
+        {"model": {"encoding": "sinusoidal", "norm": "post", "dropout": 0.1}, "training": _REPORTS_TRAINING},
+    ),
+}
+_SORTEDNESS = {
+    "older": Preset(
+        "the older reports' data: 10,000 fixed sequences of different numbers, full shuffles, padded with the number 0",
+        {"task": {**_FIXED, "negatives": "shuffle", "distinct": True, "padding_is_zero": True}},
+    ),
+    "newer": Preset(
+        "the newer reports' data: 10,000 fixed sequences, max(2, L//3) transpositions, classes by the toss of a coin",
+        {"task": {**_FIXED, "negatives": "transpositions", "balance": "coin"}},
+    ),
+    "reports-model": Preset(
+        "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout, mean pooling, a number table",
+        {
+            "model": {
+                "d_model": 128,
+                "n_heads": 4,
+                "n_layers": 4,
+                "d_ff": 512,
+                "norm": "post",
+                "dropout": 0.1,
+                "pooling": "mean",
+                "numbers": "table",
+            }
+        },
+    ),
+    "far": Preset(
+        "reaches to 4,096: a window of ±1, one layer, small steps in half of the training data. GIVES locality",
+        {
+            "task": {"small_steps": 0.5},
+            "model": {"encoding": "relative", "clip_distance": 1, "window": 1, "n_layers": 1, "pooling": "max"},
+        },
+    ),
+    "far-generic": Preset(
+        "the farthest without being given anything: causal, no encoding, log-length softmax, one layer, small steps",
+        {
+            "task": {"small_steps": 0.5},
+            "model": {"encoding": "none", "causal": True, "softmax": "log-length", "n_layers": 1, "pooling": "max"},
+        },
+    ),
+    "reports-recipe": Preset(
+        "the reports' training: Adam at a constant 1e-3, batch 64, 50 epochs of 10,000", {"training": _REPORTS_TRAINING}
+    ),
+}
+
+PRESETS: dict[str, dict[str, Preset]] = {"addition": _ADDITION, "sortedness": _SORTEDNESS}
+"""By task and name."""

@@ -27,19 +27,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headcount.errors import CheckpointError, ConfigError, RunError, argument, shortened
-from headcount.results import Result
-from headcount.runs.config import RunConfig
-from headcount.runs.storage import (
+from headcount.files import (
     MOST_JSON,
     create_once,
-    explained,
+    friendly_os_errors,
     open_in_place,
     parse_json,
     read_bytes,
     read_json,
     require_writable,
+    staged_folder,
     write_atomically,
 )
+from headcount.results import Result
+from headcount.runs.config import RunConfig
 
 SAMPLE = "sample:"
 """How the names of packaged runs begin."""
@@ -63,7 +64,8 @@ class RunFolder:
         self.weights_file = path / "model.safetensors"
         self.manifest_file = path / "manifest.json"
 
-    # --- state --------------------------------------------------------------------------------------------------
+    # --- state
+    # ------------------------------------------------------------------------------------------------------------
 
     @property
     def holds_a_run(self) -> bool:
@@ -86,7 +88,7 @@ class RunFolder:
                 f"{self.path} already holds an unfinished run",
                 "go on with it by adding --resume, or choose another folder with -o",
             )
-        with explained(f"look into {self.path}"):
+        with friendly_os_errors(f"look into {self.path}"):
             others = [p.name for p in self.path.iterdir() if p.name[0] != "."] if self.path.exists() else []
         if others:
             raise RunError(
@@ -97,9 +99,9 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one training; the system lets go of it when the process dies."""
-        with explained(f"make the folder {self.path}"):
+        with friendly_os_errors(f"make the folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-        with explained(f"lock {self.path / '.lock'}"):
+        with friendly_os_errors(f"lock {self.path / '.lock'}"):
             lock = os.fdopen(open_in_place(self.path / ".lock", os.O_RDWR | os.O_CREAT), "r+b")
         with lock:
             try:
@@ -191,7 +193,8 @@ class RunFolder:
                 )
         return data, digest(data)
 
-    # --- log ----------------------------------------------------------------------------------------------------
+    # --- log
+    # --------------------------------------------------------------------------------------------------------------
 
     def read_log(self) -> list[dict[str, Any]]:
         """Every line of the log."""
@@ -212,7 +215,7 @@ class RunFolder:
 
     def cut_log(self, n_bytes: int) -> None:
         """Forget what was logged after a checkpoint that is now gone on from."""
-        with explained(f"cut {self.log_file}"):
+        with friendly_os_errors(f"cut {self.log_file}"):
             size = self.log_file.stat().st_size if self.log_file.exists() else 0
             if size < n_bytes:
                 raise CheckpointError(
@@ -223,7 +226,8 @@ class RunFolder:
                 with os.fdopen(open_in_place(self.log_file, os.O_RDWR), "r+b") as file:
                     file.truncate(n_bytes)
 
-    # --- checkpoints --------------------------------------------------------------------------------------------
+    # --- checkpoints
+    # ------------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Path]:
         """Oldest first."""
@@ -273,7 +277,7 @@ def _claim(path: Path, mark: dict[str, Any]) -> bool:
         return False  # a run or a model of its own
     marker = path / MARKER
     if not os.path.lexists(marker):
-        with explained(f"look into {path}"):
+        with friendly_os_errors(f"look into {path}"):
             if path.exists() and any(each.suffix != ".draft" for each in path.iterdir()):
                 return False  # somebody's, and not known whose
         create_once(marker, (json.dumps(mark, indent=1) + "\n").encode())
@@ -309,3 +313,28 @@ def _is_log_line(line: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# --- draft ------------------------------------------------------------------------------------------------------------
+# A run folder that is there as a whole, or not at all.
+
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """A hidden folder of this call's own that becomes `path` in one move; if anything fails, nothing is left of it."""
+    require_vacant(path)
+    with staged_folder(path) as draft:
+        yield draft
+
+
+def require_vacant(path: Path) -> None:
+    """Refuse a folder that another cannot be put in the place of."""
+    folder = RunFolder(path)
+    if folder.holds_a_run and not folder.is_finished:
+        raise RunError(
+            f"{path} is not empty: it holds a model, or a run that is unfinished",
+            "choose a folder that does not exist yet with -o",
+        )
+    folder.require_free()
+    if path.exists() and (any(path.iterdir()) or path.samefile(Path.cwd())):
+        raise RunError(f"{path} is in use", "choose a folder that does not exist yet with -o")

@@ -9,11 +9,14 @@ torch.Size([4, 7])
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import safetensors.torch
 import torch
 from jaxtyping import Float
@@ -22,18 +25,21 @@ from torch import Tensor
 
 from headcount.config import suggestion
 from headcount.errors import InputError, RunError, argument, shortened
-from headcount.heads import HeadId
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room
+from headcount.models.attention import AttentionCache, current_name
 from headcount.models.build import Model, build_model
-from headcount.models.finite import require_finite
-from headcount.runs.asking import Reply, ask
+from headcount.models.classifier import Classifier
+from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.finite import require_finite, require_numbers
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
-from headcount.tasks.base import Task
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 from headcount.training.classification import Classification
-from headcount.training.evaluation import Evaluation
+from headcount.training.evaluation import Evaluation, on_device
 from headcount.training.learners import learner_of
 
 
@@ -46,32 +52,32 @@ class Run:
     config: RunConfig
     task: Task
     model: Model
-    digest: str
-    """Of the weights; every result names it."""
+    weights_sha256: str
+    """Every result names it."""
 
     @cached_property
     def output(self) -> RunFolder:
         """Where analyses of it are written: the same folder, unless the run is a packaged sample."""
         if not self.name.startswith(SAMPLE):
             return self.folder
-        return RunFolder(claimed_folder(self.name.replace(":", "-"), self.name, self.digest))
+        return RunFolder(claimed_folder(self.name.replace(":", "-"), self.name, self.weights_sha256))
 
     def predict(self, text: str) -> str:
         """The model's own answer."""
-        return self.ask(text, look=False).said
+        return self.predict_one(text, with_attention=False).predicted
 
     def attention(self, text: str, head: str | HeadId) -> Float[Tensor, "query key"]:
         """One head's attention weights while the model gives its own answer."""
         head = self.find_head(head)
-        return self.ask(text).weights[head.site][self.model.heads_at(head.site).index(head)]
+        return self.predict_one(text).weights[head.site][self.model.heads_at(head.site).index(head)]
 
-    def ask(self, text: str, *, look: bool = True) -> Reply:
-        """The model's own answer, how likely it held it, and (if we `look`) every head's attention meanwhile."""
-        return ask(self.model, self.task, self.task.parse(text), look=look)
+    def predict_one(self, text: str, *, with_attention: bool = True) -> Prediction:
+        """The model's own answer, how likely it held it, and (`with_attention`) every head's attention meanwhile."""
+        return predict_one(self.model, self.task, self.task.parse(text), with_attention=with_attention)
 
     def evaluate(self, split: str) -> Evaluation | Classification:
         """Everything that is measured on a held-out set."""
-        return learner_of(self.model, self.task).evaluate(split, self.digest)
+        return learner_of(self.model, self.task).evaluate(split, self.weights_sha256)
 
     def find_head(self, head: str | HeadId) -> HeadId:
         """The head of that name, if this model has it."""
@@ -105,7 +111,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
 
 def _fill(model: Model, weights: bytes, folder: RunFolder) -> None:
     try:
-        tensors = safetensors.torch.load(weights)
+        tensors = {current_name(name): each for name, each in safetensors.torch.load(weights).items()}
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         raise RunError(
@@ -137,3 +143,94 @@ def _sample_path(name: str) -> Path:
     if sample not in known:
         raise InputError(f"no sample {sample!r} in the package", suggestion(sample, known))
     return samples / sample
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+# One example asked of a model, and the answer in words.
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model outputs for one example, and where its heads attended meanwhile."""
+
+    example: str
+    predicted: str
+    right: str
+    """The right answer; empty if it is not known."""
+    explanation: str
+    """What is wrong with the answer; empty if it is right."""
+    note: str = ""
+    """What there is to know of the example, such as its first broken pair."""
+    probability: float | None = None
+    """That the model gave to its whole answer, where it gave one."""
+    source: tuple[str, ...] = ()
+    """The tokens it read."""
+    decoder_input: tuple[str, ...] = ()
+    """The tokens its decoder was given: the start token, then its own output. Empty for a classifier."""
+    output_tokens: tuple[str, ...] = ()
+    """What it predicted after each of those; of a classifier, the class."""
+    positions: tuple[str, ...] = ()
+    """What each of those is, such as `10s`."""
+    weights: Mapping[HeadSite, Float[Tensor, "head query key"]] = field(default_factory=dict)
+
+
+def predict_one(model: Model, task: Task, example: Examples, *, with_attention: bool = True) -> Prediction:
+    """One example, [1, ...], by the model's own output; attention is read only if it is asked for."""
+    weights = AttentionCache() if with_attention else None
+    if isinstance(model, Classifier):
+        return _predict_class(model, cast(ClassTask, task), example, weights)
+    return _predict_sequence(model, cast(SequenceTask, task), example, weights)
+
+
+def _predict_sequence(
+    model: EncoderDecoder, task: SequenceTask, example: Examples, weights: AttentionCache | None
+) -> Prediction:
+    start, batch = task.decoding_start, task.encode(example)
+    with eval_mode(model, gradients=False) as device:
+        (source,) = on_device(device, batch.source)
+        memory = model.encode(source, weights=weights)
+        own_tokens = greedy(model, memory, start.first, start.n_tokens)
+        own = own_tokens.cpu().numpy()
+        decoder_input = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
+        logits = model.decode(on_device(device, decoder_input)[0], memory, weights=weights)
+        require_numbers(logits, task.show(example[0]))
+        log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum()
+    predicted = np.concatenate([[start.given], own], axis=1) if start.given else own
+    return Prediction(
+        example=task.show(example[0]),
+        predicted=task.show_tokens(predicted[0]),
+        right=task.show_tokens(batch.answer[0]),
+        explanation=task.explain(example[0], predicted[0]),
+        probability=float(log_p.exp()),
+        source=tuple(task.tokens[token] for token in batch.source[0]),
+        decoder_input=tuple(task.tokens[token] for token in decoder_input[0]),
+        output_tokens=tuple(task.tokens[token] for token in own[0]),
+        positions=tuple(position.label for position in task.answer_positions[len(start.given) :]),
+        weights=_first_row(model, weights),
+    )
+
+
+def _predict_class(model: Classifier, task: ClassTask, example: Examples, weights: AttentionCache | None) -> Prediction:
+    batch = task.encode(example)
+    with eval_mode(model, gradients=False) as device:
+        (source,) = on_device(device, batch.source)
+        logits = model(source, weights=weights)
+        require_numbers(logits, task.show(example[0]))
+        probability = logits[0].softmax(dim=-1)
+    predicted = int(probability.argmax())
+    return Prediction(
+        example=task.show(example[0]),
+        predicted=task.classes[predicted],
+        right=task.classes[int(batch.labels[0])],
+        explanation=task.explain(example[0], predicted),
+        note=task.describe(example[0]),
+        probability=float(probability[predicted]),
+        source=tuple(task.tokens[token] for token in batch.source[0]),
+        output_tokens=(task.classes[predicted],),
+        positions=("class",),
+        weights=_first_row(model, weights),
+    )
+
+
+def _first_row(model: Model, weights: AttentionCache | None) -> dict[HeadSite, Tensor]:
+    return {} if weights is None else {site: weights[site][0].cpu() for site in model.sites}

@@ -7,8 +7,10 @@ import os
 import platform
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +19,17 @@ import torch
 
 from headcount import __version__
 from headcount.errors import Interrupted, RunError, Terminated, argument
+from headcount.files import friendly_os_errors, open_in_place, write_atomically
 from headcount.limits import require_room, require_room_for
 from headcount.models.build import Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
-from headcount.runs.storage import explained, open_in_place, write_atomically
-from headcount.runs.tensorboard import tensorboard_listeners
-from headcount.runs.timings import Timings
 from headcount.tasks import TASKS
-from headcount.training.averaging import averaged
 from headcount.training.checkpoint import TrainingState, pack, unpack
 from headcount.training.device import choose_device, n_threads
 from headcount.training.learners import StepScores
-from headcount.training.loop import Listener, diverged, fit, new_state
+from headcount.training.loop import Listener, averaged, diverged, fit, new_state
 
 
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
@@ -52,7 +51,7 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
         else:
             folder.require_free()
         if not folder.is_finished:
-            _train(folder, config, _settle(folder, config), listeners, asked_to_stop)
+            _train(folder, config, _write_header(folder, config), listeners, asked_to_stop)
         folder.remove_checkpoints()
     return load(path)
 
@@ -124,7 +123,7 @@ def environment(device: torch.device) -> dict[str, str]:
     }
 
 
-def _settle(folder: RunFolder, config: RunConfig) -> torch.device:
+def _write_header(folder: RunFolder, config: RunConfig) -> torch.device:
     """Write down what is asked and what it runs on; a resumed run keeps the device it began with."""
     if folder.environment_file.exists():
         return choose_device(str(folder.read_environment().get("device", config.training.device)))
@@ -152,13 +151,13 @@ class Log:
         self._folder = folder
 
     def __enter__(self) -> Log:
-        with explained(f"open {self._folder.log_file}"):
+        with friendly_os_errors(f"open {self._folder.log_file}"):
             handle = open_in_place(self._folder.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self._file = os.fdopen(handle, "ab")
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with explained(f"write {self._folder.log_file}"):
+        with friendly_os_errors(f"write {self._folder.log_file}"):
             self._file.close()
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
@@ -173,13 +172,13 @@ class Log:
 
     def flush(self) -> int:
         """Everything onto the disk; returns how long the log is."""
-        with explained(f"write {self._folder.log_file}"):
+        with friendly_os_errors(f"write {self._folder.log_file}"):
             self._file.flush()
             os.fsync(self._file.fileno())
         return self._file.tell()
 
     def _write(self, line: dict[str, Any]) -> None:
-        with explained(f"write {self._folder.log_file}"):
+        with friendly_os_errors(f"write {self._folder.log_file}"):
             self._file.write(json.dumps(line).encode() + b"\n")
 
 
@@ -215,3 +214,75 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# --- timings ----------------------------------------------------------------------------------------------------------
+# How long a training took: `timings.jsonl`, apart from the log, whose bytes do not depend on the machine.
+
+
+class Timings:
+    """Listens to a training, and writes one line an evaluation: the step, and the seconds of training until then.
+
+    A training that goes on counts on from the `seconds` of its checkpoint; what was lost in a crash does not count.
+    """
+
+    def __init__(self, folder: RunFolder, step: int = 0, seconds: float = 0.0) -> None:
+        self._file, self._before, self._started = folder.timings_file, seconds, time.monotonic()
+        self._lines = [line for line in folder.read_timings() if line["step"] <= step] if step else []
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, resumes included."""
+        return round(self._before + time.monotonic() - self._started, 3)
+
+    def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
+        """The log has the steps."""
+
+    def on_evaluation(self, step: int, scores: StepScores) -> None:
+        """One line more; whole or not at all, for the file is small."""
+        line: dict[str, Any] = {"step": step, "seconds": self.seconds}
+        self._lines.append(line)
+        write_atomically(self._file, b"".join(json.dumps(each).encode() + b"\n" for each in self._lines))
+
+
+# --- tensorboard ------------------------------------------------------------------------------------------------------
+# TensorBoard, if the extra is installed: pip install 'headcount[tensorboard]'.
+
+
+@contextmanager
+def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
+    """One listener, or none where TensorBoard is not installed or cannot spell the folder's name."""
+    if find_spec("tensorboard") is None or str(path).encode(errors="ignore") != os.fsencode(path):
+        yield []
+        return
+    listener = TensorBoard(path / "tensorboard", step)
+    try:
+        yield [listener]
+    finally:
+        listener.close()
+
+
+class TensorBoard:
+    """Writes events; what an earlier try wrote after `step` is hidden."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(path), purge_step=step + 1)
+
+    def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
+        """Mean loss since the last report, and the learning rate; `log.jsonl` has every step's."""
+        self._writer.add_scalar("loss", sum(losses) / len(losses), last_step)
+        self._writer.add_scalar("learning rate", rates[-1], last_step)
+
+    def on_evaluation(self, step: int, scores: StepScores) -> None:
+        """Every score."""
+        self._writer.add_scalar("validation/loss", scores.validation_loss, step)
+        for split, shares in (("validation", scores.validation), ("training", scores.training)):
+            for name, share in shares.items():
+                self._writer.add_scalar(f"{split}/{name}", share.rate, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()

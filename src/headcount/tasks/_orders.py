@@ -27,17 +27,17 @@ class Values:
     """They run from 0 to n - 1."""
     distinct: bool = False
     """No number twice in a sequence, where it is no longer than there are numbers."""
-    narrow: float = 0.0
+    small_steps: float = 0.0
     """Share of the sequences whose numbers come from a narrow range: ties and small steps, as in long sequences."""
 
 
 def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Values) -> Rows:
     """Uniform numbers in order."""
     shape = len(lengths), int(lengths.max(initial=0))
-    if values.narrow:
+    if values.small_steps:
         # The width of a range is log-uniform: a step of 1 between ties is then as common as a step of 10.
         widths = np.exp(rng.uniform(np.log(2), np.log(values.n + 1), size=(shape[0], 1))).astype(np.int64)
-        widths = np.where(rng.random((shape[0], 1)) < values.narrow, widths, values.n)
+        widths = np.where(rng.random((shape[0], 1)) < values.small_steps, widths, values.n)
         rows = rng.integers(values.n - widths + 1) + rng.integers(np.broadcast_to(widths, shape))
     else:
         rows = rng.integers(values.n, size=shape)
@@ -76,7 +76,7 @@ def adjacent(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -
     return rows
 
 
-def displaced(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
+def moved_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
     """One value is taken out and put back somewhere else."""
     i, j = (place[:, None] for place in _two_places(rng, lengths))
     at = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
@@ -84,10 +84,10 @@ def displaced(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) 
     return np.take_along_axis(rows, np.where(at == j, i, source), axis=1)
 
 
-KINDS: dict[str, Unsort] = {
+NEGATIVES: dict[str, Unsort] = {
     "shuffle": shuffle,
     "transpositions": transpositions,
-    "displaced": displaced,
+    "moved_one": moved_one,
     "adjacent": adjacent,
 }
 
@@ -105,7 +105,10 @@ def unsorted_rows(
         ordered[flat] = _widened(sorted_rows(rng, lengths[flat], values), ordered.shape[1])
     made, todo = ordered.copy(), np.ones(len(ordered), dtype=bool)
     while todo.any():
-        for kind, unsort in KINDS.items():  # in one order always: the order of a set changes from process to process
+        for (
+            kind,
+            unsort,
+        ) in NEGATIVES.items():  # in one order always: the order of a set changes from process to process
             rows = np.flatnonzero(todo & (kinds == kind))
             if len(rows):
                 made[rows] = unsort(rng, ordered[rows], lengths[rows])

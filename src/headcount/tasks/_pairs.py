@@ -46,7 +46,7 @@ class PairSplits:
         ends = np.cumsum(list(sizes.values()))
         return dict(zip(sizes, np.split(everything, ends[:-1]), strict=True))
 
-    def draw(self, rng: np.random.Generator, n: int) -> Pairs:
+    def sample(self, rng: np.random.Generator, n: int) -> Pairs:
         """`n` training pairs, with replacement."""
         if self.n_train:
             train = self.sets["train"]

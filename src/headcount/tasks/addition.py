@@ -16,7 +16,7 @@ The two faults of the reports (off by default) change what is fed and asked:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,11 +26,28 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headcount.config import config
 from headcount.errors import InputError
-from headcount.tasks._alignment import addition_looks
-from headcount.tasks._carries import Carries, carries_of, column_name, digits_of, explain_digits, wrong_columns
-from headcount.tasks._carry_contrast import carry_contrast
+from headcount.tasks._carries import (
+    Carries,
+    carries_of,
+    carry_contrast,
+    column_name,
+    digits_of,
+    explain_digits,
+    wrong_columns,
+)
 from headcount.tasks._pairs import PairSplits
-from headcount.tasks.base import IGNORE, Batch, Contrast, Examples, Generation, Looks, Position, Tokens
+from headcount.tasks.base import (
+    IGNORE,
+    AttentionTargets,
+    Batch,
+    Condition,
+    Contrast,
+    DecodingStart,
+    Examples,
+    Position,
+    Target,
+    Tokens,
+)
 
 Operand = Annotated[int, Field(ge=0)]
 PLUS, START, PAD = 10, 11, 12
@@ -119,7 +136,7 @@ class Addition:
     """The addition task. An example is a pair of operands; examples are int64 [example, 2]."""
 
     name: ClassVar[str] = "addition"
-    asks_for: ClassVar[Literal["sequence", "class"]] = "sequence"
+    output_type: ClassVar[Literal["sequence", "class"]] = "sequence"
     config_class: ClassVar[type] = AdditionConfig
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     tokens: tuple[str, ...] = (*"0123456789+", "<s>", "<pad>")
@@ -131,7 +148,8 @@ class Addition:
         self.n_columns = self.config.digits
         self.longest = 2 * self.n_columns + 1  # the source; what is fed is never longer
 
-    # --- examples -----------------------------------------------------------------------------------------------
+    # --- examples
+    # ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def splits(self) -> PairSplits:
@@ -145,16 +163,16 @@ class Addition:
             raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits.sets)}")
         return self.splits.sets[name]
 
-    def draw(self, rng: np.random.Generator, n: int) -> Examples:
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """`n` training examples; never a held-out one, nor its swap."""
-        return self.splits.draw(rng, n)
+        return self.splits.sample(rng, n)
 
     @property
     def domain_size(self) -> int:
         """How many sums there are."""
         return self.splits.n_operands**2
 
-    def walk(self) -> Iterator[Examples]:
+    def iter_domain(self) -> Iterator[Examples]:
         """Every sum there is, those with the same answer together."""
         for total in range(2 * self.low, 2 * self.high + 1):
             first = np.arange(max(self.low, total - self.high), min(self.high, total - self.low) + 1)
@@ -167,7 +185,8 @@ class Addition:
         first, second = (examples - self.low).T
         return np.asarray(first * self.splits.n_operands + second)
 
-    # --- tokens -------------------------------------------------------------------------------------------------
+    # --- tokens
+    # -----------------------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> Batch:
         """Token ids of these sums."""
@@ -176,24 +195,25 @@ class Addition:
         plus = np.full((len(examples), 1), PLUS)
         source = np.concatenate([operands[:, 0], plus, operands[:, 1]], axis=1)
         if not self.config.start_token:
-            fed, labels = answer[:, :-1], answer[:, 1:]
+            decoder_input, labels = answer[:, :-1], answer[:, 1:]
         else:
-            fed, labels = np.concatenate([np.full_like(plus, START), answer[:, :-1]], axis=1), answer
+            decoder_input, labels = np.concatenate([np.full_like(plus, START), answer[:, :-1]], axis=1), answer
         if self.config.loss_ignores_zero:
             labels = np.where(labels == 0, IGNORE, labels)
-        return Batch(source, fed, labels, answer)
+        return Batch(source, decoder_input, labels, answer)
 
     @cached_property
-    def generation(self) -> Generation:
+    def decoding_start(self) -> DecodingStart:
         """How free-running generation begins."""
         if not self.config.start_token:
-            return Generation(first=0, given=(0,), n_tokens=self.n_columns)
-        return Generation(first=START, given=(), n_tokens=self.n_columns + 1)
+            return DecodingStart(first=0, given=(0,), n_tokens=self.n_columns)
+        return DecodingStart(first=START, given=(), n_tokens=self.n_columns + 1)
 
     def _in_order(self, least_first: NDArray[np.int64]) -> NDArray[np.int64]:
         return least_first if self.config.least_first else np.ascontiguousarray(least_first[..., ::-1])
 
-    # --- meaning ------------------------------------------------------------------------------------------------
+    # --- meaning
+    # ----------------------------------------------------------------------------------------------------------
 
     @cached_property
     def source_positions(self) -> tuple[Position, ...]:
@@ -207,7 +227,7 @@ class Addition:
         return tuple(self._position("sum", c) for c in self._columns(self.n_columns + 1))
 
     @cached_property
-    def fed_positions(self) -> tuple[Position, ...]:
+    def decoder_input_positions(self) -> tuple[Position, ...]:
         """What each token fed to the decoder is."""
         start = (Position("start", "<s>"),) if self.config.start_token else ()
         return (*start, *self.answer_positions[:-1])
@@ -225,12 +245,12 @@ class Addition:
             "sum": tuple(f"below {limit}" if s < limit else f"from {limit}" for s in examples.sum(axis=1)),
         }
 
-    def looks(self, stack: str, kind: str, examples: Examples) -> Looks:
+    def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
         """Operator, aligned column, the column that makes the carry, ...; with and without a carry in."""
-        said = self.answer_positions[len(self.generation.given) :]
-        queries = self.source_positions if stack == "encoder" else said
-        keys = self.fed_positions if (stack, kind) == ("decoder", "self") else self.source_positions
-        return addition_looks(queries, keys, self.carries(examples))
+        predicted = self.answer_positions[len(self.decoding_start.given) :]
+        queries = self.source_positions if stack == "encoder" else predicted
+        keys = self.decoder_input_positions if (stack, kind) == ("decoder", "self") else self.source_positions
+        return addition_targets(queries, keys, self.carries(examples))
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast:
         """A column that adds to 10 instead of 9, and to 9 instead of 8, with all else alike: what does a carry do?"""
@@ -243,7 +263,8 @@ class Addition:
         which = "" if operand is None else "ab"[operand] + " "
         return Position(role, which + column_name(column), column, operand)
 
-    # --- text ---------------------------------------------------------------------------------------------------
+    # --- text
+    # -------------------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Examples:
         """One sum, such as `374+814`."""
@@ -274,21 +295,77 @@ class Addition:
         text = [self.tokens[token] for token in tokens]
         return "".join(reversed(text) if self.config.least_first else text)
 
-    def explain(self, example: Examples, said: Tokens) -> str:
+    def explain(self, example: Examples, predicted: Tokens) -> str:
         """What is wrong with a wrong sum."""
-        if (said > 9).any():
-            return f"said {self.show_tokens(said)}, which is not a number"
-        return explain_digits(example, self._least_first(said))
+        if (predicted > 9).any():
+            return f"said {self.show_tokens(predicted)}, which is not a number"
+        return explain_digits(example, self._least_first(predicted))
 
-    def faults(self, example: Examples, said: Tokens) -> tuple[str, ...]:
+    def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
         """The kinds of mistake in a wrong sum, such as `lost the carry from the 10s`."""
-        if (said > 9).any():
+        if (predicted > 9).any():
             return ("not a number",)
-        wrong = wrong_columns(example, self._least_first(said))
+        wrong = wrong_columns(example, self._least_first(predicted))
         return tuple(note or f"{column_name(column)} off otherwise" for column, note in wrong)
 
-    def _least_first(self, said: Tokens) -> Tokens:
-        return said if self.config.least_first else said[::-1]
+    def _least_first(self, predicted: Tokens) -> Tokens:
+        return predicted if self.config.least_first else predicted[::-1]
 
 
 PART = Addition
+
+
+# --- what a head could be attending to in a sum -----------------------------------------------------------------------
+# What a head could be looking at in a sum.
+#
+# Of 374+814, in the decoder's cross-attention, while the 10s of the answer are being said:
+#
+#     source            3 7 4 + 8 1 4
+#     aligned column      x       x          both digits that make this digit of the answer
+#     carry column          x       x        the next lower column, which makes the carry into this one
+#     operator                x
+#     first token       x
+#
+# A digit in the encoder has its aligned column in the other operand alone. In the decoder's self-attention the token
+# that was just said stands on the diagonal, so it is called the previous output there.
+
+
+Numbers = NDArray[np.float64]
+"""NaN where there is none: it equals nothing, itself neither."""
+
+
+def addition_targets(queries: Sequence[Position], keys: Sequence[Position], carries: Carries) -> AttentionTargets:
+    """The targets between these queries (in the decoder: what each says) and keys, and where a carry comes in."""
+    columns = _numbers([p.column for p in queries])
+    written = list(dict.fromkeys(p.column for p in queries if p.column is not None))
+    query_column = np.array([-1 if p.column is None else written.index(p.column) for p in queries])
+    carry_in = np.pad(carries.out, ((0, 0), (1, 0)))[:, written]
+    condition = Condition("carry in", "no carry in", "a carry comes in", carry_in)
+    is_source = any(p.role == "operator" for p in keys)
+    targets = _in_the_source(queries, keys, columns) if is_source else _in_the_answer(keys)
+    return AttentionTargets(targets, tuple(map(column_name, written)), query_column, condition)
+
+
+def _in_the_source(queries: Sequence[Position], keys: Sequence[Position], columns: Numbers) -> dict[str, Target]:
+    key_columns = _numbers([p.column for p in keys])
+    operands, key_operands = (_numbers([p.operand for p in positions]) for positions in (queries, keys))
+    is_operator = np.array([p.role == "operator" for p in keys])
+    return {
+        "operator": lambda q, k: is_operator[k],
+        "diagonal": lambda q, k: q == k,
+        "aligned column": lambda q, k: (columns[q] == key_columns[k]) & (operands[q] != key_operands[k]),
+        "carry column": lambda q, k: columns[q] - 1 == key_columns[k],
+        "first token": lambda q, k: k == 0,
+    }
+
+
+def _in_the_answer(keys: Sequence[Position]) -> dict[str, Target]:
+    is_digit = np.array([p.role == "sum" for p in keys])
+    return {
+        "previous output": lambda q, k: (q == k) & is_digit[k],
+        "first token": lambda q, k: k == 0,
+    }
+
+
+def _numbers(found: Sequence[int | None]) -> Numbers:
+    return np.array([np.nan if number is None else number for number in found])

@@ -46,7 +46,7 @@ class Batch:
 
     source: Tokens
     """What the encoder reads."""
-    fed: Tokens
+    decoder_input: Tokens
     """What the decoder is fed under teacher forcing."""
     labels: Tokens
     """What it should say after each fed token; `IGNORE` where nothing is asked."""
@@ -57,7 +57,7 @@ class Batch:
         return len(self.source)
 
     def __getitem__(self, rows: slice) -> Batch:
-        return Batch(self.source[rows], self.fed[rows], self.labels[rows], self.answer[rows])
+        return Batch(self.source[rows], self.decoder_input[rows], self.labels[rows], self.answer[rows])
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ClassBatch:
 
 
 @dataclass(frozen=True)
-class Generation:
+class DecodingStart:
     """How free-running generation begins: fed `first`; of the answer, `given` tokens are taken as said already.
 
     A sound task feeds its start token and is given nothing. The missing-start-token fault feeds a digit that counts
@@ -102,14 +102,14 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Looks:
+class AttentionTargets:
     """What the heads of one kind of site could be looking at, in some examples."""
 
     targets: Mapping[str, Target]
     """Keys that have a meaning for a query, by name."""
     columns: tuple[str, ...]
     """The columns that queries are about, in the order they are written; none if the task has no columns."""
-    about: NDArray[np.int64]
+    query_column: NDArray[np.int64]
     """Which of the columns each query is about; -1 for none."""
     condition: Condition
 
@@ -132,7 +132,7 @@ class Task(Protocol):
     """A task of known answers."""
 
     name: ClassVar[str]
-    asks_for: ClassVar[Literal["sequence", "class"]]
+    output_type: ClassVar[Literal["sequence", "class"]]
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
     """Settings of the model and of training that suit this task better than the general ones."""
     config: Any
@@ -144,13 +144,13 @@ class Task(Protocol):
     def split(self, name: str) -> Examples:
         """The `train` (if it is a fixed set), `validation` or `test` examples."""
 
-    def draw(self, rng: np.random.Generator, n: int) -> Examples:
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """`n` training examples; never a held-out one."""
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
         """Ways to group the examples: the name of a facet, and each example's group in it."""
 
-    def looks(self, stack: str, kind: str, examples: Examples) -> Looks:
+    def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
         """What the heads of a site, such as `decoder` `cross`, could be looking at while these are answered."""
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast | None:
@@ -169,16 +169,16 @@ class Task(Protocol):
 class SequenceTask(Task, Protocol):
     """A task whose answer is written token by token."""
 
-    generation: Generation
+    decoding_start: DecodingStart
     source_positions: tuple[Position, ...]
-    fed_positions: tuple[Position, ...]
+    decoder_input_positions: tuple[Position, ...]
     answer_positions: tuple[Position, ...]
     domain_size: int
 
     def encode(self, examples: Examples) -> Batch:
         """Token ids of these examples."""
 
-    def walk(self) -> Iterator[Examples]:
+    def iter_domain(self) -> Iterator[Examples]:
         """Every example there is, in blocks that share one answer."""
 
     def index(self, examples: Examples) -> Tokens:
@@ -187,10 +187,10 @@ class SequenceTask(Task, Protocol):
     def show_tokens(self, tokens: Tokens) -> str:
         """Tokens as text."""
 
-    def explain(self, example: Examples, said: Tokens) -> str:
+    def explain(self, example: Examples, predicted: Tokens) -> str:
         """What is wrong with a wrong answer, in words."""
 
-    def faults(self, example: Examples, said: Tokens) -> tuple[str, ...]:
+    def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
         """The kinds of mistake in a wrong answer, so that they can be counted."""
 
 
@@ -202,9 +202,9 @@ class ClassTask(Task, Protocol):
     """Whether the model is told which tokens are padding; it should be."""
     trained_lengths: tuple[int, int]
     """The shortest and the longest sequence in training."""
-    kinds: tuple[str, ...]
+    negatives: tuple[str, ...]
     """Ways to make an example of the first class."""
-    local_kind: str
+    local_negative: str
     """The one whose examples differ from the last class in one place: a piece around it has the values of any piece."""
 
     def encode(self, examples: Examples) -> ClassBatch:
@@ -213,7 +213,7 @@ class ClassTask(Task, Protocol):
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
         """How long each example is."""
 
-    def stretched(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
+    def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
         """`n` fresh examples of any length: of the first class, made in this way, or of the last class if None."""
 
     def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
@@ -222,5 +222,5 @@ class ClassTask(Task, Protocol):
     def describe(self, example: Examples) -> str:
         """Why the right answer is right, in words."""
 
-    def explain(self, example: Examples, said: int) -> str:
+    def explain(self, example: Examples, predicted: int) -> str:
         """What is wrong with a wrong answer, in words; empty for a right one."""

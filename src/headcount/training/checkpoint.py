@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headcount.errors import CheckpointError
+from headcount.models.attention import current_name
 from headcount.models.build import Model
 from headcount.tasks.base import Examples
 
@@ -54,7 +55,7 @@ def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
 def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
     """Put packed bytes into a freshly built state; returns the header."""
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = {current_name(name): each for name, each in safetensors.torch.load(data).items()}
         size = int.from_bytes(data[:8], "little")
         header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["headcount"])
         _restore(state, tensors)

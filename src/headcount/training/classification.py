@@ -7,19 +7,20 @@ are enough examples to say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.hooks.gates import eval_mode
 from headcount.models.classifier import Classifier
 from headcount.models.finite import require_numbers
 from headcount.results import Result
-from headcount.statistics import Share
+from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples, Tokens
-from headcount.training.evaluation import WrongAnswer, evaluating, on_device
+from headcount.training.evaluation import WrongAnswer, on_device
 
 TOKENS_AT_ONCE = 2**16
 """Tokens per forward pass, so that memory does not grow with the number of examples."""
@@ -40,19 +41,19 @@ class Answers:
     labels: Tokens
 
     @property
-    def said(self) -> Tokens:
+    def predicted(self) -> Tokens:
         """The class with the largest logit."""
         return np.asarray(self.logits.argmax(axis=1))
 
     @property
     def hits(self) -> NDArray[np.bool_]:
         """Which are right."""
-        return np.asarray(self.said == self.labels)
+        return np.asarray(self.predicted == self.labels)
 
     @property
-    def says_last(self) -> Share:
+    def says_last(self) -> Proportion:
         """How often it said the last class."""
-        return Share.count(self.said == self.logits.shape[1] - 1)
+        return Proportion.count(self.predicted == self.logits.shape[1] - 1)
 
     @property
     def loss(self) -> float:
@@ -77,7 +78,7 @@ def classify(
     batch = task.encode(examples)
     size = at_once or rows_at_once(batch.source.shape[1])
     logits = []
-    with evaluating(model) as device:
+    with eval_mode(model, gradients=False) as device:
         for i in range(0, len(batch), size):
             (source,) = on_device(device, batch[i : i + size].source)
             logits.append(model(source, first=first).float().cpu().numpy())
@@ -89,16 +90,16 @@ def rows_at_once(length: int) -> int:
     return max(1, min(MOST_AT_ONCE, TOKENS_AT_ONCE // length))
 
 
-def constant_answer(said: Sequence[int] | Tokens, labels: Tokens, classes: tuple[str, ...]) -> str | None:
+def constant_answer(predicted: Sequence[int] | Tokens, labels: Tokens, classes: tuple[str, ...]) -> str | None:
     """The one answer that is given to (nearly) everything, if it is shown that the other one is rare and should not be.
 
     >>> constant_answer([1] * 200, np.arange(200) % 2, ("unsorted", "sorted"))
     'sorted'
     >>> constant_answer([1] * 100, np.arange(100) % 2, ("unsorted", "sorted"))  # the other one may come in 3.7 %
     """
-    says_last, is_last = np.asarray(said) == len(classes) - 1, labels == len(classes) - 1
+    says_last, is_last = np.asarray(predicted) == len(classes) - 1, labels == len(classes) - 1
     for answer, is_other, should_be in ((classes[0], says_last, is_last), (classes[-1], ~says_last, ~is_last)):
-        if Share.count(is_other).high < RARELY < should_be.mean():
+        if Proportion.count(is_other).high < RARELY < should_be.mean():
             return answer
     return None
 
@@ -109,21 +110,26 @@ class ClassScores:
 
     facet: str
     group: str
-    right: Share
+    right: Proportion
 
 
 @dataclass(frozen=True)
 class Classification(Result):
     """A classifier on one held-out set."""
 
-    SCHEMA: ClassVar[int] = 2  # 1 called a model constant at 99 % of one answer, however few were asked
+    SCHEMA: ClassVar[int] = 3
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "model": "weights_sha256",
+        "says": "answer_shares",
+        "said": "predicted",
+        "why": "explanation",
+    }
     COLUMNS: ClassVar[dict[str, str]] = {"right": "right"}
     split: str
-    model: str
-    """The digest of the weights that were evaluated."""
+    weights_sha256: str
     accuracy: ClassScores
     groups: tuple[ClassScores, ...]
-    says: tuple[ClassScores, ...]
+    answer_shares: tuple[ClassScores, ...]
     """The share of each answer, right or wrong."""
     constant: str | None
     """The one answer that it gives to everything, if that is shown: see `RARELY`."""
@@ -135,28 +141,32 @@ class Classification(Result):
         return (self.accuracy, *self.groups)
 
 
-def evaluate(model: Classifier, task: ClassTask, split: str, digest: str = "") -> Classification:
+def evaluate(model: Classifier, task: ClassTask, split: str, weights_sha256: str = "") -> Classification:
     """Everything that is measured on a held-out set."""
     examples = task.split(split)
-    said = classify(model, task, examples)
-    require_numbers(said.loss, f"the {split} set")
+    predicted = classify(model, task, examples)
+    require_numbers(predicted.loss, f"the {split} set")
     groups = tuple(
-        ClassScores(facet, group, Share.count(said.hits[np.array(labels) == group]))
+        ClassScores(facet, group, Proportion.count(predicted.hits[np.array(labels) == group]))
         for facet, labels in task.facets(examples).items()
         for group in sorted(set(labels))
     )
-    says = tuple(ClassScores("says", name, Share.count(said.said == i)) for i, name in enumerate(task.classes))
+    answer_shares = tuple(
+        ClassScores("says", name, Proportion.count(predicted.predicted == i)) for i, name in enumerate(task.classes)
+    )
     return Classification(
         split=split,
-        model=digest,
-        accuracy=ClassScores("accuracy", "all", Share.count(said.hits)),
+        weights_sha256=weights_sha256,
+        accuracy=ClassScores("accuracy", "all", Proportion.count(predicted.hits)),
         groups=groups,
-        says=says,
-        constant=constant_answer(said.said, said.labels, task.classes),
-        wrong=tuple(_wrong(task, examples[i], int(said.said[i])) for i in np.flatnonzero(~said.hits)),
+        answer_shares=answer_shares,
+        constant=constant_answer(predicted.predicted, predicted.labels, task.classes),
+        wrong=tuple(_wrong(task, examples[i], int(predicted.predicted[i])) for i in np.flatnonzero(~predicted.hits)),
     )
 
 
-def _wrong(task: ClassTask, example: Examples, said: int) -> WrongAnswer:
+def _wrong(task: ClassTask, example: Examples, predicted: int) -> WrongAnswer:
     right = int(task.encode(example[None]).labels[0])
-    return WrongAnswer(task.show(example), task.classes[right], task.classes[said], task.explain(example, said))
+    return WrongAnswer(
+        task.show(example), task.classes[right], task.classes[predicted], task.explain(example, predicted)
+    )

@@ -7,8 +7,7 @@ either way. A gap between them is a fault in the pipeline (no start token, a cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from headcount.models.decoding import greedy
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.hooks.gates import eval_mode
+from headcount.models.encoder_decoder import EncoderDecoder, greedy
 from headcount.models.finite import require_numbers
 from headcount.results import Result
-from headcount.statistics import Share
+from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Batch, Examples, SequenceTask, Tokens
 
 BLOCK = 256
@@ -56,21 +55,9 @@ class Answers:
         return self.free == self.batch.answer
 
     @property
-    def exact(self) -> tuple[Share, Share]:
+    def exact(self) -> tuple[Proportion, Proportion]:
         """Exact match: teacher-forced, free-running."""
-        return Share.count(_all_right(self.teacher_forced_hits)), Share.count(_all_right(self.free_hits))
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
-    """Dropout and gradients off inside; yields the model's device."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield next(model.parameters()).device
-    finally:
-        model.train(was_training)
+        return Proportion.count(_all_right(self.teacher_forced_hits)), Proportion.count(_all_right(self.free_hits))
 
 
 def in_blocks(batch: Batch) -> Iterator[Batch]:
@@ -86,32 +73,35 @@ def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
 
 def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Answers:
     """Both ways of answering these examples."""
-    batch, start = task.encode(examples), task.generation
+    batch, start = task.encode(examples), task.decoding_start
     forced, free, losses = [], [], []
-    with evaluating(model) as device:
+    with eval_mode(model, gradients=False) as device:
         for part in in_blocks(batch):
-            source, fed, labels = on_device(device, part.source, part.fed, part.labels)
+            source, decoder_input, labels = on_device(device, part.source, part.decoder_input, part.labels)
             memory = model.encode(source)
-            logits = model.decode(fed, memory)
+            logits = model.decode(decoder_input, memory)
             forced.append(logits.argmax(dim=-1).cpu().numpy())
             losses.append(_token_losses(logits, labels).cpu().numpy())
             free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())
-    said = np.concatenate(free)
-    given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(said), len(start.given)))
+    predicted = np.concatenate(free)
+    given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
     return Answers(
-        np.concatenate(forced), np.concatenate([given, said], axis=1), batch, np.concatenate(losses, dtype=np.float32)
+        np.concatenate(forced),
+        np.concatenate([given, predicted], axis=1),
+        batch,
+        np.concatenate(losses, dtype=np.float32),
     )
 
 
-def forced_exact(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Share:
+def forced_exact(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Proportion:
     """Exact match under teacher forcing alone: no decoding."""
     hits = []
-    with evaluating(model) as device:
+    with eval_mode(model, gradients=False) as device:
         for part in in_blocks(task.encode(examples)):
-            source, fed, labels = on_device(device, part.source, part.fed, part.labels)
-            right = (model(source, fed).argmax(dim=-1) == labels) | (labels == IGNORE)
+            source, decoder_input, labels = on_device(device, part.source, part.decoder_input, part.labels)
+            right = (model(source, decoder_input).argmax(dim=-1) == labels) | (labels == IGNORE)
             hits.append(right.all(dim=1).cpu().numpy())
-    return Share.count(np.concatenate(hits))
+    return Proportion.count(np.concatenate(hits))
 
 
 def _token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -125,9 +115,9 @@ class Scores:
 
     facet: str
     group: str
-    teacher_forced: Share | None
+    teacher_forced: Proportion | None
     """None where teacher forcing asks nothing, as the first digit under the missing start token."""
-    free_running: Share
+    free_running: Proportion
 
 
 @dataclass(frozen=True)
@@ -136,18 +126,19 @@ class WrongAnswer:
 
     example: str
     right: str
-    said: str
-    why: str
+    predicted: str
+    explanation: str
 
 
 @dataclass(frozen=True)
 class Evaluation(Result):
     """A model on one held-out set."""
 
+    SCHEMA: ClassVar[int] = 2
+    FORMER: ClassVar[Mapping[str, str]] = {"model": "weights_sha256", "said": "predicted", "why": "explanation"}
     COLUMNS: ClassVar[dict[str, str]] = {"teacher_forced": "teacher-forced", "free_running": "free-running"}
     split: str
-    model: str
-    """The digest of the weights that were evaluated."""
+    weights_sha256: str
     exact: Scores
     digits: tuple[Scores, ...]
     groups: tuple[Scores, ...]
@@ -159,48 +150,77 @@ class Evaluation(Result):
         return (self.exact, *self.digits, *self.groups)
 
 
-def evaluate(model: EncoderDecoder, task: SequenceTask, split: str, digest: str = "") -> Evaluation:
+def evaluate(model: EncoderDecoder, task: SequenceTask, split: str, weights_sha256: str = "") -> Evaluation:
     """Everything that is measured on a held-out set."""
     examples = task.split(split)
-    said = answer(model, task, examples)
-    require_numbers(said.loss, f"the {split} set")
-    forced, free = _all_right(said.teacher_forced_hits), _all_right(said.free_hits)
+    predicted = answer(model, task, examples)
+    require_numbers(predicted.loss, f"the {split} set")
+    forced, free = _all_right(predicted.teacher_forced_hits), _all_right(predicted.free_hits)
     groups = tuple(
-        Scores(facet, group, Share.count(forced[rows]), Share.count(free[rows]))
+        Scores(facet, group, Proportion.count(forced[rows]), Proportion.count(free[rows]))
         for facet, labels in task.facets(examples).items()
         for group in sorted(set(labels))
         for rows in [np.array(labels) == group]
     )
     return Evaluation(
         split=split,
-        model=digest,
-        exact=Scores("exact match", "all", Share.count(forced), Share.count(free)),
-        digits=_by_digit(task, said),
+        weights_sha256=weights_sha256,
+        exact=Scores("exact match", "all", Proportion.count(forced), Proportion.count(free)),
+        digits=_by_digit(task, predicted),
         groups=groups,
-        wrong=wrong_answers(task, examples[~free], said.free[~free]),
+        wrong=wrong_answers(task, examples[~free], predicted.free[~free]),
     )
 
 
-def wrong_answers(task: SequenceTask, examples: Examples, said: Tokens) -> tuple[WrongAnswer, ...]:
+def wrong_answers(task: SequenceTask, examples: Examples, predicted: Tokens) -> tuple[WrongAnswer, ...]:
     """Each wrong answer with what is wrong about it."""
-    right = task.encode(examples).answer if len(examples) else said
+    right = task.encode(examples).answer if len(examples) else predicted
     return tuple(
         WrongAnswer(task.show(e), task.show_tokens(r), task.show_tokens(s), task.explain(e, s))
-        for e, r, s in zip(examples, right, said, strict=True)
+        for e, r, s in zip(examples, right, predicted, strict=True)
     )
 
 
-def _by_digit(task: SequenceTask, said: Answers) -> tuple[Scores, ...]:
-    asked = said.batch.labels != IGNORE
-    unasked = said.batch.answer.shape[1] - said.batch.labels.shape[1]
+def _by_digit(task: SequenceTask, predicted: Answers) -> tuple[Scores, ...]:
+    asked = predicted.batch.labels != IGNORE
+    unasked = predicted.batch.answer.shape[1] - predicted.batch.labels.shape[1]
     scores = []
     for i, position in enumerate(task.answer_positions):
         forced = None
         if i >= unasked and asked[:, i - unasked].any():
-            forced = Share.count(said.teacher_forced_hits[asked[:, i - unasked], i - unasked])
-        scores.append(Scores("digit", position.label, forced, Share.count(said.free_hits[:, i])))
+            forced = Proportion.count(predicted.teacher_forced_hits[asked[:, i - unasked], i - unasked])
+        scores.append(Scores("digit", position.label, forced, Proportion.count(predicted.free_hits[:, i])))
     return tuple(scores)
 
 
 def _all_right(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(hits.all(axis=1))
+
+
+# --- margins ----------------------------------------------------------------------------------------------------------
+# How surely a model answers: one forward pass tells whether free-running generation is right, and by how much.
+#
+# Fed the right answer, a model's first wrong token is the one it would have said running freely. So generation is
+# right exactly if every token is right here; no decoding loop is needed.
+
+
+def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
+    """For each example, the least lead of a right token's logit over the best wrong one: positive if it is right.
+
+    An example whose answer does not begin with what generation takes for given is wrong without asking: -inf.
+    Examples with one answer among them are quicker: the decoder's first look at what it is fed is shared.
+    """
+    batch, given = task.encode(examples), task.decoding_start.given
+    shared = slice(1) if (batch.answer == batch.answer[0]).all() else slice(None)
+    leads = []
+    with eval_mode(model, gradients=False) as device:
+        for part in in_blocks(batch):
+            source, decoder_input, right = on_device(
+                device, part.source, part.decoder_input[shared], part.answer[:, len(given) :]
+            )
+            logits = model(source, decoder_input)
+            lead = logits.gather(-1, right[..., None]).squeeze(-1)
+            lead = lead - logits.scatter(-1, right[..., None], -torch.inf).amax(dim=-1)
+            leads.append(lead.amin(dim=1).cpu().double().numpy())
+    begins_right = (batch.answer[:, : len(given)] == given).all(axis=1)
+    return np.where(begins_right, np.concatenate(leads), -np.inf)

@@ -14,23 +14,22 @@ from torch.nn import functional as F
 from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 from headcount.models.encoder_decoder import EncoderDecoder
-from headcount.statistics import Share
+from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
 from headcount.training import classification, evaluation
 from headcount.training.classification import Classification
-from headcount.training.evaluation import Evaluation, answer, forced_exact, on_device
-from headcount.training.margins import margins
+from headcount.training.evaluation import Evaluation, answer, forced_exact, margins, on_device
 
 
 @dataclass(frozen=True)
 class StepScores:
     """How good a model is after some step of its training."""
 
-    validation: Mapping[str, Share]
+    validation: Mapping[str, Proportion]
     """By name; all of the same examples."""
     validation_loss: float
     """Cross-entropy as in training, of the pass that gave the scores."""
-    training: Mapping[str, Share]
+    training: Mapping[str, Proportion]
     """One score on examples such as it is trained on, by name."""
 
     def to_dict(self) -> dict[str, float]:
@@ -45,22 +44,22 @@ class StepScores:
 class Learner(Protocol):
     """A model and its task."""
 
-    aim: ClassVar[str]
+    target_metric: ClassVar[str]
     """The score that training is for."""
 
     def loss(self, examples: Examples) -> Tensor:
         """What a training step makes smaller."""
 
-    def scores(self, examples: Examples) -> tuple[Mapping[str, Share], float]:
+    def scores(self, examples: Examples) -> tuple[Mapping[str, Proportion], float]:
         """How good the model is, briefly, and its loss, from one pass over these examples."""
 
-    def training_scores(self, examples: Examples) -> Mapping[str, Share]:
+    def training_scores(self, examples: Examples) -> Mapping[str, Proportion]:
         """The score that is watched on training examples, by name."""
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
         """How surely it is right on each: positive if it is."""
 
-    def evaluate(self, split: str, digest: str) -> Evaluation | Classification:
+    def evaluate(self, split: str, weights_sha256: str) -> Evaluation | Classification:
         """Everything that is measured on a held-out set."""
 
 
@@ -70,23 +69,23 @@ class SequenceLearner:
 
     model: EncoderDecoder
     task: SequenceTask
-    aim: ClassVar[str] = "free_running"
+    target_metric: ClassVar[str] = "free_running"
 
     def loss(self, examples: Examples) -> Tensor:
         """Cross-entropy per token."""
         batch = self.task.encode(examples)
         device = next(self.model.parameters()).device
-        source, fed, labels = on_device(device, batch.source, batch.fed, batch.labels)
-        logits = self.model(source, fed)
+        source, decoder_input, labels = on_device(device, batch.source, batch.decoder_input, batch.labels)
+        logits = self.model(source, decoder_input)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
-    def scores(self, examples: Examples) -> tuple[Mapping[str, Share], float]:
+    def scores(self, examples: Examples) -> tuple[Mapping[str, Proportion], float]:
         """Exact match, both ways, and cross-entropy per token."""
-        said = answer(self.model, self.task, examples)
-        forced, free = said.exact
-        return {"teacher_forced": forced, "free_running": free}, said.loss
+        predicted = answer(self.model, self.task, examples)
+        forced, free = predicted.exact
+        return {"teacher_forced": forced, "free_running": free}, predicted.loss
 
-    def training_scores(self, examples: Examples) -> Mapping[str, Share]:
+    def training_scores(self, examples: Examples) -> Mapping[str, Proportion]:
         """Exact match, fed the right answer."""
         return {"teacher_forced": forced_exact(self.model, self.task, examples)}
 
@@ -94,9 +93,9 @@ class SequenceLearner:
         """By the least sure token."""
         return margins(self.model, self.task, examples)
 
-    def evaluate(self, split: str, digest: str) -> Evaluation:
+    def evaluate(self, split: str, weights_sha256: str) -> Evaluation:
         """Both ways, by digit and by carries."""
-        return evaluation.evaluate(self.model, self.task, split, digest)
+        return evaluation.evaluate(self.model, self.task, split, weights_sha256)
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class ClassLearner:
 
     model: Classifier
     task: ClassTask
-    aim: ClassVar[str] = "accuracy"
+    target_metric: ClassVar[str] = "accuracy"
 
     def loss(self, examples: Examples) -> Tensor:
         """Cross-entropy per example."""
@@ -113,22 +112,25 @@ class ClassLearner:
         source, labels = on_device(next(self.model.parameters()).device, batch.source, batch.labels)
         return F.cross_entropy(self.model(source), labels)
 
-    def scores(self, examples: Examples) -> tuple[Mapping[str, Share], float]:
+    def scores(self, examples: Examples) -> tuple[Mapping[str, Proportion], float]:
         """How often it is right, and how often it says the last class: a constant answer shows at once."""
-        said = classification.classify(self.model, self.task, examples)
-        return {"accuracy": Share.count(said.hits), f"says_{self.task.classes[-1]}": said.says_last}, said.loss
+        predicted = classification.classify(self.model, self.task, examples)
+        return {
+            "accuracy": Proportion.count(predicted.hits),
+            f"says_{self.task.classes[-1]}": predicted.says_last,
+        }, predicted.loss
 
-    def training_scores(self, examples: Examples) -> Mapping[str, Share]:
+    def training_scores(self, examples: Examples) -> Mapping[str, Proportion]:
         """How often it is right."""
-        return {"accuracy": Share.count(classification.classify(self.model, self.task, examples).hits)}
+        return {"accuracy": Proportion.count(classification.classify(self.model, self.task, examples).hits)}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
         """By the lead of the right class."""
         return classification.classify(self.model, self.task, examples).margins
 
-    def evaluate(self, split: str, digest: str) -> Classification:
+    def evaluate(self, split: str, weights_sha256: str) -> Classification:
         """By class, by broken pairs and by length."""
-        return classification.evaluate(self.model, self.task, split, digest)
+        return classification.evaluate(self.model, self.task, split, weights_sha256)
 
 
 EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}
@@ -137,4 +139,4 @@ EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": E
 
 def learner_of(model: Model, task: Task) -> Learner:
     """The learner for what the task asks for."""
-    return {"sequence": SequenceLearner, "class": ClassLearner}[task.asks_for](model, task)
+    return {"sequence": SequenceLearner, "class": ClassLearner}[task.output_type](model, task)

@@ -5,7 +5,9 @@ It knows no files: what it learns goes to listeners, and what must outlive a cra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -15,12 +17,9 @@ from headcount.errors import HeadcountError
 from headcount.models.build import Model
 from headcount.seeds import integer, stream
 from headcount.tasks.base import Examples, Task
-from headcount.training.averaging import averaged, update_average
 from headcount.training.checkpoint import TrainingState
 from headcount.training.config import TrainingConfig
-from headcount.training.hard import MOSTLY_RIGHT, find_hard
 from headcount.training.learners import Learner, StepScores, learner_of
-from headcount.training.schedule import learning_rate
 
 REPORT_EVERY = 10
 """Steps between reports to the listeners: reading a loss waits for the device, so it is not done at every step."""
@@ -113,7 +112,7 @@ def _target_met(state: TrainingState, config: TrainingConfig) -> bool:
 
 def _draw(state: TrainingState, task: Task, config: TrainingConfig, rng: np.random.Generator) -> Examples:
     n_hard = round(config.hard_share * config.batch_size) if len(state.hard) else 0
-    examples = task.draw(rng, config.batch_size - n_hard)
+    examples = task.sample(rng, config.batch_size - n_hard)
     if not n_hard:
         return examples
     return np.concatenate([examples, state.hard[rng.integers(len(state.hard), size=n_hard)]])
@@ -136,10 +135,10 @@ def _evaluate(
 ) -> None:
     with averaged(state):
         scores = _scores(state, task, learner, seed)
-        reached = scores.validation[learner.aim].rate
+        reached = scores.validation[learner.target_metric].rate
         for listener in listeners:
             listener.on_evaluation(state.step, scores)
-        if config.hard_share and reached >= MOSTLY_RIGHT:
+        if config.hard_share and reached >= SEARCH_FROM:
             state.hard = find_hard(learner, task, stream(seed, "hard", state.step), state.hard)
     if config.target is not None:
         state.targets_met = state.targets_met + 1 if reached >= config.target else 0
@@ -153,5 +152,93 @@ def _scores(state: TrainingState, task: Task, learner: Learner, seed: int) -> St
         raise diverged(state.step)
     rng = stream(seed, "training accuracy", state.step)
     return StepScores(
-        validation, loss, learner.training_scores(task.draw(rng, min(len(held_out), MOST_TRAINING_EXAMPLES)))
+        validation, loss, learner.training_scores(task.sample(rng, min(len(held_out), MOST_TRAINING_EXAMPLES)))
     )
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+# The learning rate as a function of the step alone, so that there is no scheduler state to save.
+
+
+FLOOR = 1e-4
+"""The last learning rate of a falling schedule, as a share of the highest."""
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """The rate at `step` (from 0).
+
+    one-cycle   a cosine up from 1/25 of the highest rate, and a cosine down (Smith 2018, arXiv 1803.09820)
+    cosine      a straight line up from 0, and a cosine down
+    constant    the highest rate throughout
+    """
+    if config.schedule == "constant":
+        return config.learning_rate
+    rising = config.warmup * config.steps
+    if step < rising:
+        done = (step + 1) / rising
+        rise = _between(1 / 25, 1.0, done) if config.schedule == "one-cycle" else min(done, 1.0)
+        return config.learning_rate * rise
+    return config.learning_rate * _between(1.0, FLOOR, (step - rising) / max(config.steps - rising, 1))
+
+
+def _between(start: float, end: float, done: float) -> float:
+    """Half a cosine from `start` to `end`."""
+    return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+
+
+# --- averaging --------------------------------------------------------------------------------------------------------
+# A running average of the weights, which errs less than the last weights do (Polyak and Juditsky 1992).
+
+
+EVERY = 5
+"""Steps between updates, so that averaging costs next to no time."""
+
+
+@torch.no_grad()
+def update_average(state: TrainingState, decay: float) -> None:
+    """Move the average a little towards the weights; a short memory at first, so that it forgets the start."""
+    if decay == 0 or state.step % EVERY:
+        return
+    parameters = {name: p.detach() for name, p in state.model.named_parameters()}
+    if not state.average:
+        state.average = {name: p.clone() for name, p in parameters.items()}
+    now = min(decay, (1 + state.step) / (10 + state.step)) ** EVERY
+    torch._foreach_lerp_([state.average[name] for name in parameters], list(parameters.values()), 1 - now)
+
+
+@contextmanager
+def averaged(state: TrainingState) -> Iterator[None]:
+    """The model has its average weights inside, if there are any."""
+    if not state.average:
+        yield
+        return
+    own = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+    state.model.load_state_dict(state.average, strict=False)
+    try:
+        yield
+    finally:
+        state.model.load_state_dict(own, strict=False)
+
+
+# --- hard -------------------------------------------------------------------------------------------------------------
+# Hard training examples, found and fed back.
+#
+# Once the model is mostly right, some fresh training examples are tried at each evaluation, and those it is least sure
+# of join a pool. A share of every later batch comes from the pool. Held-out examples are never drawn, so never tried.
+
+
+SEARCH_FROM = 0.9
+"""Score from which on a search is worth its time; before, nearly everything is hard."""
+TRIED = 4096
+"""Fresh examples tried at each search."""
+KEPT = 128
+"""Of those, how many join the pool."""
+POOL = 1024
+"""Most examples in the pool; the oldest leave."""
+
+
+def find_hard(learner: Learner, task: Task, rng: np.random.Generator, pool: Examples) -> Examples:
+    """The pool after one more search."""
+    tried = task.sample(rng, TRIED)
+    hardest = tried[np.argsort(learner.margins(tried), kind="stable")[:KEPT]]
+    return np.concatenate([pool, hardest])[-POOL:] if len(pool) else hardest

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import astuple, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,7 @@ from headcount.views.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, 
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, Condition, Effect
+
 
 LOOKS = (("o", PALETTE[0]), ("s", PALETTE[1]), ("D", PALETTE[2]), ("^", PALETTE[3]))
 MOST_ROWS = 48
@@ -44,12 +48,21 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     """One row per head, the costliest first; one mark per kind, with its 95 % interval."""
     ranked = ranking(result, condition.length)
     shown = ranked[:MOST_ROWS]
-    figure = Page(8.5, 0.1 * (len(result.kinds) + 1) * len(shown) + 1.3)
+    figure = Page(8.5, 0.1 * (len(result.replacements) + 1) * len(shown) + 1.3)
     axes = figure.subplots()
-    for i, kind in enumerate(result.kinds):
+    for i, replacement in enumerate(result.replacements):
         marker, colour = LOOKS[i % len(LOOKS)]
-        effects = {effect.head: effect for effect in _of(result, condition.length, kind)}
-        _draw_kind(axes, [effects[head] for head in shown], kind, scale(result), marker, colour, i, len(result.kinds))
+        effects = {effect.head: effect for effect in _of(result, condition.length, replacement)}
+        _draw_kind(
+            axes,
+            [effects[head] for head in shown],
+            replacement,
+            scale(result),
+            marker,
+            colour,
+            i,
+            len(result.replacements),
+        )
     again = {e.head for e in result.heads if e.length == condition.length and e.n != condition.n}
     names = [f"{head}  ({HeadId.parse(head).short}){' †' if head in again else ''}" for head in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=8)
@@ -60,7 +73,7 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
     figure.headline(
-        f"{result.run or 'model'}: {result.metric} without each head",
+        f"{result.name or 'model'}: {result.metric} without each head",
         f"{_about(result, condition)}{_again(condition)}{more}",
         size=12,
     )
@@ -69,14 +82,16 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
 
 
 def _draw_kind(
-    axes: Axes, effects: Sequence[Effect], kind: str, times: float, marker: str, colour: str, i: int, n: int
+    axes: Axes, effects: Sequence[Effect], replacement: str, times: float, marker: str, colour: str, i: int, n: int
 ) -> None:
     beside = 0.24 * (i - (n - 1) / 2)
     y = np.arange(len(effects)) + beside
     drops = np.array([times * effect.drop for effect in effects])
     doubt = np.array([[times * (e.drop - e.low), times * (e.high - e.drop)] for e in effects]).T.clip(min=0)
     axes.barh(y, drops, height=0.2, color=colour, alpha=0.3, linewidth=0)
-    axes.errorbar(drops, y, xerr=doubt, fmt=marker, color=colour, markersize=4, capsize=2, linewidth=1, label=kind)
+    axes.errorbar(
+        drops, y, xerr=doubt, fmt=marker, color=colour, markersize=4, capsize=2, linewidth=1, label=replacement
+    )
 
 
 def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
@@ -96,7 +111,10 @@ def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
 
 def draw_map(result: Ablation, condition: Condition) -> Figure:
     """Sites down, heads across: what each kind of silencing costs, and the gradient beside it."""
-    panels = [(kind, f"{kind}: {_what(result)}", _drops(result, condition, kind)) for kind in result.kinds]
+    panels = [
+        (replacement, f"{replacement}: {_what(result)}", _drops(result, condition, replacement))
+        for replacement in result.replacements
+    ]
     if condition.importances:
         gradients = {each.head: each.importance for each in condition.importances}
         panels.append(("gradient", "gradient: mean |dL/dg|", gradients))
@@ -112,9 +130,9 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[len(panels) :]:
         axes.remove()
-    for axes, title, (kind, _, values) in zip(grid, titles, panels, strict=False):
+    for axes, title, (replacement, _, values) in zip(grid, titles, panels, strict=False):
         names = [[str(site.head(i)) for i in range(n_heads)] for site in sites]
-        again = {e.head for e in _of(result, condition.length, kind) if e.n != condition.n}
+        again = {e.head for e in _of(result, condition.length, replacement) if e.n != condition.n}
         _heat(
             axes,
             [[values.get(name) for name in row] for row in names],
@@ -125,7 +143,7 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
         axes.label_outer()
     about = _about(result, condition) + _again(condition)
-    figure.headline(f"{result.run or 'model'}: {about}; shade: share of a panel's largest; white: no worse", size=10)
+    figure.headline(f"{result.name or 'model'}: {about}; shade: share of a panel's largest; white: no worse", size=10)
     return figure
 
 
@@ -146,25 +164,25 @@ def draw_lengths(result: Ablation) -> Figure:
     lengths = [condition.length for condition in result.conditions if condition.length is not None]
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
     banded = {effect.length for effect in result.heads if effect.band}
-    void = set(lengths) - banded if result.is_share else set()  # there a drop of 0 would look harmless
-    figure = Page(4.4 * len(result.kinds) + 0.6, 4.0)
-    panels = figure.subplots(1, len(result.kinds), sharey=True, squeeze=False)[0]
-    for axes, kind in zip(panels, result.kinds, strict=True):
+    void = set(lengths) - banded if result.is_accuracy else set()  # there a drop of 0 would look harmless
+    figure = Page(4.4 * len(result.replacements) + 0.6, 4.0)
+    panels = figure.subplots(1, len(result.replacements), sharey=True, squeeze=False)[0]
+    for axes, replacement in zip(panels, result.replacements, strict=True):
         for i, head in enumerate(heads):
-            mine = [effect for effect in result.heads if (effect.head, effect.kind) == (head, kind)]
+            mine = [effect for effect in result.heads if (effect.head, effect.replacement) == (head, replacement)]
             shown = [effect for effect in mine if effect.length not in void]
             if shown:
                 _draw_length(axes, shown, scale(result), i, len(heads))
         axes.set_xscale("log", base=2)
         axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
         _name_lengths(axes, lengths, void)
-        axes.set(title=plain(f"silenced by {kind}"), xlabel="length (numbers)")
+        axes.set(title=plain(f"silenced by {replacement}"), xlabel="length (numbers)")
         axes.grid(alpha=0.25)
     panels[0].set_ylabel(f"{_what(result)}, with 95 % interval")
     figure.key(*panels[0].get_legend_handles_labels(), columns=12)
     clean = "; ".join(f"{each.length}: {_clean(result, each)} (n = {each.n:,})" for each in result.conditions)
     figure.headline(
-        f"{result.run or 'model'}: each head silenced alone, by length", f"clean {result.metric} at {clean}", size=10
+        f"{result.name or 'model'}: each head silenced alone, by length", f"clean {result.metric} at {clean}", size=10
     )
     return figure
 
@@ -200,8 +218,8 @@ def _draw_length(axes: Axes, effects: Sequence[Effect], times: float, i: int, n:
 def ranking(result: Ablation, length: int | None) -> list[str]:
     """Heads, the costliest first, by the first kind and then by the others."""
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
-    drops = {(e.head, e.kind): e.drop for e in result.heads if e.length == length}
-    return sorted(heads, key=lambda head: [-drops[head, kind] for kind in result.kinds])
+    drops = {(e.head, e.replacement): e.drop for e in result.heads if e.length == length}
+    return sorted(heads, key=lambda head: [-drops[head, replacement] for replacement in result.replacements])
 
 
 def ablation_table(result: Ablation, condition: Condition) -> Table:
@@ -215,20 +233,22 @@ def ablation_table(result: Ablation, condition: Condition) -> Table:
 
 def ablation_title(result: Ablation, condition: Condition) -> str:
     """What a ranking is about."""
-    return f"{result.run or 'model'}: {_what(result)}; {_about(result, condition)}"
+    return f"{result.name or 'model'}: {_what(result)}; {_about(result, condition)}"
 
 
 def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], list[list[str]]]:
     """The ranking: what its columns are called, and one row per head."""
     rows = []
-    effects = {(e.head, e.kind): e for e in result.heads if e.length == condition.length}
+    effects = {(e.head, e.replacement): e for e in result.heads if e.length == condition.length}
     gradients = {each.head: f"{each.importance:.1e}" for each in condition.importances}
     for head in ranking(result, condition.length):
-        cells = [effect_text(effects[head, kind], scale(result), condition.n) for kind in result.kinds]
-        rank = effects[head, result.kinds[0]]
+        cells = [
+            effect_text(effects[head, replacement], scale(result), condition.n) for replacement in result.replacements
+        ]
+        rank = effects[head, result.replacements[0]]
         place = f"{rank.rank_low}-{rank.rank_high}" if rank.rank_low < rank.rank_high else f"{rank.rank_low}"
         rows.append([HeadId.parse(head).short, place, *cells, gradients.get(head, "")])
-    return ["head", f"rank ({result.kinds[0]})", *result.kinds, "gradient"], rows
+    return ["head", f"rank ({result.replacements[0]})", *result.replacements, "gradient"], rows
 
 
 def effect_text(effect: Effect, times: float, n: int | None = None) -> str:
@@ -248,25 +268,31 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     if result.unit == "points" and not banded:
         notes.append(
             f"NO BANDS: with all heads {_clean(result, condition)} is reached, and one answer to everything gets "
-            f"{_score(result, condition.floor)}. A head that costs nothing here proves nothing."
+            f"{_score(result, condition.majority_baseline)}. A head that costs nothing here proves nothing."
         )
-    if result.unit == "nats" and condition.clean <= condition.floor:
+    if result.unit == "nats" and condition.clean <= condition.majority_baseline:
         notes.append(
             f"NO BETTER THAN GUESSING: with all heads the loss is {_score(result, condition.clean)} nats, and even "
-            f"odds over {math.exp(-condition.floor):,.0f} tokens or classes have {_score(result, condition.floor)}. "
+            f"odds over {math.exp(-condition.majority_baseline):,.0f} tokens or classes have "
+            f"{_score(result, condition.majority_baseline)}. "
             "A head that costs nothing here proves nothing."
         )
-    for kind in sorted(result.kinds, key=lambda kind: kind != "resample") if banded else ():
-        of_kind = _of(result, condition.length, kind)
+    for replacement in sorted(result.replacements, key=lambda replacement: replacement != "resample") if banded else ():
+        of_kind = _of(result, condition.length, replacement)
         counts = ", ".join(f"{sum(e.band == band for e in of_kind)} {band}" for band in BANDS)
         undecided = ", ".join(f"{e.short} ({_needs(e)})" for e in of_kind if e.band == "undecided")
-        notes.append(f"{QUESTIONS.get(kind, '')} {kind}: {counts}".lstrip() + (f": {undecided}" if undecided else ""))
-    if banded and len(result.kinds) > 1:
+        notes.append(
+            f"{QUESTIONS.get(replacement, '')} {replacement}: {counts}".lstrip()
+            + (f": {undecided}" if undecided else "")
+        )
+    if banded and len(result.replacements) > 1:
         harmless = result.harmless(condition.length)
         names = ", ".join(HeadId.parse(head).short for head in harmless)
-        notes.append(f"redundant in all {len(result.kinds)} ways: {len(harmless)}" + (f": {names}" if names else ""))
+        notes.append(
+            f"redundant in all {len(result.replacements)} ways: {len(harmless)}" + (f": {names}" if names else "")
+        )
     if few := [e for e in mine if result.unit != "points" and e.carried > 0.5 and e.n > 2 * FEW]:
-        names = ", ".join(f"{e.short} ({e.kind})" for e in few[:8]) + (", ..." if len(few) > 8 else "")
+        names = ", ".join(f"{e.short} ({e.replacement})" for e in few[:8]) + (", ..." if len(few) > 8 else "")
         notes.append(
             f"FEW EXAMPLES CARRY IT: ten of {condition.n:,} make up over half of all differences in {names}; "
             "more examples may well tell another figure"
@@ -276,7 +302,11 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     worst = max(each.sum_error for each in result.proof)
     decoded = ""
     if condition.decoded:
-        which = "" if set(condition.decoded_kinds) >= set(result.kinds) else f" {' and '.join(condition.decoded_kinds)}"
+        which = (
+            ""
+            if set(condition.decoded_replacements) >= set(result.replacements)
+            else f" {' and '.join(condition.decoded_replacements)}"
+        )
         decoded = f"; {condition.decoded:,} answers of{which} ablations decoded for real, each as found"
     notes.append(
         f"acted: at each of {len(result.proof)} sites, contributions and bias make up the output (to {worst:.0e}), "
@@ -287,7 +317,7 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
 
 def _test(result: Ablation) -> str:
     """And its null."""
-    if result.is_share:
+    if result.is_accuracy:
         return "exact McNemar: as many get worse as get better"
     return "swaps: either score could be the other" if result.unit == "points" else "bootstrap-t: the mean drop is zero"
 
@@ -298,11 +328,11 @@ def _n_heads(effects: Sequence[Effect]) -> int:
 
 def _needs(effect: Effect) -> str:
     """`3,000 to 12,000 examples would decide`."""
-    if effect.needed is None:
+    if effect.examples_needed is None:
         return "it lies on a border"
-    if effect.needed_most is None:
-        return f"{_roughly(effect.needed)} examples or more would decide; it may lie on the border"
-    return f"{_roughly(effect.needed)} to {_roughly(effect.needed_most)} examples would decide"
+    if effect.examples_needed_most is None:
+        return f"{_roughly(effect.examples_needed)} examples or more would decide; it may lie on the border"
+    return f"{_roughly(effect.examples_needed)} to {_roughly(effect.examples_needed_most)} examples would decide"
 
 
 def _roughly(n: int) -> str:
@@ -318,7 +348,7 @@ def _agreements(condition: Condition) -> list[str]:
         if found is not None:
             text = f"rank correlation {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}], p = {found.p:.4f}"
             text += f", {found.tied} of {each.n_heads} drops tied" if found.tied else ""
-        notes.append(f"gradient importance{divided} against {each.kind}: {text}")
+        notes.append(f"gradient importance{divided} against {each.replacement}: {text}")
     return notes
 
 
@@ -339,35 +369,37 @@ def _stand_ins(condition: Condition) -> list[str]:
     return notes
 
 
-def breakage_tables(result: Ablation, condition: Condition, kind: str) -> list[Table]:
+def failure_tables(result: Ablation, condition: Condition, replacement: str) -> list[Table]:
     """What broke without each head that broke something."""
     tables = []
-    for each in condition.breakages:
-        if each.kind != kind or not each.n_broken:
+    for each in condition.failures:
+        if each.replacement != replacement or not each.n_broken:
             continue
-        first = f", the first of {condition.donors} donors" if kind == "resample" and condition.donors > 1 else ""
-        title = f"without {each.head} ({kind}{first}): {each.n_broken:,} of {condition.n:,} broke"
+        first = (
+            f", the first of {condition.donors} donors" if replacement == "resample" and condition.donors > 1 else ""
+        )
+        title = f"without {each.head} ({replacement}{first}): {each.n_broken:,} of {condition.n:,} broke"
         table = Table("what", "broke", title=title, title_justify="left")
         for group in (*each.digits, *each.faults[:6], *each.groups):
             if group.broken:
                 table.add_row(f"{group.facet}: {group.group}", f"{group.broken:,} of {group.n:,}")
         for wrong in each.examples:
-            table.add_row(f"{wrong.example}: said {wrong.said}, should be {wrong.right}", wrong.why)
+            table.add_row(f"{wrong.example}: said {wrong.predicted}, should be {wrong.right}", wrong.explanation)
         tables.append(table)
     return tables
 
 
-def _of(result: Ablation, length: int | None, kind: str) -> list[Effect]:
-    return [effect for effect in result.heads if (effect.length, effect.kind) == (length, kind)]
+def _of(result: Ablation, length: int | None, replacement: str) -> list[Effect]:
+    return [effect for effect in result.heads if (effect.length, effect.replacement) == (length, replacement)]
 
 
-def _drops(result: Ablation, condition: Condition, kind: str) -> dict[str, float]:
-    return {effect.head: scale(result) * effect.drop for effect in _of(result, condition.length, kind)}
+def _drops(result: Ablation, condition: Condition, replacement: str) -> dict[str, float]:
+    return {effect.head: scale(result) * effect.drop for effect in _of(result, condition.length, replacement)}
 
 
 def _what(result: Ablation) -> str:
     name = "rise of the loss" if result.unit == "nats" else "drop"
-    hundredths = "hundredths of rho" if result.unit == "points" and not result.is_share else result.unit
+    hundredths = "hundredths of rho" if result.unit == "points" and not result.is_accuracy else result.unit
     return f"{name} ({hundredths})" if result.unit else name
 
 
@@ -388,4 +420,46 @@ def _clean(result: Ablation, condition: Condition) -> str:
 
 
 def _score(result: Ablation, clean: float) -> str:
-    return f"{100 * clean:.2f} %" if result.is_share else f"{-clean if result.unit == 'nats' else clean:.4g}"
+    return f"{100 * clean:.2f} %" if result.is_accuracy else f"{-clean if result.unit == 'nats' else clean:.4g}"
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+# Tables for other programs: Markdown for a page, CSV for a spreadsheet.
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells that hold what Markdown reads as its own are escaped."""
+    lines = [list(map(_escaped, head)), ["---"] * len(head), *(list(map(_escaped, row)) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def ablation_markdown(result: Ablation) -> str:
+    """The ranking as it is printed, with its notes below; one table per length."""
+    return "\n\n".join(_condition(result, condition) for condition in result.conditions) + "\n"
+
+
+def _condition(result: Ablation, condition: Condition) -> str:
+    head, rows = ablation_rows(result, condition)
+    notes = "\n".join(f"- {_escaped(note)}" for note in ablation_notes(result, condition))
+    return "\n\n".join([_escaped(ablation_title(result, condition)), markdown_table(head, rows), notes])
+
+
+def ablation_csv(result: Ablation) -> str:
+    """One row per length, kind and head in full precision; what is not known is empty."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    if result.heads:
+        writer.writerow(field.name for field in fields(result.heads[0]))
+    writer.writerows([_harmless(value) for value in astuple(effect)] for effect in result.heads)
+    return out.getvalue()
+
+
+def _harmless(value: object) -> object:
+    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
+
+
+def _escaped(text: str) -> str:
+    for char in "\\|*`":
+        text = text.replace(char, f"\\{char}")
+    return " ".join(text.split())

@@ -103,7 +103,7 @@ def draw_over_examples(patterns: Sequence[AttentionPatterns], head: str) -> Figu
         Panel(each.title, site.queries, site.keys, one.weights)
         for each, (site, one) in zip(patterns, found, strict=True)
     ]
-    title = f"{patterns[0].run}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
+    title = f"{patterns[0].name}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
     return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1), patterns[0].weighting)
 
 

@@ -42,7 +42,7 @@ def draw_matching(result: Matching) -> Figure:
     panels[-1][1].set_xlabel("overlap, CKA, share restored")
     figure.headline(
         "Which heads attend alike? Frames: the best pairing, broken where chance pairs heads as well",
-        f"down: {result.run}; across: {result.other} (n = {result.n:,}: {result.data})",
+        f"down: {result.name}; across: {result.other} (n = {result.n:,}: {result.data})",
         result.words,
         size=10,
     )
@@ -108,7 +108,7 @@ def _key() -> tuple[list[Artist], list[str]]:
 def match_table(result: Matching) -> Table:
     """Each head with its partner: attention, outputs, transplant, each with its p, and what they come to."""
     what = f"overlap ± standard error over {result.n:,} examples; p corrected over heads"
-    title = f"{result.run} beside {result.other}: {what}"
+    title = f"{result.name} beside {result.other}: {what}"
     caption = f"{result.words}\n{NOTE}{_tried_on(result)}"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     for name in ("head", "partner"):

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
 from rich.table import Table
 
-from headcount.views._position_panels import MOST_NAMED, draw_biases, draw_curves, draw_kernel, draw_rows, draw_table
-from headcount.views.style import Page, wrapped
+from headcount.views.style import BLUE, DIVERGING, GREY, ORANGE, SEQUENTIAL, Page, wrapped
 
 if TYPE_CHECKING:
-    from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow
-    from headcount.analysis.shifts import LinearShift, Shift
-    from headcount.analysis.touches import EncodingShown
+    from headcount.analysis.positions import (
+        EncodingProfile,
+        EncodingsShown,
+        LinearShift,
+        PositionsShown,
+        Shift,
+        TableRow,
+    )
+
 
 Panel = tuple[str, Callable[[Axes], AxesImage | None], str]
 """A title, what draws it, and what its colours mean."""
@@ -40,7 +49,7 @@ def draw_positions(shown: PositionsShown) -> Figure:
         axes.set_title("\n".join(wrapped(line, 4.2, 11) for line in title.splitlines()), fontsize=11)
     if len(shown.encoding.curves) > MOST_NAMED:
         figure.key(*axes.get_legend_handles_labels(), columns=12)
-    figure.headline(f"Positions of {shown.run}: {_heading(shown.encoding)}", _trained_on(shown), size=12)
+    figure.headline(f"Positions of {shown.name}: {_heading(shown.encoding)}", _trained_on(shown), size=12)
     return figure
 
 
@@ -57,14 +66,14 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
         else:
             figure.delaxes(pair[0])
             figure.delaxes(pair[1])
-    whose = f"“{shown.trained}” as trained in {shown.run}, the others" if shown.trained else "all"
+    whose = f"“{shown.trained}” as trained in {shown.name}, the others" if shown.trained else "all"
     figure.headline(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", size=14)
     return figure
 
 
 def positions_table(shown: PositionsShown) -> Table:
     """What the page shows, and the mathematics, in plain words."""
-    table = Table(title=f"positions of {shown.run}", title_justify="left", show_header=False)
+    table = Table(title=f"positions of {shown.name}", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for row in positions_rows(shown):
@@ -76,7 +85,7 @@ def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
     """What was asked, and the answer."""
     encoding, shift = shown.encoding, shown.encoding.shift
     rows = [
-        ("encoding", f"{_heading(encoding)}; touches {encoding.touches}"),
+        ("encoding", f"{_heading(encoding)}; touches {encoding.acts_on}"),
         ("positions", _trained_on(shown).replace(" (dashed)", "")),
     ]
     rows += _row_words(shown.rows)
@@ -89,42 +98,42 @@ def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
     return rows
 
 
-def given(encoding: EncodingShown) -> str:
+def given(encoding: EncodingProfile) -> str:
     """`generic`, or what it gives away."""
-    return f"gives: {encoding.gives}" if encoding.gives else "generic"
+    return f"gives: {encoding.hard_codes}" if encoding.hard_codes else "generic"
 
 
 def _panels(shown: PositionsShown) -> list[Panel]:
     encoding, trained = shown.encoding, shown.n_trained
-    alone = f"not explained by t - s: {encoding.shift.unexplained:.2f}"
+    alone = f"not explained by t - s: {encoding.shift.variance_beyond_distance:.2f}"
     panels: list[Panel] = []
     if encoding.table:
-        panels.append(("What is added to the embeddings", lambda axes: draw_table(axes, encoding, trained), "P(p)"))
+        panels.append(("What is added to the embeddings", lambda axes: _draw_table(axes, encoding, trained), "P(p)"))
     if shown.rows:
-        panels.append(("How far training moved each row", lambda axes: draw_rows(axes, shown), ""))
+        panels.append(("How far training moved each row", lambda axes: _draw_rows(axes, shown), ""))
     panels.append(
-        (f"{encoding.kernel_is}\n{alone}", lambda axes: draw_kernel(axes, encoding, trained), "K(t, s)"),
+        (f"{encoding.kernel_is}\n{alone}", lambda axes: _draw_kernel(axes, encoding, trained), "K(t, s)"),
     )
-    what = "Bias of each head" if encoding.touches == "scores" else "K"
+    what = "Bias of each head" if encoding.acts_on == "scores" else "K"
     title = f"{what} against the distance\n(band: from least to greatest at that distance)"
-    panels.append((title, lambda axes: draw_curves(axes, encoding, trained), ""))
+    panels.append((title, lambda axes: _draw_curves(axes, encoding, trained), ""))
     return panels
 
 
-def _draw_pair(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingShown, shown: EncodingsShown) -> None:
+def _draw_pair(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingProfile, shown: EncodingsShown) -> None:
     own = encoding.name == shown.trained
     trained = shown.n_trained if own else None
-    draw = draw_table if encoding.table else draw_biases if encoding.touches == "scores" else draw_curves
-    for axes, image in ((top, draw(top, encoding, trained)), (bottom, draw_kernel(bottom, encoding, trained))):
+    draw = _draw_table if encoding.table else _draw_biases if encoding.acts_on == "scores" else _draw_curves
+    for axes, image in ((top, draw(top, encoding, trained)), (bottom, _draw_kernel(bottom, encoding, trained))):
         if image:
             figure.colorbar(image, ax=axes)
     weight = "bold" if own else "normal"
     name, what = f"{encoding.name}{' (trained)' if own else ''}", given(encoding)
     top.set_title(f"{wrapped(name, 2.6, 11)}\n{wrapped(what, 2.6, 11)}", fontsize=11, fontweight=weight)
-    bottom.set_title(f"not explained by t - s: {encoding.shift.unexplained:.2f}", fontsize=10)
+    bottom.set_title(f"not explained by t - s: {encoding.shift.variance_beyond_distance:.2f}", fontsize=10)
 
 
-def _heading(encoding: EncodingShown) -> str:
+def _heading(encoding: EncodingProfile) -> str:
     at = f" at length {encoding.at_length}" if encoding.at_length else ""
     return f"{encoding.name}{at} ({given(encoding)})"
 
@@ -180,14 +189,132 @@ def _linear_words(linear: LinearShift) -> str:
     )
 
 
-def _kernel_words(encoding: EncodingShown, shift: Shift) -> str:
-    if encoding.touches == "nothing":
+def _kernel_words(encoding: EncodingProfile, shift: Shift) -> str:
+    if encoding.acts_on == "nothing":
         return "K is 0: all positions are alike"
     trained = (
-        f" (among trained positions {shift.unexplained_trained:.2f})" if shift.unexplained_trained is not None else ""
+        f" (among trained positions {shift.variance_beyond_distance_trained:.2f})"
+        if shift.variance_beyond_distance_trained is not None
+        else ""
     )
-    verdict = "yes" if shift.unexplained < EXACT else "no"
+    verdict = "yes" if shift.variance_beyond_distance < EXACT else "no"
     return (
-        f"{verdict}: share of its variance that t - s does not explain {shift.unexplained:.2f}{trained}; largest "
-        f"deviation {shift.deviation:.2g}. {encoding.kernel_is}"
+        f"{verdict}: share of its variance that t - s does not explain {shift.variance_beyond_distance:.2f}{trained}; "
+        f"largest deviation {shift.deviation:.2g}. {encoding.kernel_is}"
     )
+
+
+# --- position panels --------------------------------------------------------------------------------------------------
+# The panels that pages about positions are made of.
+
+
+Array = NDArray[np.float64]
+STATES: dict[str, dict[str, Any]] = {
+    "trained": {"facecolor": BLUE},
+    "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
+    "past the table": {"facecolor": "#f2f2f2", "edgecolor": GREY, "hatch": ".."},
+}
+LINES = [(colour, style) for style in ("-", "--", ":") for colour in (BLUE, ORANGE, "#009E73", "#CC79A7")]
+"""One look per head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
+HIDDEN = "#d9d9d9"
+MOST_NAMED = 8
+"""Heads that are named among their curves: more would cover them."""
+
+
+def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
+    """What is added to the embeddings."""
+    table = numbers(encoding.table or ())
+    image = _heat_map(axes, table.T)
+    axes.set(xlabel="position p", ylabel="dimension")
+    _mark_last(axes.axvline, trained, len(table))
+    return image
+
+
+def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
+    """K(t, s)."""
+    kernel = numbers(encoding.kernel)
+    image = _heat_map(axes, kernel)
+    axes.set(xlabel="position s (key)", ylabel="position t (query)", aspect="equal")
+    for draw in (axes.axvline, axes.axhline):
+        _mark_last(draw, trained, len(kernel))
+    if np.isnan(kernel).any():
+        axes.legend(handles=[Patch(color=HIDDEN, label="hidden")], loc="upper right", fontsize=8)
+    return image
+
+
+def _draw_biases(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
+    """Every head's mean bias against the distance, as a heat map."""
+    biases = numbers(tuple(curve.mean for curve in encoding.curves))
+    n, heads = len(encoding.kernel), len(biases)
+    image = _heat_map(axes, biases, extent=(0.5 - n, n - 0.5, heads - 0.5, -0.5))
+    axes.set(xlabel="distance s - t (positions)", ylabel="head", yticks=range(0, heads, 1 + (heads - 1) // 8))
+    _mark_farthest(axes, trained, n)
+    return image
+
+
+def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> None:
+    """Each head's bias, or K, against the distance; the band is as wide as pairs of one distance differ."""
+    n = len(encoding.kernel)
+    distance = np.arange(1 - n, n)
+    for i, curve in enumerate(encoding.curves):
+        colour, style = LINES[i % len(LINES)]
+        low, mean, high = numbers((curve.low, curve.mean, curve.high))
+        axes.fill_between(distance, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(distance, mean, style, color=colour, label=curve.label, linewidth=1.4)
+    what = "bias, added to the score" if encoding.acts_on == "scores" else "K(t, s)"
+    axes.set(xlabel="distance s - t (positions)", ylabel=what, xlim=(1 - n, n - 1))
+    if encoding.acts_on == "nothing":
+        axes.set_ylim(-1, 1)
+    axes.axhline(0, color="black", linewidth=0.5)
+    axes.grid(alpha=0.25)
+    _mark_farthest(axes, trained, n)
+    if 1 < len(encoding.curves) <= MOST_NAMED:
+        axes.legend(fontsize=8, ncols=2 if len(encoding.curves) > 4 else 1)
+
+
+def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
+    """How far each row of a learned table is from where it began."""
+    for state, look in STATES.items():
+        rows = [row for row in shown.rows if row.state == state]
+        if rows and state == "past the table":  # there is no row here that could have moved
+            axes.axvspan(rows[0].position - 0.5, rows[-1].position + 0.5, linewidth=0, **look)
+        elif rows:
+            axes.bar([r.position for r in rows], [r.moved for r in rows], width=0.8, linewidth=0.5, **look)
+    axes.set(xlabel="position p", ylabel="distance from the initial row", xlim=(-0.5, shown.n_positions - 0.5))
+    axes.set_ylim(0, 1.25 * max(row.moved for row in shown.rows) or 1)
+    _mark_last(axes.axvline, shown.n_trained, shown.n_positions)
+    seen = dict.fromkeys(row.state for row in shown.rows)
+    axes.legend(
+        handles=[Patch(label=state, **STATES[state]) for state in seen], fontsize=8, loc="upper center", ncols=3
+    )
+
+
+def numbers(matrix: tuple[tuple[float | None, ...], ...]) -> Array:
+    """None as NaN."""
+    return np.array([[np.nan if x is None else x for x in row] for row in matrix], dtype=float)
+
+
+def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, float] | None = None) -> AxesImage:
+    """Signed values around white, others from their least to their greatest."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    name = DIVERGING
+    if 0 <= low < high:
+        name = SEQUENTIAL
+    else:
+        high = max(-low, high) or 1.0
+        low = -high
+    colours = colormaps[name].with_extremes(bad=HIDDEN)
+    return axes.imshow(values, vmin=low, vmax=high, cmap=colours, aspect="auto", interpolation="nearest", extent=extent)
+
+
+def _mark_last(draw: Callable[..., Any], trained: int | None, n: int) -> None:
+    """Between the last trained position and the first that was not."""
+    if trained and trained < n:
+        draw(trained - 0.5, color="black", linestyle="--", linewidth=1)
+
+
+def _mark_farthest(axes: Axes, trained: int | None, n: int) -> None:
+    """Beyond the farthest two trained positions, either way."""
+    if trained and trained < n:
+        for end in (0.5 - trained, trained - 0.5):
+            axes.axvline(end, color="black", linestyle="--", linewidth=1)

@@ -42,14 +42,14 @@ def draw_pruning(result: Pruning) -> Figure:
     axes.set_xlabel(f"heads removed (of {result.n_heads})")
     axes.set_ylabel(wrapped(f"{_named(result)}, with its 95 % interval", 4.0, 10))
     axes.set(xlim=(-0.5, result.n_heads + 0.5))
-    if result.is_share:
+    if result.is_accuracy:
         axes.set(ylim=(-3, 106))
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.grid(alpha=0.25)
     figure.key(*axes.get_legend_handles_labels(), columns=1)
     whole = result.curves[0].points[0]
     told = f"chosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})"
-    figure.headline(f"{result.run}: {_left(result, whole)} with all heads", told, size=10)
+    figure.headline(f"{result.name}: {_left(result, whole)} with all heads", told, size=10)
     return figure
 
 
@@ -91,7 +91,7 @@ def _point_out(axes: Axes, result: Pruning) -> None:
 def pruning_table(result: Pruning) -> Table:
     """The curves as text."""
     measured = [curve for curve in result.curves if curve.name != "alone"]
-    title = f"{result.run}: {_named(result)} as heads go, [95 % interval]; on {result.measured_on}, n = {result.n:,}"
+    title = f"{result.name}: {_named(result)} as heads go, [95 % interval]; on {result.measured_on}, n = {result.n:,}"
     names = [name for curve in measured for name in (curve.name, "")]
     table = Table("removed", *names, "random: median [10 %, 90 %]", title=title, title_justify="left")
     chance = {each.n_removed: each for each in result.chance}
@@ -113,14 +113,14 @@ def pruning_notes(result: Pruning) -> list[str]:
     kept, luck = result.kept, result.best_random
     beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
     means = f" ({_left(result, result.harmless_means)} with their means in place)" if result.harmless else ""
-    alike = f"by {', '.join(result.kinds[:-1])} and {result.kinds[-1]} alike"
+    alike = f"by {', '.join(result.replacements[:-1])} and {result.replacements[-1]} alike"
     tried = f"the best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
     return [
         f"harmless:  {_removed(result, result.harmless, result.harmless_left, alike)}{means}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.harmless) or "none"),
         *_as_many(result),
         f"by zero:   {_removed(result, result.by_zero, result.by_zero_left, 'by zero alone')}"
-        f" ({result.under} by the point estimate)",
+        f" ({result.n_under_1_point} by the point estimate)",
         f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
         f"{_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
@@ -139,7 +139,7 @@ def _as_many(result: Pruning) -> list[str]:
 
 
 def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> str:
-    """`15 of 24 heads cost under 1 point alone, by zero ...; without all of those 98 % is left`."""
+    """`15 of 24 heads cost n_under_1_point 1 point alone, by zero ...; without all of those 98 % is left`."""
     cost = f"cost under {_amount(result, 0.01)} each alone on {result.chosen_on}"
     told = f"{len(heads)} of {result.n_heads} heads {cost}, {how}"
     return f"{told}; without all of those {_left(result, left)} is left{_lost(result, left)}" if heads else told
@@ -147,23 +147,23 @@ def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> st
 
 def _shown(result: Pruning, value: float) -> float:
     """A score as people read it: per cent, a loss, or as it is."""
-    if result.is_share:
+    if result.is_accuracy:
         return 100 * value
     return -value if result.unit == "nats" else value
 
 
 def _named(result: Pruning) -> str:
-    unit = "%" if result.is_share else "nats" if result.unit == "nats" else ""
+    unit = "%" if result.is_accuracy else "nats" if result.unit == "nats" else ""
     return f"{result.metric} ({unit})" if unit else result.metric
 
 
 def _score(result: Pruning, value: float, digits: int = 1) -> str:
-    return f"{_shown(result, value):.{digits}f} %" if result.is_share else f"{_shown(result, value):.{digits + 2}f}"
+    return f"{_shown(result, value):.{digits}f} %" if result.is_accuracy else f"{_shown(result, value):.{digits + 2}f}"
 
 
 def _interval(result: Pruning, value: float, low: float, high: float) -> str:
     ends = sorted((_shown(result, low), _shown(result, high)))
-    digits = 1 if result.is_share else 3
+    digits = 1 if result.is_accuracy else 3
     return f"{_shown(result, value):.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
 
 
@@ -190,14 +190,14 @@ def _lost(result: Pruning, point: Point) -> str:
 
 def _left(result: Pruning, point: Point) -> str:
     ends = sorted((_shown(result, point.low), _shown(result, point.high)))
-    digits = 2 if result.is_share else 4
+    digits = 2 if result.is_accuracy else 4
     return f"{_score(result, point.score, 2)} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
 
 
 def cost_table(cost: Cost) -> Table:
     """Before and after the cut."""
     names = ", ".join(HeadId.parse(head).short for head in cost.heads)
-    table = Table("", "before", "after", "", title=f"{cost.run}: {cost.parent} without {names}", title_justify="left")
+    table = Table("", "before", "after", "", title=f"{cost.name}: {cost.parent} without {names}", title_justify="left")
     table.add_row("heads", *map(str, cost.n_heads), f"lost as a whole: {', '.join(cost.lost_blocks) or 'no block'}")
     for name, pair in (("parameters", cost.parameters), ("bytes", cost.n_bytes)):
         table.add_row(name, *(f"{number:,}" for number in pair), f"{1 - pair[1] / pair[0]:.1%} less")
@@ -208,7 +208,7 @@ def cost_table(cost: Cost) -> Table:
     )
     lost = f"{'rise' if cost.unit == 'nats' else 'drop'} {drop} {cost.unit} [{low}, {high}]"
     scores = [_measured(cost, *each) for each in zip(cost.score, cost.score_intervals, strict=True)]
-    table.add_row("right" if cost.is_share else cost.metric, *scores, f"{lost}, {cost.data}")
+    table.add_row("right" if cost.is_accuracy else cost.metric, *scores, f"{lost}, {cost.data}")
     tuned = f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""
     against, folded = "against silencing", ""
     if cost.folded_over:
@@ -220,7 +220,7 @@ def cost_table(cost: Cost) -> Table:
 
 def _measured(cost: Cost, score: float, interval: tuple[float, float]) -> str:
     """A score with its own interval, as people read it."""
-    if cost.is_share:
+    if cost.is_accuracy:
         return f"{score:.2%} [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
     sign = -1 if cost.unit == "nats" else 1
     low, high = sorted(sign * end for end in interval)

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headcount.errors import argument
-from headcount.views.accuracy import accuracy_rows
-from headcount.views.export import ablation_markdown, markdown_table
+from headcount.views.ablation import ablation_markdown, markdown_table
+from headcount.views.length_generalisation import accuracy_text, mark
 from headcount.views.pruning import pruning_notes
-from headcount.views.stretch import accuracy_text, mark
+from headcount.views.training import accuracy_rows
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.exhaustive import Certificate
-    from headcount.analysis.extrapolation import Stretch
+    from headcount.analysis.length_generalisation import Stretch
     from headcount.analysis.pruning import Pruning
     from headcount.training.evaluation import Evaluation, WrongAnswer
 
@@ -43,7 +43,7 @@ def addition_part(
     """An adder; picture paths are relative to `folder`, and `examples` are sums that it can be asked."""
     parts = [
         "## Addition",
-        f"Run `{run}`, weights `{certificate.model[:16]}`.",
+        f"Run `{run}`, weights `{certificate.weights_sha256[:16]}`.",
         "### Is it right?",
         verdict(certificate),
         f"On the {evaluation.split} set, which it never saw (95 % Wilson intervals):",
@@ -87,7 +87,7 @@ def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Seq
     ):
         rows = [[f"{name} ({mark(found)})", *_reach(found, kind, lengths)] for name, found in stretches.items()]
         parts += [f"### {note}", markdown_table(["model", *map(str, lengths)], rows)]
-    run = argument(next(iter(stretches.values())).run)
+    run = argument(next(iter(stretches.values())).name)
     parts += [
         *_pictures(pictures, folder),
         "### Go on",
@@ -150,5 +150,5 @@ def _wrong(wrong: Sequence[WrongAnswer]) -> list[str]:
     if not wrong:
         return []
     more = f"The first {SHOWN} of {len(wrong):,}." if len(wrong) > SHOWN else ""
-    rows = [(w.example, w.said, w.right, w.why) for w in wrong[:SHOWN]]
-    return ["#### What it gets wrong", markdown_table(["sum", "said", "right", "what went wrong"], rows), more]
+    rows = [(w.example, w.predicted, w.right, w.explanation) for w in wrong[:SHOWN]]
+    return ["#### What it gets wrong", markdown_table(["sum", "predicted", "right", "what went wrong"], rows), more]

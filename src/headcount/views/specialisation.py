@@ -40,7 +40,7 @@ def draw_stats(result: Specialisation) -> Figure:
         axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
     figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
     what = f"{result.weighting}, mean ± standard error over {result.n:,} examples ({result.data})"
-    figure.headline(f"{result.run}: {what}", size=12)
+    figure.headline(f"{result.name}: {what}", size=12)
     figure.caption(caption(result))
     return figure
 
@@ -127,7 +127,7 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.key(handles, labels, size=10)
-    figure.headline(f"{result.run}: {kind}, {result.weighting}, mean ± 2 standard errors (n = {result.n:,})")
+    figure.headline(f"{result.name}: {kind}, {result.weighting}, mean ± 2 standard errors (n = {result.n:,})")
     return figure
 
 
@@ -161,7 +161,7 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
 
 def stats_table(result: Specialisation) -> Table:
     """One row per head: its label, and its main measures in percent, mean ± standard error; sparsity 100 is one key."""
-    title = f"{result.run}: {result.weighting} in %, mean ± standard error over {result.n:,} examples ({result.data})"
+    title = f"{result.name}: {result.weighting} in %, mean ± standard error over {result.n:,} examples ({result.data})"
     targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
     shown = (*targets, *SPREAD, *_contrast(result))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

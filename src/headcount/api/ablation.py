@@ -1,0 +1,118 @@
+"""Which heads count: ablate them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headcount.analysis.ablation import DONORS, Ablation, AblationRun, ablate, decide
+from headcount.api.opening import AnyModel, open_model
+from headcount.api.saving import Saved, asked_data, result_name, unless
+from headcount.data.dataset import Metric
+from headcount.errors import InputError
+from headcount.experiments.models import Data, ExperimentMetric, OpenModel
+from headcount.files import write_atomically
+from headcount.hooks import REPLACEMENTS
+from headcount.hooks.sites import Sites
+from headcount.hooks.sweep import BATCH
+from headcount.views.ablation import ablation_csv, ablation_markdown, draw_lengths, draw_map, draw_ranking
+from headcount.views.progress import counting
+from headcount.views.style import png
+
+
+def ablate_heads(
+    model: AnyModel,
+    data: Data = None,
+    metric: ExperimentMetric = None,
+    *,
+    replacements: Sequence[str] | None = None,
+    sites: Sites | None = None,
+    n: int | None = None,
+    donors: int = DONORS,
+    lengths: Sequence[int] = (),
+    examples: bool = False,
+    batch_size: int = BATCH,
+    quiet: bool = False,
+    run_adapter: bool = False,
+) -> Saved[Ablation]:
+    """Ablate every head alone, with every replacement, and compare outputs on the same examples.
+
+    Asked for no number of examples, a run is tried on its test set, and those of its heads that change any answer
+    there on 40,000 fresh examples (by resample on a quarter as many, each with four donors).
+
+    `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
+    model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
+    module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
+    its heads are unless it can say so itself. All replacements are tried unless `replacements` says which. A folder
+    that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
+    """
+    opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)
+    if examples and opened.task is None:
+        raise InputError(f"{opened.name} has no task that could say what failed", "leave --examples out")
+    asked = tuple(dict.fromkeys(lengths)) or (None,)
+    experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in asked]
+    for replacement in replacements or ():
+        REPLACEMENTS.get(replacement)
+    if opened.output:
+        opened.output.require_writable()
+    done, how = [], {"donors": donors, "batch_size": batch_size}
+    for length, experiment in zip(asked, experiments, strict=True):
+        at = "" if length is None else f" at length {length}"
+        with counting(f"ablating heads of {opened.name}{at}", quiet=quiet) as progress:
+            found = ablate(experiment, replacements, length=length, examples=examples, progress=progress, **how)
+        more = opened.second_look(data, metric, n, at_once) if found.unsettled and length is None else None
+        if more:
+            with counting(f"measuring {len(found.unsettled)} ablations again{at}", quiet=quiet) as progress:
+                found = decide(found, more, progress=progress, **how)
+        done.append(found)
+    result = _result(opened, experiments[0].metric, done)
+    every = replacements is None or set(replacements) == set(REPLACEMENTS.names())
+    name = result_name(
+        "ablation",
+        data=asked_data(data) if opened.output else None,
+        metric=metric,
+        replacements=None if every else replacements,
+        n=n,
+        lengths=tuple(lengths) or None,
+        examples=examples,
+        donors=unless(DONORS, donors),
+        batch=unless(BATCH, batch_size),
+    )
+    return _save(opened, name, result)
+
+
+def batch_rows(batch_size: int) -> int:
+    """Examples per batch, so that four ablations of them ride in one forward pass."""
+    if batch_size < 1:
+        raise InputError(f"--batch-size must be at least 1, got {batch_size}", "it is rows per forward pass")
+    return max(1, batch_size // 4)
+
+
+def _result(opened: OpenModel, metric: Metric, done: Sequence[AblationRun]) -> Ablation:
+    return Ablation(
+        name=opened.label,
+        weights_sha256=opened.weights_sha256,
+        metric=metric.name,
+        unit=metric.unit,
+        is_accuracy=metric.is_accuracy,
+        replacements=tuple(dict.fromkeys(effect.replacement for effect in done[0].effects)),
+        heads=tuple(effect for each in done for effect in each.effects),
+        conditions=tuple(each.condition for each in done),
+        proof=done[0].proof,
+    )
+
+
+def _save(opened: OpenModel, name: str, result: Ablation) -> Saved[Ablation]:
+    if opened.output is None:
+        return Saved(result)
+    by_length = len(result.conditions) > 1
+    figures = {f"{name}-by-length.png": draw_lengths(result)} if by_length else {}
+    for condition in result.conditions:
+        at = f"-at-{condition.length}" if by_length else ""
+        figures |= {f"{name}{at}.png": draw_ranking(result, condition)}
+        figures |= {f"{name}{at}-map.png": draw_map(result, condition)}
+    written = tuple(opened.output.write_figure(file, png(figure)) for file, figure in figures.items())
+    data = opened.output.write_result(name, result)
+    tables = {data.with_suffix(".md"): ablation_markdown(result), data.with_suffix(".csv"): ablation_csv(result)}
+    for file, text in tables.items():
+        write_atomically(file, text.encode(errors="replace"))
+    return Saved(result, (data,), written, tuple(tables))

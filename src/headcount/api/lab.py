@@ -1,0 +1,166 @@
+"""Both experiments in one go, with one report.
+
+An adder, checked on every sum, and which of its heads count; and how far sortedness models reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.length_generalisation import REPORTED, Stretch
+from headcount.analysis.pruning import Pruning
+from headcount.api.ablation import ablate_heads
+from headcount.api.pruning import prune_heads
+from headcount.api.training import read_evaluation, train, verify
+from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
+from headcount.errors import InputError
+from headcount.files import write_atomically
+from headcount.runs.folder import RunFolder
+from headcount.runs.run import Run
+from headcount.tasks.addition import Addition
+from headcount.tasks.base import SequenceTask
+from headcount.training.evaluation import Evaluation
+from headcount.views.progress import announcer
+from headcount.views.report import ALONE, addition_part, sortedness_part, write_report
+
+EXAMPLE = "374+814"
+"""The sum that report 003's model answers with 0188."""
+EXPERIMENTS = ("addition", "sortedness")
+SORTEDNESS: dict[str, dict[str, Any]] = {
+    "sinusoidal": {"encoding": "sinusoidal"},
+    "learned": {"encoding": "learned"},
+    "none": {"encoding": "none"},
+    "length-normalised": {"encoding": "length-normalised", "pooling": "mean", "negatives": "shuffle"},
+    "far-generic": {"preset": "far-generic"},
+    "far": {"preset": "far"},
+}
+"""The exercise's three encodings, report 000's in disguise, and the two that reach far."""
+LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class AdditionLab:
+    """A trained adder and its certificate."""
+
+    run: Run
+    evaluation: Evaluation
+    certificate: Certificate
+    pruning: Pruning | None
+    """None if it is hardly ever right: then it has nothing to lose."""
+
+
+@dataclass(frozen=True)
+class SortednessLab:
+    """Trained classifiers and how far each reaches."""
+
+    runs: dict[str, Run]
+    stretches: dict[str, Stretch]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What a lab made, and where."""
+
+    report: Path
+    addition: AdditionLab | None
+    sortedness: SortednessLab | None
+
+
+def run_lab(
+    out: Path,
+    *,
+    seed: int = 0,
+    quiet: bool = False,
+    experiments: tuple[str, ...] = EXPERIMENTS,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    n: int = 200,
+) -> Lab:
+    """Everything on the defaults, or with other `settings` by experiment; an interrupted lab goes on where it was."""
+    settings = settings or {}
+    addition = sortedness = None
+    parts = []
+    if "addition" in experiments:
+        addition, part = _addition(out, seed, quiet, settings.get("addition", {}))
+        parts.append(part)
+    if "sortedness" in experiments:
+        sortedness, part = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
+        parts.append(part)
+    whole = set(experiments) == set(EXPERIMENTS)
+    report = out / ("report.md" if whole else f"report-{'-'.join(experiments)}.md")
+    write_atomically(report, write_report(parts).encode(errors="replace"))
+    return Lab(report, addition, sortedness)
+
+
+def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> Run:
+    return train(task, out=path, seed=seed, resume=RunFolder(path).holds_a_run, quiet=quiet, **settings)
+
+
+def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> tuple[AdditionLab, str]:
+    say = announcer(quiet)
+    say("addition 1/5  training an adder (3-digit sums, every sum of the test set held out)")
+    run = _train("addition", out / "addition", seed, quiet, settings)
+    say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
+    certificate = verify(run, quiet=quiet)
+    say("addition 3/5  drawing every head")
+    examples = examples_of(cast(Addition, run.task))
+    example, average, stats = show_heads(run, examples[0]), show_heads(run), head_stats(run, quiet=quiet)
+    say("addition 4/5  silencing each head alone")
+    ablated = ablate_heads(run, quiet=quiet)
+    say("addition 5/5  removing heads together")
+    pruning, pruned = _prune(run, quiet)
+    pictures = {
+        "How it learned": [run.output.figure_file("curves.png")],
+        "Where it is right": [run.output.figure_file("accuracy-test.png")],
+        f"Every head on {example.result.title}": list(example.figures),
+        f"Every head, {average.result.title}": list(average.figures),
+        "What each head looks at": list(stats.figures[:1]),
+        ALONE: list(ablated.figures),
+        "What is left as heads go": pruned,
+    }
+    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruning)
+    return lab, addition_part(
+        run.name, lab.evaluation, certificate, pruning, pictures, out, ablation=ablated.result, examples=examples
+    )
+
+
+def examples_of(task: Addition) -> tuple[str, str]:
+    """A sum to look at, the reports' own if the task has it, and the held-out one with the most carries in a row."""
+    test = task.split("test")
+    hardest = task.show(test[task.carries(test).longest.argmax()])
+    try:
+        return task.show(task.parse(EXAMPLE)[0]), hardest
+    except InputError:
+        return task.show(test[0]), hardest
+
+
+def _prune(run: Run, quiet: bool) -> tuple[Pruning | None, list[Path]]:
+    """What can go together; nothing of a model that has nothing to lose, which is no reason to stop a lab."""
+    try:
+        found = prune_heads(run, quiet=quiet)
+    except InputError as error:
+        announcer(quiet)(str(error))
+        return None, []
+    return found.result, list(found.figures)
+
+
+def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> tuple[SortednessLab, str]:
+    say, runs = announcer(quiet), dict[str, Run]()
+    for i, (name, own) in enumerate(SORTEDNESS.items(), start=1):
+        say(f"sortedness {i}/{len(SORTEDNESS) + 1}  training on lengths 8-16: {name}")
+        runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, {**own, **settings})
+    say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
+    sample_of_length = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=out / "stretch", quiet=quiet)
+    stretches = dict(zip(runs, sample_of_length.result, strict=True))
+    attention = dict(zip(runs, sample_of_length.figures[1::2], strict=False))
+    learned = show_positions(runs["learned"])
+    pictures = {
+        "How far each reaches": [sample_of_length.figures[-1]],
+        "Sinusoidal positions: attention and certainty": [attention["sinusoidal"]],
+        "The far-reaching generic model: attention and certainty": [attention["far-generic"]],
+        "Learned positions, and where they were never trained": list(learned.figures),
+    }
+    return SortednessLab(runs, stretches), sortedness_part(stretches, pictures, out)

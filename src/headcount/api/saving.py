@@ -1,0 +1,100 @@
+"""A result and where it was written: under a name by what was asked, so that none is ever put over another.
+
+>>> result_name("ablation", replacements=("zero",), n=500), result_name("ablation", replacements=None, n=None)
+('ablation-zero-n500', 'ablation')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from headcount.data.dataset import EvalDataset
+from headcount.experiments.models import SPLITS
+from headcount.files import read_bytes
+from headcount.heads import HeadId
+from headcount.runs.folder import digest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Saved(Generic[T]):
+    """What was found, and where it was written."""
+
+    result: T
+    data: tuple[Path, ...] = ()
+    """The numbers; nothing of a bare module's, which has no folder."""
+    figures: tuple[Path, ...] = ()
+    """Pages."""
+    others: tuple[Path, ...] = ()
+    """Tables as Markdown and CSV; or one picture per head."""
+
+
+BARE = ("replacements", "metric", "negatives", "lengths", "data")
+"""Settings whose value says what it is."""
+
+
+def asked_data(data: Any) -> Any:
+    """What a result's name says of the examples; nothing if they are those that are taken unasked."""
+    if data is None or (isinstance(data, str) and data == "test"):
+        return None
+    if isinstance(data, EvalDataset):
+        return data.data
+    if isinstance(data, str | Path):
+        return Path(data) if data not in SPLITS and Path(data).is_file() else str(data)
+    return np.asarray(data)
+
+
+def unless(usual: Any, asked: Any) -> Any:
+    """A setting, unless it is the default."""
+    return None if asked == usual else asked
+
+
+def result_name(verb: str, **asked: Any) -> str:
+    """The verb, then each setting that was given (None, False and nothing are the defaults)."""
+    parts = [_part(name, value) for name, value in asked.items() if value is not None and value is not False]
+    return _safe("-".join([verb, *filter(None, parts)]))
+
+
+def file_name(*texts: str) -> str:
+    """A name for examples: readable, and another for all other texts."""
+    name = "_".join(texts).replace(" ", "_")
+    is_told = not any("_" in text for text in texts) and (len(texts) == 1 or " " not in "".join(texts))
+    return _safe(name, name if is_told else repr(texts))
+
+
+def _safe(name: str, meaning: str | None = None) -> str:
+    """A name for every file system; one that is longer, or does not tell its meaning, ends in the digest of that."""
+    plain, meaning = re.sub(r"[^\w.,+=-]", "-", name), name if meaning is None else meaning
+    plain = plain if not plain.startswith(".") else f"_{plain}"
+    if name == plain == meaning and len(name) <= 80:
+        return name
+    return f"{plain[:60]}-{digest(meaning.encode(errors='surrogatepass'))[:12]}"
+
+
+def _part(name: str, value: Any) -> str:
+    predicted = "" if value is True else _said(value)
+    return predicted if predicted and name in BARE else f"{name.replace('_', '-')}{predicted}"
+
+
+def _said(value: Any) -> str:
+    """A value in letters that a file's name may have; what is longer than that by its digest."""
+    if isinstance(value, Path):
+        return f"{value.stem}-{digest(read_bytes(value))[:8]}"  # another file of that name is another question
+    if isinstance(value, HeadId):
+        return value.short
+    if isinstance(value, str):
+        return value
+    if callable(value):
+        code = getattr(value, "__code__", None)
+        predicted = repr((code.co_code, code.co_consts, code.co_names)) if code else repr(value)
+        return f"{getattr(value, '__name__', 'score')}-{digest(predicted.encode())[:8]}"
+    if isinstance(value, np.ndarray):
+        return digest(repr((value.shape, value.dtype)).encode() + value.tobytes())[:8]
+    return "-".join(map(_said, value)) if isinstance(value, Iterable) else str(value)

@@ -1,0 +1,211 @@
+"""See where heads attend, what each is for, what a model knows of positions, and how far it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headcount.analysis.attention_summary import AttentionSummary, attention_summary, head_pattern
+from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
+from headcount.analysis.length_generalisation import stretch as stretch_run
+from headcount.analysis.matching import Matching, match
+from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
+from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
+from headcount.analysis.specialisation import Specialisation, specialise
+from headcount.api.opening import AnyModel, open_model, open_run
+from headcount.api.saving import Saved, file_name, result_name
+from headcount.errors import InputError
+from headcount.experiments.models import OpenModel
+from headcount.heads import HeadId
+from headcount.runs.folder import RunFolder, digest
+from headcount.views.attention import draw_heads, draw_over_examples, draw_pages
+from headcount.views.attention_summary import draw_head, draw_mosaics, draw_over_texts
+from headcount.views.length_generalisation import draw_dispersion, draw_stretch
+from headcount.views.matching import draw_matching
+from headcount.views.positions import draw_encodings, draw_positions
+from headcount.views.progress import counting
+from headcount.views.specialisation import draw_conditions, draw_stats
+from headcount.views.style import png
+
+
+def show_heads(
+    run: AnyModel, on: str | None = None, *, split: str = "test", norm_weighted: bool = False
+) -> Saved[AttentionPatterns]:
+    """Heat maps of every head of a run: on one example, or (without one) averaged over a held-out set."""
+    found = open_run(run, "an average over a split" if on is None else "attention while it decodes")
+    if on is not None:
+        patterns = patterns_on(found, on, norm_weighted=norm_weighted)
+    else:
+        patterns = average_patterns(found, split, norm_weighted=norm_weighted)
+    name = f"heads-{file_name(patterns.example) if patterns.example else split}{_suffix(norm_weighted)}"
+    data = found.output.write_result(name, patterns)
+    pages, heads = (
+        tuple(found.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items())
+        for figures in (draw_pages(patterns), draw_heads(patterns))
+    )
+    return Saved(patterns, (data,), pages, heads)
+
+
+def show_head(
+    run: AnyModel, head: str | HeadId, on: Sequence[str], *, norm_weighted: bool = False
+) -> Saved[tuple[AttentionPatterns, ...]]:
+    """One head of a run on these examples, side by side on one page; on one example alone, large."""
+    opened = open_run(run, "attention while it decodes")
+    if not on:
+        raise InputError("no example to look at", "give some, such as 374+814")
+    found = opened.find_head(head)
+    patterns = tuple(patterns_on(opened, text, norm_weighted=norm_weighted) for text in on)
+    suffix = _suffix(norm_weighted)
+    names = [f"heads-{file_name(str(each.example))}{suffix}" for each in patterns]
+    data = tuple(opened.output.write_result(name, each) for name, each in zip(names, patterns, strict=True))
+    name = f"head-{found.short}-{file_name(*(str(each.example) for each in patterns))}{suffix}"
+    name = f"{names[0]}/{found}" if len(names) == 1 else name
+    figure = opened.output.write_figure(f"{name}.png", png(draw_over_examples(patterns, str(found))))
+    return Saved(patterns, data, (figure,))
+
+
+def summarise_attention(
+    model: AnyModel, on: str | Sequence[str], head: str | HeadId | None = None, *, run_adapter: bool = False
+) -> Saved[tuple[AttentionSummary, ...]]:
+    """Every head of any model on some texts, pooled to a small map each; one `head` also as it is."""
+    opened, texts = open_model(model, run_adapter=run_adapter), [on] if isinstance(on, str) else list(on)
+    if not texts:
+        raise InputError("no text to look at", 'give one: --on "The cat sat on the mat."')
+    found = None if head is None else opened.find_head(head)
+    shown = [_summary(opened, text, found) for text in texts]
+    results = tuple(each for each, _, _ in shown)
+    data, figures = (
+        tuple(saved.data[0] for _, saved, _ in shown),
+        tuple(x for _, saved, _ in shown for x in saved.figures),
+    )
+    if found is None or len(texts) == 1:
+        return Saved(results, data, figures)
+    notes = [each.note if each.predicted else "" for each in results]
+    page = draw_over_texts(results, notes, found, [weights for _, _, weights in shown])
+    return Saved(
+        results,
+        data,
+        figures,
+        (_output(opened).write_figure(f"head-{found.short}-{file_name(*texts)}.png", png(page)),),
+    )
+
+
+def _summary(opened: OpenModel, text: str, head: HeadId | None) -> tuple[AttentionSummary, Saved[None], Any]:
+    """One text: what was found and drawn, and the weights of one head."""
+    given = opened.text_input(text)
+    found = attention_summary(
+        opened.label,
+        opened.weights_sha256,
+        opened.module,
+        opened.sites,
+        given.inputs,
+        given.tokens,
+        given.special or None,
+        text=text,
+    )
+    found = replace(found, note=given.note, predicted=given.predicted, right=given.right)
+    name, figures, weights = f"heads-{file_name(text)}", draw_mosaics(found), None
+    if head is not None:
+        weights = head_pattern(opened.module, opened.sites, given.inputs, head)
+        figures[str(head)] = draw_head(found, head, weights)
+    output = _output(opened)
+    written = tuple(output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items())
+    return found, Saved(None, (output.write_result(name, found),), written), weights
+
+
+def _output(opened: OpenModel) -> RunFolder:
+    assert opened.output is not None, "a bare module takes no texts"
+    return opened.output
+
+
+def _suffix(norm_weighted: bool) -> str:
+    return "-norm-weighted" if norm_weighted else ""
+
+
+def head_stats(
+    run: AnyModel, length: int | None = None, *, norm_weighted: bool = False, quiet: bool = False
+) -> Saved[Specialisation]:
+    """Where every head attends over many examples, with standard errors and, where a threshold holds, a label."""
+    opened = open_run(run, "what heads attend to")
+    opened.output.require_writable()
+    with counting(f"reading attention of {opened.name}", quiet=quiet) as progress:
+        found = specialise(opened, length, norm_weighted=norm_weighted, progress=progress)
+    name = "head-stats" + ("" if length is None else f"-{length}") + _suffix(norm_weighted)
+    data = opened.output.write_result(name, found)
+    figures = {f"{name}.png": draw_stats(found)}
+    figures |= {f"{name}/{kind}.png": figure for kind, figure in draw_conditions(found).items()}
+    written = tuple(opened.output.write_figure(path, png(each)) for path, each in figures.items())
+    return Saved(found, (data,), written)
+
+
+def match_heads(
+    run: AnyModel, *others: AnyModel, length: int | None = None, quiet: bool = False
+) -> Saved[tuple[Matching, ...]]:
+    """Which heads attend alike, write alike and do the same job as those of each other run, beyond chance?"""
+    opened, found, data, figures = open_run(run, "matching heads"), list[Matching](), list[Path](), list[Path]()
+    opened.output.require_writable()
+    for other in (open_run(each, "matching heads") for each in others):
+        with counting(f"matching with {other.name}", quiet=quiet) as progress:
+            found.append(match(opened, other, length, progress=progress))
+        # Two runs of one name in different folders have different weights.
+        name = f"match-{file_name(other.folder.path.name)}-{other.weights_sha256[:8]}"
+        name += "" if length is None else f"-{length}"
+        data.append(opened.output.write_result(name, found[-1]))
+        figures.append(opened.output.write_figure(f"{name}.png", png(draw_matching(found[-1]))))
+    return Saved(tuple(found), tuple(data), tuple(figures))
+
+
+def stretch(
+    *runs: AnyModel,
+    lengths: Sequence[int] | None = None,
+    negatives: Sequence[str] | None = None,
+    n: int | None = None,
+    batch_size: int | None = None,
+    draw: int | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Saved[tuple[Stretch, ...]]:
+    """Accuracy far beyond the trained lengths, by kind of negative; several runs share one more figure in `out`.
+
+    `draw` chooses other fresh sequences: settle on a recipe with one draw, report it on another. Figures are curves
+    and attention of each run, in turn; then, of several, all in one.
+    """
+    opened = [open_run(run, "stretch") for run in runs]
+    asked = LENGTHS if lengths is None else lengths
+
+    def named(what: str) -> str:
+        return result_name(what, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
+
+    results, figures, data = list[Stretch](), list[Path](), list[Path]()
+    for run in opened:
+        require_possible(run, asked, negatives, n, batch_size, draw or 0)
+    for run in opened:
+        run.output.require_writable()
+        with counting(f"stretching {run.name}, %", quiet=quiet) as progress:
+            found = stretch_run(run, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
+        data.append(run.output.write_result(named("stretch"), found))
+        for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):
+            figures.append(run.output.write_figure(f"{named(name)}.png", png(figure)))
+        results.append(found)
+    if len(results) > 1:
+        folder = RunFolder(Path(out or "runs/stretch"))
+        models = digest("".join(each.weights_sha256 for each in results).encode())
+        name = f"{named('stretch')}-of-{len(results)}-runs-{models[:8]}.png"
+        figures.append(folder.write_figure(name, png(draw_stretch(results))))
+    return Saved(tuple(results), tuple(data), tuple(figures))
+
+
+def show_positions(run: AnyModel, n_positions: int | None = None) -> Saved[PositionsShown]:
+    """What a model's encoding does at trained positions and past them, and every encoding side by side."""
+    opened = open_run(run, "positions")
+    shown = positions_of(opened, n_positions)
+    opened.output.require_writable()
+    shape = opened.config.model
+    beside = all_encodings(opened, d_model=shape.d_model, n_heads=shape.n_heads, n_positions=shown.n_positions)
+    drawn = {"positions": (shown, draw_positions(shown)), "encodings": (beside, draw_encodings(beside))}
+    named = {result_name(name, n=n_positions): both for name, both in drawn.items()}
+    data = tuple(opened.output.write_result(name, result) for name, (result, _) in named.items())
+    pages = [opened.output.write_figure(f"positions/{name}.png", png(figure)) for name, (_, figure) in named.items()]
+    return Saved(shown, data, tuple(pages))

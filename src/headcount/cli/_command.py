@@ -1,0 +1,159 @@
+"""What a verb is, and the arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from headcount.config import NameIn
+from headcount.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors look like headcount's other errors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what was wrong and where help is; exit code 2."""
+        self.exit(2, f"error: {message}\n  see: {self.prog} --help\n")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One verb of the command line; `run` returns the exit code."""
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_run_argument(parser: argparse.ArgumentParser) -> None:
+    """The run that a verb is about."""
+    parser.add_argument("model", metavar="RUN", help="a run folder, sample:addition or sample:sortedness")
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """For verbs that take models of others too."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class",
+    )
+    parser.add_argument(
+        "--run-adapter",
+        action="store_true",
+        help="MODEL is a folder pruned from an adapter's model: run the adapter's Python file that it names",
+    )
+
+
+def add_data_argument(parser: argparse.ArgumentParser) -> None:
+    """What models of others are asked."""
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="a Hugging Face model: plain text, or a table with tabs and a header (text label; first second score; "
+        "source target)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Every verb speaks to people and to programs."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """For verbs that take long."""
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def comma_list(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in text.split(",")]
+
+
+def numbers(text: str) -> list[int]:
+    """Lengths with commas between them."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{text!r} is not a list of lengths", "write it as 16,64,256") from None
+
+
+def folder_name(text: str) -> str:
+    """A name that is one."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name is none: give a folder")
+    return text
+
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+# Flags made from settings: a field `n_heads` is the flag `--n-heads`, its docstring is the help.
+#
+# Values stay text until the whole configuration is checked at once, so that every fault is told together.
+
+
+_TITLES = {"task": "data", "model": "model", "training": "training"}
+SHORT = 32
+"""Letters of all choices of a setting up to which they stand beside the flag instead of behind its help."""
+
+
+def add_settings(
+    parser: argparse.ArgumentParser, sections: dict[str, type], defaults: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """One flag per setting, grouped by section; `defaults` go before those of the settings' class."""
+    for section, cls in sections.items():
+        group = parser.add_argument_group(_TITLES[section])
+        for field in dataclasses.fields(cls):
+            info: FieldInfo = cls.__pydantic_fields__[field.name]  # type: ignore[attr-defined]
+            default = defaults.get(section, {}).get(field.name, info.default)
+            _add_flag(group, field.name, info, _help(cls, field.name), default)
+
+
+def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[str, Any]:
+    """The settings that were on the command line; `none` means None where a setting may be without a value."""
+    given = {}
+    for cls in sections.values():
+        for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
+            if hasattr(args, name):
+                value = getattr(args, name)
+                given[name] = None if value == "none" and type(None) in get_args(info.annotation) else value
+    return given
+
+
+def _help(cls: type, name: str) -> str:
+    """The docstring under a setting, which pydantic knows only in the class that it stands in."""
+    fields = [vars(base).get("__pydantic_fields__", {}).get(name) for base in cls.__mro__]
+    return next((field.description for field in fields if field and field.description), "")
+
+
+def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text: str, default: Any) -> None:
+    # argparse takes every flag that begins with --no- for the negation of another.
+    assert not name.startswith("no_"), f"say it the positive way round: --{name} cannot be switched on"
+    flag, text = f"--{name.replace('_', '-')}", " ".join(text.split())
+    if field.annotation is bool:
+        # Both ways, so that what a preset switches on can be switched off.
+        action, shown = argparse.BooleanOptionalAction, f"{text} [{'on' if default else 'off'}]".replace("%", "%%")
+        group.add_argument(flag, dest=name, action=action, default=argparse.SUPPRESS, help=shown)
+        return
+    choices = [str(choice) for choice in get_args(field.annotation) if isinstance(choice, str)]
+    choices += [name for mark in field.metadata if isinstance(mark, NameIn) for name in mark.registry.names()]
+    few = f"{{{','.join(choices)}}}" if choices and sum(map(len, choices)) <= SHORT else None
+    hint = f" One of: {', '.join(choices)}." if choices and not few else ""
+    shown = f"{text}{hint}{'' if default in (None, ()) else f' [{default}]'}".replace("%", "%%")
+    metavar = few or ("NAME" if choices else _metavar(field.annotation))
+    group.add_argument(flag, dest=name, default=argparse.SUPPRESS, metavar=metavar, help=shown)
+
+
+def _metavar(annotation: Any) -> str:
+    """What kind of value a flag takes: `INT`, `FLOAT|none`, `NAME,...`."""
+    if get_origin(annotation) is tuple:
+        return "NAME,..."
+    if get_origin(annotation) is Annotated:
+        return _metavar(get_args(annotation)[0])
+    if args := get_args(annotation):
+        return "|".join("none" if part is type(None) else _metavar(part) for part in args)
+    return {int: "INT", float: "FLOAT"}.get(annotation, "TEXT")

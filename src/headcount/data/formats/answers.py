@@ -1,0 +1,56 @@
+"""A table of sources and targets, for encoder-decoders: how well is each next token of the target foretold?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, negative, token_loss
+from headcount.data.from_file import Format, TokenizedModel
+from headcount.errors import InputError
+from headcount.tasks.base import IGNORE
+
+
+def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel) -> EvalDataset:
+    """The loss of the target, fed the right one."""
+    model: Any = tokenized.model.model
+    if not tokenized.has_decoder:
+        raise InputError(f"{type(model).__name__} is no encoder-decoder", "give plain text, or text and label")
+    if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        raise InputError(
+            f"{type(model).__name__} says no tokens",
+            "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
+        )
+    sources, targets = tokenized.tokens([row[0] for row in table]), _targets(table, tokenized)
+
+    def encode(rows: Rows) -> EvalBatch:
+        ids, mask = tokenized.padded([sources[row] for row in rows])
+        wanted, there = tokenized.padded([targets[row] for row in rows])
+        labels = torch.where(there.bool(), wanted, torch.full_like(wanted, IGNORE))
+        decoder_input = model.prepare_decoder_input_ids_from_labels(labels=labels)
+        score = token_loss(labels)
+        token_mask = {"encoder": mask.bool(), "decoder": there.bool()}
+        return EvalBatch(rows, (ids, decoder_input, mask), {LOSS.name: score}, negative(score), token_mask)
+
+    lengths = np.array([max(len(a), len(b)) for a, b in zip(sources, targets, strict=True)])
+    return EvalDataset(
+        f"{len(table)} answers of {name}{tokenized.cut_note(row[0] for row in table)}"
+        f"{tokenized.unknown_note([*sources, *targets])}",
+        (LOSS,),
+        lengths,
+        encode,
+        tokenized.config.vocab_size,
+    )
+
+
+def _targets(table: Sequence[tuple[str, str]], tokenized: TokenizedModel) -> list[list[int]]:
+    found = tokenized.tokenizer(text_target=[row[1] for row in table], truncation=True, max_length=tokenized.length)[
+        "input_ids"
+    ]
+    return [list(ids) for ids in found]
+
+
+PART = Format("sources and targets: loss of the target", ("source", "target"), make)

@@ -1,0 +1,86 @@
+"""A table of sentence pairs and how alike they are: does the model's similarity rank them as people do?
+
+A sentence's embedding is the mean of the last hidden states of its tokens (padding aside), similarity is the cosine,
+and the figure is Spearman's rank correlation with the given scores over all pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.data.dataset import EvalBatch, EvalDataset, Metric, Rows
+from headcount.data.from_file import Format, TokenizedModel
+from headcount.errors import InputError
+from headcount.stats import rank_correlations
+
+SPEARMAN = Metric("spearman", False, "points")
+DIGITS = 6
+"""Of a cosine; pairs that are alike to this much share their rank, for rounding, which depends on who shares a batch,
+should not rank two sentences that are the same."""
+
+
+def make(name: str, table: Sequence[tuple[str, str, str]], tokenized: TokenizedModel) -> EvalDataset:
+    """How well cosine similarity ranks the pairs."""
+    tokenized.require_one_text()
+    first, second = (tokenized.tokens([pair[side] for pair in table]) for side in (0, 1))
+    given = np.array([_number(i, pair[2]) for i, pair in enumerate(table, start=1)])
+    if given.min() == given.max():
+        raise InputError(f"all pairs of {name} have the score {given[0]:g}", "there is nothing to rank")
+    wanted = (given - given.min()) / (given.max() - given.min())
+
+    def encode(rows: Rows) -> EvalBatch:
+        both = [side[row] for row in rows for side in (first, second)]
+        ids, mask = tokenized.padded(both)
+        target = torch.from_numpy(wanted[rows]).to(tokenized.device)
+
+        def alike(hidden: Tensor) -> Tensor:
+            return cosines(hidden, mask)
+
+        def loss(hidden: Tensor) -> Tensor:
+            return (cosines(hidden, mask) - target) ** 2
+
+        return EvalBatch(
+            rows, (ids, mask), {SPEARMAN.name: alike}, loss, {"layer": mask.bool(), "encoder": mask.bool()}
+        )
+
+    def aggregate(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
+        return rank_correlations(scores.round(DIGITS), given[rows])
+
+    lengths = np.array([max(len(a), len(b)) for a, b in zip(first, second, strict=True)])
+    cut = tokenized.cut_note(sentence for pair in table for sentence in pair[:2])
+    data = f"{len(table)} sentence pairs of {name}{cut}{tokenized.unknown_note([*first, *second])}"
+    return EvalDataset(
+        data, (SPEARMAN,), lengths, encode, tokenized.config.hidden_size, {SPEARMAN.name: aggregate}, n_rows=2
+    )
+
+
+def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Of rows 0 and 1, 2 and 3, ...: the cosine between the means over their tokens."""
+    if hidden.dim() != 3 or hidden.shape[:2] != mask.shape:
+        raise InputError(
+            f"the model says a tensor of shape {tuple(hidden.shape)}, not hidden states of {tuple(mask.shape)} tokens",
+            "load it without a head (AutoModel)",
+        )
+    token_mask = mask.to(hidden)[..., None]
+    means = (hidden * token_mask).sum(dim=1) / token_mask.sum(dim=1)
+    return F.cosine_similarity(means[0::2], means[1::2], dim=-1)
+
+
+def _number(line: int, text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{text!r} (pair {line}) is no number", "scores say how alike two sentences are")
+    return score
+
+
+PART = Format("sentence pairs: rank correlation of similarity", ("first", "second", "score"), make)

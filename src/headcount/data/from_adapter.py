@@ -1,0 +1,149 @@
+"""What an adapter's model is asked: examples of one of our tasks, or its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.data.dataset import (
+    ACCURACY,
+    FREE,
+    LOSS,
+    EvalBatch,
+    EvalDataset,
+    Rows,
+    Score,
+    negative,
+    require_logits,
+    token_loss,
+)
+from headcount.errors import InputError
+from headcount.external.adapter import Adapted, Adapter, task_of
+from headcount.external.models import ExternalModel
+from headcount.external.user_code import user_code_errors
+from headcount.seeds import stream
+from headcount.tasks.base import IGNORE
+
+Pairs = Sequence[tuple[str, str]]
+"""Questions and right answers."""
+
+
+def adapter_dataset(external: ExternalModel, split: str = "test") -> EvalDataset:
+    """The examples of a split of the adapter's task, or its own data."""
+    adapter, model = external.adapter, external.model
+    assert adapter is not None and isinstance(model, Adapted), "brought by one"  # noqa: PT018
+    pairs, data = _pairs(adapter, split)
+    inputs, labels = encoded(adapter, pairs[:2])
+    if labels.dim() not in (1, 2):
+        raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
+    device = next(model.parameters()).device
+    model.require_answer([each.to(device) for each in inputs])
+    dataset = _dataset(adapter, model, pairs, data, is_sequence=labels.dim() == 2)
+    return dataset if adapter.task is None else replace(dataset, fresh=lambda n: _fresh(adapter, model, dataset, n))
+
+
+def _fresh(adapter: Adapter, model: Adapted, dataset: EvalDataset, n: int) -> EvalDataset:
+    """Training examples of the task, as many as are asked for."""
+    task = task_of(adapter)
+    pairs = [(task.show(row), task.answer(row)) for row in task.sample(stream(0, "reference"), n)]
+    what = f"{n:,} examples such as it was trained on"
+    return _dataset(adapter, model, pairs, what, is_sequence=dataset.metrics[0] is FREE)
+
+
+def _dataset(adapter: Adapter, model: Adapted, pairs: Pairs, data: str, *, is_sequence: bool) -> EvalDataset:
+    device = next(model.parameters()).device
+
+    def encode(rows: Rows) -> EvalBatch:
+        inputs, labels = encoded(adapter, [pairs[row] for row in rows])
+        right = labels.to(device)
+        loss, hit = _scores(right)
+        scores = {FREE.name if is_sequence else ACCURACY.name: hit, LOSS.name: loss}
+        token_mask = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
+        on_device = tuple(each.to(device) for each in inputs)
+        return EvalBatch(rows, on_device, scores, negative(loss), token_mask)
+
+    def decode(rows: Rows) -> NDArray[np.bool_]:
+        with user_code_errors(adapter, "generate"):
+            predicted = adapter.generate(model.model, [pairs[row][0] for row in rows])
+        return np.array([one == pairs[row][1] for one, row in zip(predicted, rows, strict=True)])
+
+    metrics = (FREE, LOSS) if is_sequence else (ACCURACY, LOSS)
+    lengths = np.array([max(len(question), len(answer)) for question, answer in pairs])
+    generates = is_sequence and type(adapter).generate is not Adapter.generate
+    answers = np.unique([answer for _, answer in pairs], return_counts=True)[1]
+    majority_baseline = float(answers.max() / len(pairs)) if not is_sequence else 0.0
+    return EvalDataset(
+        data=data,
+        metrics=metrics,
+        lengths=lengths,
+        encode=encode,
+        width=1024,
+        majority_baseline=lambda rows: majority_baseline,
+        decode=decode if generates else None,
+        largest_loss=0.0,
+    )
+
+
+def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
+    if adapter.task is None:
+        if type(adapter).data is Adapter.data:
+            raise InputError(
+                f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
+                'set task = "addition", or write data()',
+            )
+        if split != "test":
+            raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
+        with user_code_errors(adapter, "data"):
+            pairs = [(str(question), str(answer)) for question, answer in adapter.data()]
+        if len(pairs) < 2:
+            raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
+        return pairs, "the adapter's data"
+    task = task_of(adapter)
+    examples = task.split(split)
+    return [(task.show(row), task.answer(row)) for row in examples], f"the {split} set of {task.name}"
+
+
+def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
+    """What the model is given, and what it should say."""
+    if type(adapter).encode is Adapter.encode:
+        raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
+    with user_code_errors(adapter, "encode"):
+        made = adapter.encode([question for question, _ in pairs], [answer for _, answer in pairs])
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Tensor)):
+        raise InputError("encode() should return inputs and labels", "return (tensor, ...), labels")
+    inputs = (made[0],) if isinstance(made[0], Tensor) else made[0]
+    if not (isinstance(inputs, tuple | list) and inputs and all(isinstance(each, Tensor) for each in inputs)):
+        raise InputError("encode() should return tensors, then labels", "return (tensor, ...), labels")
+    rows = [len(each) if each.dim() else 0 for each in (*inputs, made[1])]
+    if set(rows) != {len(pairs)}:
+        raise InputError(f"encode() made tensors of {rows} rows from {len(pairs)} questions", "rows come first")
+    return tuple(inputs), made[1]
+
+
+def _up_to_the_last(asked: Tensor) -> Tensor:
+    """Positions that hold tokens: after the last that is asked for there is padding."""
+    return asked.flip(1).cumsum(1).flip(1) > 0
+
+
+def _scores(labels: Tensor) -> tuple[Score, Callable[[Tensor], Tensor]]:
+    """Minus the loss, and whether all that was asked is right."""
+    if labels.dim() == 2:
+        return token_loss(labels), lambda logits: _all_right(logits, labels)
+
+    def loss(logits: Tensor) -> Tensor:
+        if logits.dim() != 2:
+            raise InputError(f"logits of shape {tuple(logits.shape)} for one class per row", "forward(): [row, class]")
+        return -F.cross_entropy(logits, labels, reduction="none")
+
+    return loss, lambda logits: torch.eq(logits.argmax(-1), labels)
+
+
+def _all_right(logits: Tensor, labels: Tensor) -> Tensor:
+    require_logits(logits, labels)
+    return ((logits.argmax(-1) == labels) | (labels == IGNORE)).all(dim=1)

@@ -1,0 +1,171 @@
+"""Examples of a task, for a model that takes the task's own tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.data.dataset import (
+    ACCURACY,
+    FORCED,
+    FREE,
+    LOSS,
+    EvalBatch,
+    EvalDataset,
+    Metric,
+    Rows,
+    Score,
+    negative,
+    one_length,
+    token_loss,
+)
+from headcount.errors import InputError
+from headcount.limits import require_room_for
+from headcount.seeds import stream
+from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, Examples, SequenceTask, Task, Tokens
+
+LONGEST = 8192
+N_LENGTH = 400
+"""Sequences of each asked length, unless it is said how many."""
+REFERENCE = 2**19
+"""Tokens that a head's mean is taken over."""
+METRICS: dict[str, tuple[Metric, ...]] = {"sequence": (FREE, FORCED, LOSS), "class": (ACCURACY, LOSS)}
+"""By the task's output; the first is the default."""
+
+
+def task_dataset(
+    task: Task, examples: Examples, data: str, device: torch.device, *, is_all: bool = False
+) -> EvalDataset:
+    """Examples of a task, `data` being what they are in words; a model on this device is given the task's tokens."""
+    if task.output_type == "class":
+        return _class_dataset(cast(ClassTask, task), examples, data, device, is_all)
+    asked = cast(SequenceTask, task)
+    return EvalDataset(
+        data=data,
+        metrics=METRICS["sequence"],
+        lengths=np.zeros(len(examples), dtype=np.int64),
+        encode=lambda rows: _sequence_batch(asked, rows, asked.encode(examples[rows]), device),
+        split=one_length,
+        task=task,
+        examples=examples,
+        is_all=is_all,
+        largest_loss=math.log(len(task.tokens)),
+    )
+
+
+def _class_dataset(task: ClassTask, examples: Examples, data: str, device: torch.device, is_all: bool) -> EvalDataset:
+    return EvalDataset(
+        data=data,
+        metrics=METRICS["class"],
+        lengths=task.lengths(examples),
+        encode=lambda rows: _class_batch(rows, task.encode(examples[rows]), device),
+        majority_baseline=lambda rows: majority_share(task.encode(examples[rows]).labels),
+        split=one_length,
+        task=task,
+        examples=examples,
+        is_all=is_all,
+        largest_loss=math.log(len(task.classes)),
+    )
+
+
+def _sequence_batch(task: SequenceTask, rows: Rows, batch: Batch, device: torch.device) -> EvalBatch:
+    given = task.decoding_start.given
+    begins_right = torch.from_numpy((batch.answer[:, : len(given)] == given).all(axis=1)).to(device)
+    labels, right = (_on(device, tokens) for tokens in (batch.labels, batch.answer[:, len(given) :]))
+
+    def free_running(logits: Tensor) -> Tensor:
+        """Fed the right answer, the first wrong token is the one it would output running freely."""
+        return (logits.argmax(dim=-1) == right).all(dim=1) & begins_right
+
+    def teacher_forced(logits: Tensor) -> Tensor:
+        return ((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).all(dim=1)
+
+    loss = token_loss(labels)
+    scores: dict[str, Score] = {FREE.name: free_running, FORCED.name: teacher_forced, LOSS.name: loss}
+    return EvalBatch(rows, (_on(device, batch.source), _on(device, batch.decoder_input)), scores, negative(loss))
+
+
+def _class_batch(rows: Rows, batch: ClassBatch, device: torch.device) -> EvalBatch:
+    labels = _on(device, batch.labels)
+
+    def loss(logits: Tensor) -> Tensor:
+        return -F.cross_entropy(logits, labels, reduction="none")
+
+    scores: dict[str, Score] = {ACCURACY.name: lambda logits: logits.argmax(dim=-1) == labels, LOSS.name: loss}
+    return EvalBatch(rows, (_on(device, batch.source),), scores, negative(loss))
+
+
+def _on(device: torch.device, tokens: Tokens) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(tokens)).to(device)
+
+
+def majority_share(labels: Tokens) -> float:
+    """How often the most frequent class is right."""
+    return float(np.bincount(labels).max() / len(labels))
+
+
+# --- which examples ---------------------------------------------------------------------------------------------------
+
+
+def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
+    """`n` examples of a split and what they are; beyond its size, fresh ones from where training examples come."""
+    examples = task.split(split)
+    if n is not None:
+        _require_possible(n, examples.shape[1])
+    if n is None or n <= len(examples):
+        if n is None or n == len(examples):
+            return examples, f"the {split} set"
+        some = stream(0, f"some of the {split} set").permutation(len(examples))[:n]  # its classes may stand in order
+        return examples[np.sort(some)], f"{n:,} of the {split} set"
+    fresh = task.sample(stream(0, f"beyond the {split} set"), n - len(examples))
+    what = f"the {split} set and {len(fresh):,} fresh examples such as it was trained on"
+    return np.concatenate([examples, fresh]), what
+
+
+def reference_for(task: Task, length: int | None = None) -> Examples:
+    """Many inputs such as the model was trained on, or of one length, whose right answers are not needed."""
+    n = REFERENCE // max(length or task.longest, 16)
+    if length is None:
+        return task.sample(stream(0, "reference"), n)
+    return of_length(task, length, max(n, 2), "reference")[0]
+
+
+def of_length(task: Task, length: int, n: int | None = None, name: str = "test") -> tuple[Examples, str]:
+    """`n` sequences of one length: half of the last class, half of the first, of every kind of negative."""
+    if task.output_type != "class":
+        raise InputError(f"{task.name} has one length only", "leave the lengths out")
+    n = N_LENGTH if n is None else n
+    if not 2 <= length <= LONGEST:
+        raise InputError(f"sequences of {length:,} cannot be tried", f"choose a length from 2 to {LONGEST:,}")
+    _require_possible(n, length)
+    asked, rng = cast(ClassTask, task), stream(0, f"heads {name}", length)
+    share = np.diff(np.linspace(0, n // 2, len(asked.negatives) + 1).round().astype(int))
+    parts = [asked.sample_of_length(rng, length, None, n - n // 2)]
+    parts += [
+        asked.sample_of_length(rng, length, kind, int(k)) for kind, k in zip(asked.negatives, share, strict=True) if k
+    ]
+    return np.concatenate(parts)[rng.permutation(n)], f"fresh sequences of {length}, half of them {asked.classes[-1]}"
+
+
+def given_examples(task: Task, examples: Any) -> Examples:
+    """Examples that somebody gives, if the task can have such."""
+    rows, like = np.asarray(examples), task.split("test")
+    if not len(rows) or rows.shape[1:] != like.shape[1:] or not np.issubdtype(rows.dtype, np.integer):
+        raise InputError(
+            f"examples of shape {rows.shape} and type {rows.dtype} are none of {task.name}",
+            f"give whole numbers, a row of {like.shape[1]} for each, such as {like[0].tolist()}",
+        )
+    for row in rows:
+        task.parse(task.show(row))
+    return rows
+
+
+def _require_possible(n: int, length: int) -> None:
+    if n < 2:
+        raise InputError(f"{n} examples are too few", "at least 2")
+    require_room_for(n, length, "lower --n")

@@ -1,0 +1,252 @@
+"""Decode for real what one forward pass decided, and say what broke.
+
+Free-running exact match needs no decoding loop (training/evaluation.py), with heads ablated or not; a sample of every
+intervention is decoded all the same, and must come out as found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.data.dataset import FREE
+from headcount.errors import CheckFailed
+from headcount.experiments.experiment import Experiment
+from headcount.experiments.interventions import BatchOutcome
+from headcount.heads import HeadSite
+from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.replay import Intervention
+from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.training.evaluation import WrongAnswer, wrong_answers
+
+CHECKED = 8
+"""Examples of each intervention that are decoded for real to check the quick way."""
+EXPLAINED = 100
+"""Broken examples of each intervention that are decoded for real to say what broke."""
+Picks = list[tuple[int, int]]
+"""Number of an intervention, and row of a batch."""
+
+
+class DecodingCheck:
+    """Is shown every batch as it was tried."""
+
+    def __init__(self, experiment: Experiment, interventions: Sequence[Intervention], *, explain: bool) -> None:
+        self.experiment, self.interventions = experiment, interventions
+        is_free = experiment.metric is FREE
+        self.decodes = is_free and experiment.task is not None and isinstance(experiment.model, EncoderDecoder)
+        self.generates = is_free and experiment.decode is not None
+        self.explains = explain and experiment.metric.is_accuracy and experiment.task is not None
+        self.decoded = 0
+        self.decoded_replacements: tuple[str, ...] = ()
+        self._broken: list[list[Failure]] = [[] for _ in interventions]
+        self._counted: list[list[int]] = [[] for _ in interventions]
+
+    def __call__(self, outcome: BatchOutcome) -> None:
+        """Check the first batch; look for what broke in every one."""
+        if self.decodes and not self.decoded:
+            self._check(outcome)
+        if self.generates and not self.decoded:
+            self._check_generated(outcome)
+        if self.explains:
+            self._collect(outcome)
+
+    def failures(self) -> tuple[FailureProfile, ...]:
+        """What broke, intervention by intervention; of several donors, the first."""
+        if not self.explains:
+            return ()
+        task, examples = cast(Task, self.experiment.task), cast(Examples, self.experiment.examples)
+        found = []
+        for each, rows, broken in zip(self.interventions, self._counted, self._broken, strict=True):
+            if each.draw == 0:
+                head, counted = str(each.heads[0]), np.array(rows, dtype=int)
+                found.append(failure_profile(task, examples, head, each.replacement, counted, broken))
+        return tuple(found)
+
+    def _check(self, outcome: BatchOutcome) -> None:
+        picks = [(i, int(row)) for i in range(len(self.interventions)) for row in self._some(outcome)]
+        examples = self._examples(outcome, [row for _, row in picks])
+        right = (self._decode(outcome, picks) == self._task.encode(examples).answer).all(axis=1)
+        found = np.array([outcome.scores[pick] > 0.5 for pick in picks])
+        if (right != found).any():
+            wrong = int((right != found).argmax())
+            head = self.interventions[picks[wrong][0]].heads[0]
+            raise CheckFailed(
+                f"without {head}, one forward pass and real decoding disagree on {self._task.show(examples[wrong])}",
+                "this is a fault in the pipeline, not in the model: please report it",
+            )
+        self.decoded = len(picks)
+        self.decoded_replacements = tuple(dict.fromkeys(each.replacement for each in self.interventions))
+
+    def _check_generated(self, outcome: BatchOutcome) -> None:
+        """By the model's own code; only for zero ablation, for that code may see one token at a time."""
+        assert self.experiment.decode is not None, "asked for by generates"
+        sites, rows = self.experiment.sites, outcome.batch.rows[self._some(outcome)]
+        for each, scores in zip(outcome.interventions, outcome.scores[:, self._some(outcome)], strict=True):
+            if each.values:
+                continue
+            with Gates(sites, closed_gates(sites, (*outcome.cached.base, *each.heads))):
+                right = self.experiment.decode(rows)
+            if (apart := right != (scores > 0.5)).any():
+                raise CheckFailed(
+                    f"without {each.heads[0]}, one forward pass and real decoding disagree on example "
+                    f"{int(rows[apart.argmax()])}",
+                    "fed the right answer, the first wrong token is the one that it outputs running freely: is the "
+                    "model fed as it was trained, start token included, are labels of padding -100, and does "
+                    "`generate` stop where the labels do?",
+                )
+            self.decoded += len(rows)
+            self.decoded_replacements = tuple(dict.fromkeys((*self.decoded_replacements, each.replacement)))
+
+    def _collect(self, outcome: BatchOutcome) -> None:
+        picks: Picks = []
+        for i in (i for i, each in enumerate(self.interventions) if each.draw == 0):
+            rows = np.flatnonzero((outcome.clean > 0.5) & (outcome.scores[i] <= 0.5))
+            self._counted[i] += outcome.batch.rows[rows].tolist()
+            picks += [(i, int(row)) for row in rows[: max(0, EXPLAINED - len(self._broken[i]))]]
+        if not picks:
+            return
+        predicted = self._decode(outcome, picks) if self.decodes else [None] * len(picks)
+        for (i, row), tokens in zip(picks, predicted, strict=True):
+            self._broken[i].append(Failure(int(outcome.batch.rows[row]), tokens))
+
+    def _some(self, outcome: BatchOutcome) -> NDArray[np.int64]:
+        """Rows of a batch that are decoded."""
+        return np.unique(np.linspace(0, len(outcome.batch.rows) - 1, CHECKED).astype(int))
+
+    def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
+        """Whole answers, decoded one token at a time with the heads of each pick's intervention ablated."""
+        model, start, sites = (
+            cast(EncoderDecoder, self.experiment.model),
+            self._task.decoding_start,
+            self.experiment.sites,
+        )
+        rows = torch.tensor([row for _, row in picks])
+        base = Gates(sites, closed_gates(sites, outcome.cached.base))
+        with base, Gates(sites, *_gates_and_values(outcome, picks), allow_prefix=True):
+            memory = model.encode(outcome.batch.inputs[0][rows])
+            predicted = greedy(model, memory, start.first, start.n_tokens, use_cache=False).cpu().numpy()
+        given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
+        return np.concatenate([given, predicted], axis=1)
+
+    @property
+    def _task(self) -> SequenceTask:
+        return cast(SequenceTask, self.experiment.task)
+
+    def _examples(self, outcome: BatchOutcome, rows: Sequence[int]) -> Examples:
+        return cast(Examples, self.experiment.examples)[outcome.batch.rows[list(rows)]]
+
+
+def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
+    """With one row per pick."""
+    gates: dict[HeadSite, Tensor] = {}
+    values: dict[HeadSite, Tensor] = {}
+    for i, (number, row) in enumerate(picks):
+        intervention = outcome.interventions[number]
+        for site, places in outcome.cached.sites.head_slots(intervention.heads).items():
+            z = outcome.cached.z(site)
+            gates.setdefault(site, torch.ones(len(picks), z.shape[2]))[i, list(places)] = 0.0
+            if site in intervention.values:
+                value = values.setdefault(site, z.new_zeros(len(picks), *z.shape[1:]))
+                value[i] = intervention.values[site].expand(z.shape)[row]
+    return gates, values
+
+
+# --- what fails without a head ----------------------------------------------------------------------------------------
+# What breaks without a head: which digits, which carries, which examples.
+
+
+SHOWN = 5
+"""Broken examples that are kept of each head."""
+
+
+class Failure(NamedTuple):
+    """An example that was right before, and what is predicted now (None where there are but two classes)."""
+
+    example: int
+    predicted: Tokens | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Examples of one kind, and how many of them broke."""
+
+    facet: str
+    group: str
+    broken: int
+    n: int
+
+
+@dataclass(frozen=True)
+class FailureProfile:
+    """One head, ablated with one replacement."""
+
+    head: str
+    replacement: str
+    n_broken: int
+    digits: tuple[Group, ...]
+    """Wrong tokens of the answer, by position, among the broken examples that were decoded."""
+    faults: tuple[Group, ...]
+    """What is wrong with them in words, the most frequent first."""
+    groups: tuple[Group, ...]
+    """Of all examples of a group, how many broke: by number of carries, by length, ..."""
+    examples: tuple[WrongAnswer, ...]
+
+
+def failure_profile(
+    task: Task, examples: Examples, head: str, replacement: str, rows: NDArray[np.int64], broken: Sequence[Failure]
+) -> FailureProfile:
+    """Put together what was collected: the numbers of all broken examples, and the answers to some of them."""
+    groups = _groups(task, examples, rows)
+    if task.output_type == "class":
+        shown = tuple(_wrong_class(cast(ClassTask, task), examples[each.example]) for each in broken[:SHOWN])
+        return FailureProfile(head, replacement, len(rows), (), (), groups, shown)
+    decoded = [(each.example, each.predicted) for each in broken if each.predicted is not None]
+    if not decoded:
+        return FailureProfile(head, replacement, len(rows), (), (), groups, ())
+    asked = cast(SequenceTask, task)
+    mine, predicted = examples[[i for i, _ in decoded]], np.stack([tokens for _, tokens in decoded])
+    wrong = predicted != asked.encode(mine).answer
+    digits = tuple(
+        Group("digit", position.label, int(wrong[:, i].sum()), len(wrong))
+        for i, position in enumerate(asked.answer_positions)
+    )
+    return FailureProfile(
+        head,
+        replacement,
+        len(rows),
+        digits,
+        _faults(asked, mine, predicted),
+        groups,
+        wrong_answers(asked, mine[:SHOWN], predicted[:SHOWN]),
+    )
+
+
+def _groups(task: Task, examples: Examples, rows: NDArray[np.int64]) -> tuple[Group, ...]:
+    found = []
+    for facet, labels in task.facets(examples).items():
+        total, broke = Counter(labels), Counter(labels[i] for i in rows)
+        found += [Group(facet, group, broke[group], total[group]) for group in sorted(total)]
+    return tuple(found)
+
+
+def _faults(task: SequenceTask, examples: Examples, predicted: Tokens) -> tuple[Group, ...]:
+    counts = Counter(
+        fault for example, tokens in zip(examples, predicted, strict=True) for fault in task.faults(example, tokens)
+    )
+    return tuple(Group("fault", fault, n, len(examples)) for fault, n in counts.most_common())
+
+
+def _wrong_class(task: ClassTask, example: Examples) -> WrongAnswer:
+    right = int(task.encode(example[None]).labels[0])
+    predicted = len(task.classes) - 1 - right
+    return WrongAnswer(
+        task.show(example), task.classes[right], task.classes[predicted], task.explain(example, predicted)
+    )

@@ -1,0 +1,234 @@
+"""What a model scores, example by example, with some of its heads ablated: many interventions in one job.
+
+The hooks are proven on the model first; then each batch of examples is passed once and cached, and all interventions
+are replayed from where they begin to differ (hooks/sweep.py).
+
+What replaces a head's output is itself a draw: another example that happened to be next, or a mean over some inputs. An
+intervention says which `draw`, so that its noise can be measured: another donor, or the mean over one part of the
+inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.data.dataset import EvalBatch
+from headcount.errors import InputError, InstrumentError
+from headcount.experiments.experiment import Experiment
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks import REPLACEMENTS
+from headcount.hooks.gates import eval_mode
+from headcount.hooks.proof import difference, first_tensor, prove, tolerance
+from headcount.hooks.replacements import Replacement, ReplacementInputs
+from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.sweep import BATCH, sweep
+from headcount.limits import require_room
+from headcount.models.finite import require_numbers
+from headcount.seeds import stream
+
+Means = Sequence[Mapping[HeadSite, Tensor]]
+"""What heads find on average: over all inputs, then over each of `PARTS` parts of them."""
+PARTS = 8
+Donors = NDArray[np.int64]
+"""Whose output replaced whose, [draw, example]."""
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class BatchOutcome:
+    """One batch, as it was tried: for whoever wants to look closer."""
+
+    batch: EvalBatch
+    cached: CachedPass
+    interventions: Sequence[Intervention]
+    """With their values for this batch."""
+    clean: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    """[intervention, row]."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Scores of every example."""
+
+    clean: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    """[intervention, example]."""
+    majority_baseline: float
+    """What the best constant answer scores or, by a loss, even odds over all tokens or classes."""
+
+
+def run_interventions(
+    experiment: Experiment,
+    interventions: Sequence[Intervention],
+    *,
+    base: Sequence[HeadId] = (),
+    batch_size: int = BATCH,
+    proven: bool = False,
+    means: Means | None = None,
+    progress: Progress | None = None,
+    on_batch: Callable[[BatchOutcome], None] | None = None,
+) -> Outcome:
+    """Score every intervention on every example, the heads of `base` being ablated throughout.
+
+    The hooks are proven to act first, unless they were `proven` on this model already. `means` are taken if they are
+    needed and not given. Passed again at the end, the first batch must have the output that it had at the beginning.
+    """
+    if not all(each.heads for each in interventions):
+        raise InputError("an intervention without heads", "name at least one head to ablate")
+    kinds = {each.replacement: REPLACEMENTS.get(each.replacement) for each in interventions}
+    what = f"scores of {experiment.n:,} examples, {len(interventions):,} times"
+    require_room(8 * len(interventions) * experiment.n, what, "lower --n")
+    clean, scores = np.empty(experiment.n), np.empty((len(interventions), experiment.n))
+    batch_size = min(batch_size, experiment.most_rows or batch_size)
+    if not proven:
+        prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
+    with eval_mode(experiment.model), torch.no_grad():
+        first: Tensor | None = None
+        if means is None:
+            means = means_of(experiment, base) if any(kind.needs_mean for kind in kinds.values()) else ()
+        for i, batch in enumerate(experiment.batches):
+            cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
+            if first is None:
+                first = first_tensor(cached.output).clone()
+            here = _with_values(cached, interventions, kinds, means, i, batch.token_mask)
+            clean[batch.rows] = _numbers(experiment, batch, first_tensor(cached.output))
+            for j, output in sweep(cached, here, batch_size=batch_size, checked=i == 0):
+                scores[j, batch.rows] = _numbers(experiment, batch, output)
+            if on_batch:
+                on_batch(BatchOutcome(batch, cached, here, clean[batch.rows], scores[:, batch.rows]))
+            if progress:
+                progress(i + 1, len(experiment.batches))
+        assert first is not None, "every experiment has a batch"
+        _require_same(experiment, base, first)
+    baseline = -math.log(first.shape[-1]) if experiment.metric.is_loss else experiment.majority_baseline
+    return Outcome(clean, scores, baseline)
+
+
+def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor) -> None:
+    """A model that changes from pass to pass would give every head a drop of its own."""
+    again = first_tensor(CachedPass(experiment.model, experiment.sites, experiment.batches[0].inputs, base).output)
+    if torch.equal(first, again):
+        return
+    apart = difference(first, again) if first.shape == again.shape else math.inf
+    if not apart <= tolerance(first.dtype):
+        raise InstrumentError(
+            f"passed again, the same inputs gave another output (by {apart:.1e} of the largest value)",
+            "it changes from call to call, so a difference is no head's doing: does it keep state, or draw noise?",
+        )
+
+
+def _numbers(experiment: Experiment, batch: EvalBatch, output: Tensor) -> NDArray[np.float64]:
+    require_numbers(output, f"example {int(batch.rows[0])} and those beside it")
+    score = experiment.score(batch, output)
+    if not isinstance(score, Tensor) or score.shape != (len(batch.rows),):
+        what = f"a tensor of shape {tuple(score.shape)}" if isinstance(score, Tensor) else type(score).__name__
+        raise InputError(
+            f"the metric gave {what} for {len(batch.rows)} examples",
+            "it should give a tensor with one number per example: metric(output, rows) -> [row]",
+        )
+    return score.cpu().double().numpy()
+
+
+def means_of(experiment: Experiment, base: Sequence[HeadId] = ()) -> Means:
+    """What heads find on average, position by position; each position over the inputs that have it."""
+    sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
+    blocks = experiment.reference or experiment.batches
+    with eval_mode(experiment.model), torch.no_grad():
+        for batch, part in zip(blocks, parts_of(blocks), strict=True):
+            cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
+            for site in experiment.sites:
+                found = _summed(cached.z(site).cpu().double(), batch, site, part)
+                sums[site] = _added(*sums[site], *found) if site in sums else found
+    return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
+
+
+def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
+    """Which part each example is in, whichever share a block; of a running text, its eighths, one after the other."""
+    orders = [batch.order for batch in blocks if batch.order is not None]
+    if len(orders) < len(blocks):
+        return [batch.rows % PARTS for batch in blocks]
+    every = np.sort(np.concatenate(orders))
+    return [np.searchsorted(every, order) * PARTS // len(every) for order in orders]
+
+
+def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """By part, the sum over rows at each position, and of how many: padding says nothing."""
+    token_mask, counted = batch.token_mask.get(site.stack), torch.ones_like(z[..., :1, :1])
+    if token_mask is not None and token_mask.shape == z.shape[:2]:
+        counted = token_mask.to(z)[..., None, None]
+    part = np.repeat(part, batch.n_inputs // len(batch.rows))
+    parts = [torch.from_numpy(np.flatnonzero(part == i)).to(z.device) for i in range(PARTS)]
+    sums = [(z[rows] * counted[rows]).sum(dim=0) for rows in parts]
+    return torch.stack(sums), torch.stack([counted[rows].sum(dim=0) for rows in parts])
+
+
+def _added(sums: Tensor, counts: Tensor, more: Tensor, n_more: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of another length: of the positions that only one of them has, that one tells."""
+    if more.shape[1] > sums.shape[1]:
+        sums, counts, more, n_more = more, n_more, sums, counts
+    sums, counts = sums.clone(), counts.clone()
+    sums[:, : more.shape[1]] += more
+    counts[:, : more.shape[1]] += n_more
+    return sums, counts
+
+
+def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
+    """Over all of them (0), or over one part, where that has the position."""
+    whole = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)  # a position that is all padding is asked about by nobody
+    if not part:
+        return whole
+    return torch.where(counts[part - 1] > 0, sums[part - 1] / counts[part - 1].clamp(min=1), whole)
+
+
+def _with_values(
+    cached: CachedPass,
+    interventions: Sequence[Intervention],
+    kinds: Mapping[str, Replacement],
+    means: Means,
+    number: int,
+    token_mask: Mapping[str, Tensor],
+) -> list[Intervention]:
+    """Each with what replaces z in this batch, the one of that number."""
+    n = cached.n_rows
+    if n < 2 and any(kind.needs_donors for kind in kinds.values()):
+        raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
+
+    @cache
+    def values(replacement: str, site: HeadSite, draw: int) -> Tensor | None:
+        z, kind = cached.z(site), kinds[replacement]
+        mean = means[draw][site] if kind.needs_mean else None
+        donors = torch.from_numpy(_donors(n, number, draw)).to(z.device)
+        return kind.make(ReplacementInputs(z, mean, donors, token_mask.get(site.stack)))
+
+    made = []
+    for each in interventions:
+        found = {site: values(each.replacement, site, each.draw) for site in cached.sites.head_slots(each.heads)}
+        made.append(replace(each, values={site: value for site, value in found.items() if value is not None}))
+    return made
+
+
+def donors_of(experiment: Experiment, draws: int) -> Donors:
+    """Who stood in for whom; of examples that consist of several rows, the donor of the first."""
+    donors = np.empty((draws, experiment.n), dtype=np.int64)
+    for i, batch in enumerate(experiment.batches):
+        times = batch.n_inputs // len(batch.rows)
+        for draw in range(draws):
+            donors[draw, batch.rows] = batch.rows[_donors(batch.n_inputs, i, draw)[::times] // times]
+    return donors
+
+
+def _donors(n: int, batch: int, draw: int) -> NDArray[np.int64]:
+    """For each row another one: a ring in random order, so that nobody is their own donor."""
+    order = stream(0, f"resample {draw}" if draw else "resample", batch).permutation(n)
+    donors = np.empty_like(order)
+    donors[order] = np.roll(order, 1)
+    return donors

@@ -1,0 +1,405 @@
+"""What every verb works on: one thing, whoever wrote the model.
+
+A run, a Hugging Face folder, an adapter's model and a bare module with tensors each become an `OpenModel`. A verb asks
+it for what it needs (an experiment, a prediction, a task) and, where that is missing, is told which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from headcount.data.dataset import EvalBatch, EvalDataset, ScoreFunction, split_in_half, subsample
+from headcount.data.from_adapter import adapter_dataset
+from headcount.data.from_file import read_dataset
+from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
+from headcount.data.from_text import TokenizedText, adapter_input, text_input, tokenized_model
+from headcount.errors import InputError
+from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment, tensor_experiment
+from headcount.external.adapter import Adapter, task_of
+from headcount.external.models import ExternalModel
+from headcount.external.prune import prune_external
+from headcount.heads import HeadId
+from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites
+from headcount.hooks.wrapping import wrap
+from headcount.runs.folder import RunFolder
+from headcount.runs.prune import prune_run
+from headcount.runs.run import Prediction, Run
+from headcount.seeds import stream
+from headcount.surgery.cutting import Cut
+from headcount.tasks.base import SequenceTask, Task
+from headcount.training.loop import Listener
+
+SPLITS = ("train", "validation", "test")
+"""What a file of that name does not stand for."""
+N_DECIDING = 40_000
+"""Fresh examples on which heads are looked at again."""
+N_SELECTION = 1000
+"""Examples that heads to remove are chosen on."""
+N_NULL = 500
+"""Examples that each random order is measured on."""
+Data = str | Path | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
+ExperimentMetric = str | ScoreFunction | None
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model that is ready: named, its heads found, its results given a place."""
+
+    name: str
+    """As it was named."""
+    label: str
+    """A short name, for titles."""
+    weights_sha256: str
+    """Every result names it."""
+    module: nn.Module
+    """Called with the tensors that its experiments have."""
+    sites: Sites
+    """Where its heads are."""
+    task: Task | None
+    """What it was trained on, where that is one of headcount's tasks."""
+
+    @property
+    def output(self) -> RunFolder | None:
+        """Where results are written; None for a bare module."""
+        return None
+
+    def find_head(self, head: str | HeadId) -> HeadId:
+        """The head of that name, if this model has it."""
+        found = HeadId.parse(head) if isinstance(head, str) else head
+        self.sites.head_slots((found,))
+        return found
+
+    def predict(self, text: str) -> Prediction:
+        """The model's own answer to one example."""
+        raise InputError(
+            f"{self.name} has no task, so there is no question that it could answer",
+            "give a run, sample:addition, or an adapter that names a task",
+        )
+
+    def some_inputs(self, n: int) -> tuple[Tensor, ...]:
+        """A few examples as the model takes them, to prove hooks on."""
+        raise NotImplementedError
+
+    def text_input(self, text: str) -> TokenizedText:
+        """One text or example as the model takes it, to look at attention on."""
+        raise InputError(f"{self.name} takes no texts", "call it from Python, with its tensors")
+
+    def experiment(
+        self,
+        data: Data = None,
+        metric: ExperimentMetric = None,
+        n: int | None = None,
+        *,
+        length: int | None = None,
+        at_once: int = AT_ONCE,
+    ) -> Experiment:
+        """The model on `n` examples: of a split or a file, given ones, or sequences of one `length`."""
+        raise NotImplementedError
+
+    def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
+        """Many examples on which nothing was decided yet; None if others were asked for, or there are none."""
+        return None
+
+    def selection(
+        self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
+    ) -> tuple[Experiment, Experiment, Experiment]:
+        """Examples to choose heads on, others to measure on, and some of those to try random orders on."""
+        raise NotImplementedError
+
+    can_lose_all_heads: ClassVar[bool] = False
+    measures_itself: ClassVar[bool] = False
+    """Whether what is left can be measured without further examples."""
+
+    def require_training(self) -> None:
+        """Refuse to train what is left of a model whose training is not known."""
+        raise InputError(f"how {self.name} is trained is not known", "fine-tune what is left with its own code")
+
+    def cut(
+        self,
+        heads: Sequence[str | HeadId],
+        out: Path,
+        measured: Experiment | None,
+        *,
+        fold_mean: bool = False,
+        fine_tune: int = 0,
+        listeners: Sequence[Listener] = (),
+    ) -> Cut[OpenModel]:
+        """Without these heads, as a new folder; proven before and after it is written."""
+        raise NotImplementedError
+
+    def cost_experiment(self, measured: Experiment | None) -> Experiment:
+        """What the model before and after a cut is compared on."""
+        assert measured is not None, "made for the cut"
+        return measured
+
+    def _refuse(self, what: str, length: int | None) -> None:
+        if length is not None:
+            raise InputError(f"{self.name} has no task with sequences of any length", f"leave the {what} out")
+
+
+@dataclass(frozen=True)
+class RunModel(OpenModel):
+    """A run of headcount's own."""
+
+    run: Run
+
+    @classmethod
+    def of(cls, run: Run) -> RunModel:
+        """A run as it was loaded."""
+        sites = Sites.of(run.model) if run.model.heads else Sites.empty()
+        return cls(run.name, run.name, run.weights_sha256, run.model, sites, run.task, run)
+
+    @property
+    def output(self) -> RunFolder:
+        """The run's own folder; of a packaged sample, one in runs/."""
+        return self.run.output
+
+    def find_head(self, head: str | HeadId) -> HeadId:
+        """The head of that name, if this run has it."""
+        return self.run.find_head(head)
+
+    def predict(self, text: str) -> Prediction:
+        """The model's own answer, decoded."""
+        return self.run.predict_one(text, with_attention=False)
+
+    def some_inputs(self, n: int) -> tuple[Tensor, ...]:
+        """The first of its test set."""
+        device = next(self.module.parameters()).device
+        dataset = task_dataset(self.run.task, self.run.task.split("test")[:n], "some", device)
+        return dataset.encode(np.arange(len(dataset))).inputs
+
+    def experiment(
+        self,
+        data: Data = None,
+        metric: ExperimentMetric = None,
+        n: int | None = None,
+        *,
+        length: int | None = None,
+        at_once: int = AT_ONCE,
+    ) -> Experiment:
+        """On a split, on given examples, or on sequences of one length."""
+        if not self.sites:
+            raise InputError(f"{self.name} has no heads", "choose a run that was not stripped of all of them")
+        task, data = self.run.task, "test" if data is None else data
+        is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
+        if isinstance(data, Path | EvalDataset) or is_file:
+            raise InputError(f"{self.name} is tried on its own task", "leave --data out")
+        if length is not None:
+            examples, what = of_length(task, length, n, str(data))
+        elif isinstance(data, str):
+            examples, what = held_out(task, data, n)
+        else:
+            examples, what = given_examples(task, data), "given examples"
+        return task_experiment(self.run, examples, what, metric, at_once=at_once, reference=reference_for(task, length))
+
+    def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
+        """Fresh examples such as it was trained on, or all there are."""
+        is_usual = data is None or (isinstance(data, str) and data == "test")
+        task = self.run.task
+        if not is_usual or n is not None or callable(metric) or bool(getattr(task.config, "n_train", 0)):
+            return None  # what it is trained on is no test of it
+        size = getattr(task, "domain_size", math.inf)
+        if is_all := size <= 2 * N_DECIDING:
+            examples, what = np.concatenate(list(cast(SequenceTask, task).iter_domain())), "examples, all there are"
+        else:
+            examples = task.sample(stream(0, "deciding"), N_DECIDING)
+            what = "fresh examples such as it was trained on"
+        return task_experiment(self.run, examples, what, metric, at_once=at_once, is_all=is_all)
+
+    def selection(
+        self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
+    ) -> tuple[Experiment, Experiment, Experiment]:
+        """From the validation set; from the test set; and some of that."""
+        if data is not None or metric is not None:
+            raise InputError(f"{self.name} is tried on its own task", "leave --data and --metric out")
+        counts = (("validation", N_SELECTION), ("test", None), ("test", N_NULL))
+        first, second, third = (
+            self.experiment(split, None, _smaller(n, most), length=length, at_once=at_once) for split, most in counts
+        )
+        return first, second, third
+
+    can_lose_all_heads: ClassVar[bool] = True
+    measures_itself: ClassVar[bool] = True
+
+    def require_training(self) -> None:
+        """Its settings say how it is trained."""
+
+    def cut(
+        self,
+        heads: Sequence[str | HeadId],
+        out: Path,
+        measured: Experiment | None,
+        *,
+        fold_mean: bool = False,
+        fine_tune: int = 0,
+        listeners: Sequence[Listener] = (),
+    ) -> Cut[OpenModel]:
+        """As a run of its own."""
+        made = prune_run(self.run, heads, out, fold_mean=fold_mean, fine_tune=fine_tune, listeners=listeners)
+        return Cut(RunModel.of(made.model), made.heads, made.difference, made.before, made.after, made.folded_over)
+
+    def cost_experiment(self, measured: Experiment | None) -> Experiment:
+        """The whole test set."""
+        return task_experiment(self.run, *held_out(self.run.task, "test", None))
+
+
+@dataclass(frozen=True)
+class LoadedModel(OpenModel):
+    """A model that others wrote: a Hugging Face folder's, or an adapter's."""
+
+    external: ExternalModel
+
+    @classmethod
+    def of(cls, external: ExternalModel) -> LoadedModel:
+        """A model as it was loaded."""
+        task = task_of(external.adapter) if external.adapter and external.adapter.task else None
+        identity = external.name, external.label, external.weights_sha256
+        return cls(*identity, external.model, external.sites, task, external)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """Who brought it, if it is no Hugging Face model."""
+        return self.external.adapter
+
+    @property
+    def output(self) -> RunFolder:
+        """A folder in runs/, which becomes this model's own."""
+        return self.external.output
+
+    def text_input(self, text: str) -> TokenizedText:
+        """As its tokenizer or its adapter has it."""
+        return adapter_input(self.external, text) if self.adapter else text_input(self.external, text)
+
+    def predict(self, text: str) -> Prediction:
+        """The answer that the adapter's own code generates."""
+        if self.adapter is None:
+            return super().predict(text)
+        given = adapter_input(self.external, text)
+        if given.predicted is None:
+            raise InputError(f"{self.name} generates no answers", "write generate() in the adapter")
+        fault = "" if given.right in (None, given.predicted) else f"should be {given.right}"
+        answer = tuple(given.predicted)
+        places = tuple(map(str, range(len(answer))))
+        return Prediction(text, given.predicted, given.right or "", fault, output_tokens=answer, positions=places)
+
+    def some_inputs(self, n: int) -> tuple[Tensor, ...]:
+        """The first of its dataset."""
+        dataset = self.dataset()
+        return dataset.encode(np.arange(min(n, len(dataset)))).inputs
+
+    def dataset(self, data: Data = None) -> EvalDataset:
+        """A file's, or a split of the adapter's task."""
+        if isinstance(data, EvalDataset):
+            return data
+        if not (data is None or isinstance(data, str | Path)):
+            raise InputError(
+                f"{self.name} cannot be tried on {type(data).__name__}", "give a file, or the model and its tensors"
+            )
+        if self.adapter:
+            return adapter_dataset(self.external, str(data or "test"))
+        if data is None:
+            raise InputError(
+                f"what shall {self.name} be tried on?",
+                "add --data FILE: plain text, or a table with tabs and a header: text label; first second score; "
+                "source target",
+            )
+        return read_dataset(data, tokenized_model(self.external))
+
+    def experiment(
+        self,
+        data: Data = None,
+        metric: ExperimentMetric = None,
+        n: int | None = None,
+        *,
+        length: int | None = None,
+        at_once: int = AT_ONCE,
+    ) -> Experiment:
+        """On a file, or on a split of the adapter's task."""
+        self._refuse("lengths", length)
+        dataset = self.dataset(data)
+        return experiment_on(self.module, self.sites, dataset, subsample(dataset, n), metric, at_once=at_once)
+
+    def selection(
+        self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
+    ) -> tuple[Experiment, Experiment, Experiment]:
+        """From both splits of the adapter's task; else one half of the data, and the other."""
+        self._refuse("length", length)
+        if data is None and self.task is not None:
+            first, second = self.dataset("validation"), self.dataset("test")
+            rows, others = subsample(first, _smaller(n, N_SELECTION)), subsample(second, n)
+            names = ("", "")
+        else:
+            first = second = self.dataset(data)
+            rows, others = split_in_half(first, n)
+            names = ("one half of ", "the other half of ")
+        parts = (first, rows[:N_SELECTION], names[0]), (second, others, names[1]), (second, others[:N_NULL], names[1])
+        one, two, three = (
+            experiment_on(self.module, self.sites, each, some, metric, data=what + each.data, at_once=at_once)
+            for each, some, what in parts
+        )
+        return one, two, three
+
+    def cut(
+        self,
+        heads: Sequence[str | HeadId],
+        out: Path,
+        measured: Experiment | None,
+        *,
+        fold_mean: bool = False,
+        fine_tune: int = 0,
+        listeners: Sequence[Listener] = (),
+    ) -> Cut[OpenModel]:
+        """As a folder that Hugging Face's library or the adapter's file is needed for."""
+        assert measured is not None, "made for the cut"
+        means = [(batch.inputs, batch.token_mask) for batch in _means_over(measured)] if fold_mean else ()
+        made = prune_external(self.external, heads, out, measured.batches[0].inputs, means)
+        left = LoadedModel.of(made.model)
+        return Cut(left, made.heads, made.difference, made.before, made.after, made.folded_over)
+
+
+@dataclass(frozen=True)
+class BareModel(OpenModel):
+    """A module of one's own, tried on tensors; nothing is written anywhere."""
+
+    @classmethod
+    def of(cls, module: nn.Module, sites: Sites | None = None) -> BareModel:
+        """With its heads where it, its family or `sites` says."""
+        if sites is None:
+            is_known = isinstance(module, SupportsHeads | SupportsSites)
+            sites = Sites.of(module) if is_known else wrap(module).head_sites
+        return cls("model", "", "", module, sites, None)
+
+    def experiment(
+        self,
+        data: Data = None,
+        metric: ExperimentMetric = None,
+        n: int | None = None,
+        *,
+        length: int | None = None,
+        at_once: int = AT_ONCE,
+    ) -> Experiment:
+        """On tensors, scored by a function."""
+        if not callable(metric):
+            raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
+        inputs = [data] if isinstance(data, Tensor) else data
+        if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
+            raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
+        self._refuse("lengths", length)
+        return tensor_experiment(self.module, self.sites, inputs, metric, at_once=at_once)
+
+
+def _smaller(n: int | None, most: int | None) -> int | None:
+    return min((each for each in (n, most) if each is not None), default=None)
+
+
+def _means_over(experiment: Experiment) -> Sequence[EvalBatch]:
+    """Examples that nothing is measured on, where there are any."""
+    measured = {id(batch) for batch in experiment.batches}
+    return [batch for batch in experiment.reference if id(batch) not in measured] or experiment.batches

@@ -1,0 +1,431 @@
+"""Hugging Face models as folders, those without some of their heads too.
+
+    save_model(cut_heads(model, ["L0H3"]), "smaller", tokenizer)
+    model = load_model("smaller")
+
+A folder has what Hugging Face's have: config.json, model.safetensors, the settings for generating and the files of the
+tokenizer. The configuration's `headcount_cut` says which heads are missing, and the file of weights, in its header,
+which names mean the same parameter and what precision buffers have that are computed anew. A folder of a model that
+misses no heads can be read by their library too, and folders that their library wrote can be read here. Where heads are
+missing, their library would make up random ones for whole layers; so the weights are then in headcount.safetensors,
+where it finds none and stops: use `load_model`.
+
+Nothing is unpickled, no code that comes with a model is run, and nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from headcount.errors import CheckFailed, HeadcountError, InputError, RunError
+from headcount.files import friendly_os_errors, read_json, require_regular, write_atomically
+from headcount.hooks.families import family_of, model_types
+from headcount.hooks.wrapping import CUT, Wrapped, base_of
+from headcount.limits import require_room
+from headcount.models.finite import require_finite_model
+from headcount.runs.folder import staged
+from headcount.surgery.cutting import apply_cut, known_family
+
+CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
+CUT_WEIGHTS = "headcount.safetensors"
+"""Of a model without some heads: named so that from_pretrained finds no weights and stops."""
+LAYERS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers"),
+    *("decoder_layers", "num_hidden_groups", "inner_group_num", "attention_types"),
+)
+"""What configurations call numbers of modules, or repeat that many times."""
+MOST_CLASSES = 10**6
+"""Every class gets a name as soon as a configuration is read, also where the model has no classes."""
+MOST_LAYERS = 1000
+"""Of models whose layers share their weights."""
+MOST_TOKENIZER = 2**27
+"""Bytes of one file of a tokenizer."""
+_FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
+"""Masks and positions that older versions of their library wrote into files, and newer ones compute."""
+HEADER = "headcount"
+"""Where the header of a file of weights keeps what else there is to know."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What else there is to know."""
+
+    shared: dict[str, str]
+    """Further names of parameters, and the names that they are stored by."""
+    buffers: dict[str, str]
+    """Precision of buffers that are not stored, for a model that was cast has them cast."""
+
+
+def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> Path:
+    """Write a model to a new folder, which is there as a whole or not at all, and read it again to be sure."""
+    if isinstance(model, Wrapped):
+        model = model.model
+    known_family(model)
+    path = Path(folder)
+    with staged(path) as draft, friendly_os_errors(f"write {path}"):
+        _write(model, draft)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(draft)
+        _require_same(load_model(draft), model, path)
+    return path
+
+
+def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Module:
+    """The model in a folder, ready to be asked."""
+    path = Path(folder)
+    settings = _settings(path)
+    kind = _class_of(path, settings)
+    _require_weights(path)
+    notes = _notes(weights_file(path, settings))
+    if notes is None and settings.get(CUT):
+        raise InputError(f"heads are missing from the model in {path}, which save_model did not write", "save it again")
+    _require_possible(path, kind, settings)
+    model = _from_elsewhere(path, kind) if notes is None else _from_here(path, kind, notes)
+    require_finite_model(model, str(path))
+    return model.to(device).eval()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """What a model's folder has for texts; None if it has nothing, as models of images."""
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
+        return None
+    _require_files(folder)
+    from transformers import AutoTokenizer
+
+    with _their_library(f"could not read the tokenizer in {folder}", "copy or save the tokenizer again"):
+        made = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        made("a")  # settings of a wrong type are found out here
+        made("a", truncation=True, max_length=8)
+        return made
+
+
+@contextmanager
+def _their_library(what: str, *advice: str) -> Iterator[None]:
+    """Inside only code of transformers and its kin runs, on files of which anything may be damaged."""
+    try:
+        yield
+    except HeadcountError:
+        raise
+    except BaseException as error:
+        # Any error at all may come of a damaged file; a panic of compiled code is none of Python's own errors.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        told = " ".join(str(error).split())[:200] or "no reason given"
+        raise InputError(f"{what}: {type(error).__name__}: {told}", *advice) from error
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _write(model: nn.Module, path: Path) -> None:
+    tensors, shared = _stored(model)
+    notes = {"shared": shared, "buffers": _buffer_types(model)}
+    config: Any = model.config
+    file = weights_file(path, {CUT: getattr(config, CUT, None)})
+    write_atomically(file, save(tensors, {"format": "pt", HEADER: json.dumps(notes)}))
+    generation: Any = getattr(model, "generation_config", None)
+    if generation is not None:
+        generation.save_pretrained(path)
+    first = next(each for each in tensors.values() if each.is_floating_point())
+    settings = config.to_dict() | {"architectures": [type(model).__name__], "dtype": _name(first)}
+    write_atomically(path / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
+
+
+def weights_file(path: Path, settings: Mapping[str, Any]) -> Path:
+    """Where the weights are: under a name of our own if heads are missing."""
+    return path / (CUT_WEIGHTS if settings.get(CUT) else WEIGHTS)
+
+
+def _stored(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Every tensor once, and its further names."""
+    tensors, shared = dict[str, Tensor](), dict[str, str]()
+    homes = dict[tuple[int, torch.Size], str]()
+    for name, tensor in model.state_dict().items():
+        home = homes.setdefault((tensor.data_ptr(), tensor.shape), name) if tensor.numel() else name
+        if home == name:
+            tensors[name] = tensor.cpu().contiguous()
+        else:
+            shared[name] = home
+    return tensors, shared
+
+
+def _buffer_types(model: nn.Module) -> dict[str, str]:
+    stored = model.state_dict().keys()
+    others = [(name, each) for name, each in model.named_buffers() if name not in stored]
+    return {name: _name(each) for name, each in others if each.is_floating_point()}
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _require_same(read: nn.Module, written: nn.Module, path: Path) -> None:
+    """Bit by bit."""
+    one, other = read.state_dict(), written.state_dict()
+    odd = sorted(one.keys() ^ other.keys()) or [
+        name for name, tensor in other.items() if not _same(one[name], tensor.cpu())
+    ]
+    if odd:
+        raise CheckFailed(
+            f"{odd[0]} is not what was written to {path}: nothing was kept",
+            "this is a fault in headcount, not in the model: please report it",
+        )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise InputError(f"no folder {path}", "give a folder that save_model or save_pretrained wrote")
+    if not (path / CONFIG).exists():
+        raise InputError(f"{path} is no model's folder: it has no {CONFIG}", "was it written to the end?")
+    try:
+        settings = read_json(path / CONFIG)
+    except RunError as error:
+        raise InputError(error.what, "restore the folder, or save the model again") from error
+    if not isinstance(settings, dict):
+        raise InputError(
+            f"{path / CONFIG} is damaged: it holds {type(settings).__name__}, no settings", "save the model again"
+        )
+    return settings
+
+
+def _class_of(path: Path, settings: dict[str, Any]) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError(f"{path} needs transformers", "install it: pip install 'headcount[hf]'") from error
+
+    model_type, names = settings.get("model_type"), settings.get("architectures")
+    if not isinstance(model_type, str) or family_of(model_type) is None:
+        raise InputError(
+            f"the model in {path} is of no family that headcount knows (model_type {model_type!r})",
+            f"headcount knows {', '.join(model_types())}",
+        )
+    name = names[0] if isinstance(names, list) and names else None
+    kind = getattr(transformers, name, None) if isinstance(name, str) else None
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise InputError(
+            f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
+            "code that comes with a model is not run; name the class that it was saved from",
+        )
+    if getattr(kind.config_class, "model_type", None) != model_type:
+        raise InputError(f"a {kind.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
+    return kind
+
+
+def _require_weights(path: Path) -> None:
+    if not any(path.glob("*.safetensors")):
+        others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
+        raise InputError(
+            f"{path} has no {WEIGHTS}" + (f", only {others[0]}, which headcount does not unpickle" if others else ""),
+            "save the model again, as safetensors" if others else "was it written to the end?",
+        )
+    _require_files(path)
+
+
+def _require_files(path: Path) -> None:
+    """Nothing in the folder is a pipe that reading would wait for, or a text that memory has no room for."""
+    for file in sorted(path.iterdir()):
+        if file.exists() and not file.is_dir():
+            require_regular(file)
+            if file.suffix in (".json", ".txt", ".model") and file.stat().st_size > MOST_TOKENIZER:
+                raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", "copy or save the model again")
+
+
+def _require_possible(path: Path, kind: Any, settings: dict[str, Any]) -> None:
+    """Refuse sizes that cannot be, before anything of that size is made."""
+    n_tensors = _count_tensors(path)
+    for name, value in settings.items():
+        most = n_tensors if name in LAYERS else {"num_labels": MOST_CLASSES}.get(name)
+        if name == "num_hidden_layers" and "num_hidden_groups" in settings:
+            most = MOST_LAYERS  # which share their tensors
+        if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
+            raise InputError(
+                f"{name} = {too_many[0]:,} in {path / CONFIG} cannot be: the files hold {n_tensors:,} tensors",
+                "copy or save the model again",
+            )
+    require_room(_size_of(path, kind), f"the model that {path / CONFIG} describes", "is that file damaged?")
+
+
+def _whole_numbers(value: Any) -> Iterator[int]:
+    """Those of a setting, which may be a list of lists."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _whole_numbers(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield int(value) if abs(value) < 10**18 else 10**18
+
+
+def _count_tensors(path: Path) -> int:
+    n = 0
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt") as opened:
+                n += len(opened.keys())
+        except (OSError, ValueError, SafetensorError) as error:
+            raise InputError(f"{file} is damaged or cut short: {error}", "copy or save the model again") from error
+    return n
+
+
+def _size_of(path: Path, kind: Any) -> int:
+    """Bytes of the model that a configuration describes; it is built without memory for its numbers."""
+    from transformers.initialization import no_init_weights
+
+    with _their_library(f"{path / CONFIG} describes no model", "copy or save the model again"):
+        config = kind.config_class.from_pretrained(path, local_files_only=True)
+        with torch.device("meta"), no_init_weights():
+            model = kind(config)
+    return sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
+
+
+def _from_elsewhere(path: Path, kind: Any) -> nn.Module:
+    with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
+        model, told = kind.from_pretrained(
+            path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise _odd(path, "is missing", missing)
+    if unwanted := sorted(filter(_is_of_the_stack(model), told["unexpected_keys"])):
+        raise _odd(path, "is too much for the configuration", unwanted)
+    whole: nn.Module = model
+    return whole
+
+
+def _is_of_the_stack(model: Any) -> Callable[[str], bool]:
+    """Tells weights of layers, which change what a model computes, from others that a file may hold too many of.
+
+    Real checkpoints hold weights that the class they are loaded as has no use for: the head of another class (`cls.*`,
+    `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. Without them the layers
+    compute what they always did. But a weight inside the stack of layers that the model has no place for (a layer too
+    many, an adapter inside a layer) means that another model was trained than the one that would be measured.
+    """
+    base, family = base_of(model), known_family(model)
+    paths = {blocks.path.partition(".*")[0] for blocks in family.blocks}
+    stacks = tuple(f"{path}." for path in paths if _has(base, path))
+    prefix = f"{model.base_model_prefix}."
+
+    def is_of_the_stack(name: str) -> bool:
+        return name.removeprefix(prefix).startswith(stacks) and not _FORMER_BUFFERS.search(name)
+
+    return is_of_the_stack
+
+
+def _has(base: nn.Module, path: str) -> bool:
+    try:
+        return isinstance(base.get_submodule(path), nn.Module)
+    except AttributeError:
+        return False
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """A model that is read in a second needs no progress bar, and what does not fit is told here."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _from_here(path: Path, kind: Any, notes: Notes) -> nn.Module:
+    model = _built(path, kind)
+    try:
+        _shape(model, notes)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{CONFIG} and the weights in {path} do not belong together: {error}", "copy or save the model again"
+        ) from error
+    with friendly_os_errors(f"read {path}"):
+        tensors = load_file(weights_file(path, _settings(path)))
+    _fill(model, tensors | {name: tensors[home] for name, home in notes.shared.items() if home in tensors}, path)
+    _tie(model, notes.shared)
+    return model
+
+
+def _built(path: Path, kind: Any) -> nn.Module:
+    """All but the weights, and all of the heads."""
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    with _their_library(f"could not build the model in {path}", "copy or save the model again"):
+        config = kind.config_class.from_pretrained(path, local_files_only=True)
+        with no_init_weights():  # not on the meta device: buffers are computed here
+            model: Any = kind(config)
+        if (path / GENERATION).exists():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
+    built: nn.Module = model
+    return built
+
+
+def _shape(model: nn.Module, notes: Notes) -> None:
+    """Take the missing heads out, and give buffers their precision."""
+    _tie(model, notes.shared)  # what shares its weights is cut together
+    apply_cut(model)
+    for name, dtype in notes.buffers.items():
+        above, _, last = name.rpartition(".")
+        setattr(model.get_submodule(above), last, model.get_buffer(name).to(getattr(torch, dtype)))
+
+
+def _notes(file: Path) -> Notes | None:
+    """If save_model wrote this file."""
+    if not file.exists():
+        return None  # there are several
+    try:
+        with safe_open(file, "pt") as opened:
+            told = (opened.metadata() or {}).get(HEADER)
+        found = None if told is None else Notes(**json.loads(told))
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
+        raise InputError(f"{file} is damaged or cut short: {error}", "copy or save the model again") from error
+    if found and not all(_is_text_to_text(part) for part in (found.shared, found.buffers)):
+        raise InputError(f"the header of {file} is damaged", "copy or save the model again")
+    return found
+
+
+def _is_text_to_text(part: Any) -> bool:
+    return isinstance(part, dict) and all(isinstance(each, str) for each in (*part, *part.values()))
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    expected = model.state_dict()
+    if odd := sorted(expected.keys() - tensors.keys()):
+        raise _odd(path, "is missing", odd)
+    if odd := sorted(tensors.keys() - expected.keys()):
+        raise _odd(path, "is too much", odd)
+    if odd := sorted(name for name, tensor in tensors.items() if tensor.shape != expected[name].shape):
+        raise _odd(path, "has another shape than the configuration says", odd)
+    model.load_state_dict(tensors, assign=True)
+
+
+def _tie(model: nn.Module, shared: dict[str, str]) -> None:
+    """Make further names of a parameter mean the same one."""
+    for name, home in shared.items():
+        (above, _, last), (there, _, what) = name.rpartition("."), home.rpartition(".")
+        setattr(model.get_submodule(above), last, getattr(model.get_submodule(there), what))
+
+
+def _odd(path: Path, what: str, names: list[str]) -> InputError:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return InputError(f"in the weights of {path}, {names[0]}{more} {what}", "copy or save the model again")

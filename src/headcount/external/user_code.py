@@ -1,0 +1,172 @@
+"""Files of users, run as code: each in a world of its own, and what goes wrong there is told with its line.
+
+Every student's `my_adapter.py` imports a `model.py` from beside it. While code of one folder runs, that folder is first
+on the path, and modules of other folders' code are out of sight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from headcount.errors import HeadcountError, InputError
+
+if TYPE_CHECKING:
+    from headcount.external.adapter import Adapter
+
+_LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.get_paths().values()))
+"""What is installed is shared by all; it may well lie inside a user's folder, as `.venv` does."""
+
+
+class UserCodeError(InputError, RuntimeError):
+    """Code of the user's own fails; as a RuntimeError it is also what sweeps take for a model that cannot be tiled."""
+
+
+@contextmanager
+def user_code_errors(
+    adapter: Adapter | type[Adapter], method: str, besides: type[Exception] = HeadcountError
+) -> Iterator[None]:
+    """Inside, what goes wrong in the user's own code is told as such, with its line."""
+    try:
+        with at_home(adapter.folder) if adapter.origin else nullcontext():
+            yield
+    except (HeadcountError, besides):
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
+        name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
+        place = _place(error, adapter.folder)
+        raise UserCodeError(f"{method}() of the adapter {name} {_failed(error)}", place) from error
+
+
+def import_file(file: Path) -> Any:
+    """The user's file as a module; what is beside it can be imported from it."""
+    path = file.resolve()
+    name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    importlib.invalidate_caches()
+    if home := _HOMES.get(str(path.parent)):
+        home.names = _siblings(str(path.parent))
+    try:
+        with at_home(path.parent):
+            spec.loader.exec_module(module)
+    except (HeadcountError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        raise InputError(
+            f"{file} {_failed(error)}", _place(error, path.parent), "it is run as a Python file"
+        ) from error
+    return module
+
+
+def _failed(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"ends the program: SystemExit: {error.code}"
+    return f"fails: {type(error).__name__}: {error}"
+
+
+def _place(error: BaseException, folder: Path) -> str:
+    """The line that failed; the last one in the user's own folder, if it is in it."""
+    frames = extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if _is_in(frame.filename, [str(folder.resolve())])]
+    last: FrameSummary = (mine or frames)[-1]
+    return f"at line {last.lineno} of {Path(last.filename).name}: {last.line}"
+
+
+# --- one folder's modules ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Home:
+    """A folder with code of users, and what was imported by it."""
+
+    path: list[str]
+    """The folder, and what its code put before the path."""
+    names: set[str] = field(default_factory=set)
+    """What can be imported from it."""
+    modules: dict[str, ModuleType] = field(default_factory=dict)
+
+
+_HOMES: dict[str, _Home] = {}
+_CURRENT: list[_Home] = []
+"""Whose code is running, the innermost last."""
+
+
+@contextmanager
+def at_home(folder: Path) -> Iterator[None]:
+    """Inside, imports come from this folder first, whatever other folders imported under the same names."""
+    place = str(folder)
+    home = _HOMES.get(place) or _HOMES.setdefault(place, _Home([place], _siblings(place)))
+    if _CURRENT and _CURRENT[-1] is home:
+        yield
+        return
+    _CURRENT.append(home)
+    away = _put_away(home)
+    sys.modules.update(home.modules)
+    known, path = set(sys.modules), list(sys.path)
+    sys.path[:0] = home.path
+    try:
+        yield
+    finally:
+        home.path += [entry for entry in sys.path if entry not in path and entry not in home.path]
+        new = {name: sys.modules[name] for name in sys.modules.keys() - known} if len(sys.modules) > len(known) else {}
+        home.modules |= {name: each for name, each in new.items() if _is_users(name, each, home.path)}
+        sys.modules.update(away)  # who came first stays in sight
+        sys.path[:] = path
+        _CURRENT.pop()
+
+
+def _put_away(home: _Home) -> dict[str, ModuleType]:
+    """Take modules of other homes out of sight, and those of whoever else that bear the name of a file of this one."""
+    others = (item for other in _HOMES.values() if other is not home for item in other.modules.items())
+    names = {name for name, module in others if sys.modules.get(name) is module}
+    for top in home.names & sys.modules.keys():
+        if not _is_users(top, sys.modules[top], home.path) and _is_movable(top, sys.modules[top]):
+            names |= {name for name in sys.modules if name.partition(".")[0] == top}
+    return {name: sys.modules.pop(name) for name in names if sys.modules[name] is not home.modules.get(name)}
+
+
+def _siblings(folder: str) -> set[str]:
+    """What can be imported from a folder."""
+    try:
+        names = [each.name for each in Path(folder).iterdir()]
+    except OSError:
+        return set()
+    return {name.removesuffix(".py") for name in names if name.endswith(".py") or "." not in name}
+
+
+def _is_users(name: str, module: Any, path: list[str]) -> bool:
+    """Whether a module is a file in one of these folders, and nothing that is installed."""
+    return _is_movable(name, module) and _is_in(_file_of(module), path)
+
+
+def _is_movable(name: str, module: Any) -> bool:
+    top = name.partition(".")[0]
+    shared = top in sys.stdlib_module_names or top in ("__main__", "headcount") or top.startswith("headcount_adapter_")
+    file = _file_of(module)
+    return bool(file) and not shared and not file.startswith(_LIBRARIES)
+
+
+def _file_of(module: Any) -> str:
+    """Where a module is, or a package without a file of its own; an empty text if it is nowhere."""
+    spread = vars(module).get("__path__") if isinstance(module, ModuleType) else None
+    file = getattr(module, "__file__", None) or next(iter(spread or ()), "")
+    return str(Path(file).resolve()) if isinstance(file, str) and file else ""
+
+
+def _is_in(file: str, folders: list[str]) -> bool:
+    return any(file.startswith(str(Path(folder).resolve()).rstrip(os.sep) + os.sep) for folder in folders)

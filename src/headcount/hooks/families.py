@@ -1,0 +1,168 @@
+"""What there is to know of a family of models: where its heads are, and what they are made of.
+
+Everything is written as paths from the family's base model (`model.bert`, `model.transformer`, or the model itself).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headcount.hooks import FAMILIES
+
+TEXT = ("input_ids", "attention_mask")
+BOTH = ("input_ids", "decoder_input_ids", "attention_mask", "decoder_attention_mask")
+
+
+@dataclass(frozen=True)
+class AttentionLayout:
+    """The attention blocks of one stack and kind."""
+
+    path: str
+    """Of the module that computes z; `*` stands for the layer."""
+    projection: str
+    """Of the output projection, whose input is z; from the same module, `..` leading to the one above it."""
+    stack: str = "layer"
+    kind: str = "self"
+    n_heads: str = "num_attention_heads"
+    """What the configuration calls the number of (query) heads."""
+    query: str = ""
+    key: str = ""
+    value: str = ""
+    """The layers whose outputs are the heads' queries, keys and values, side by side."""
+    fused: str = ""
+    """Or one layer for all three."""
+    by_head: bool = False
+    """Whether a fused layer has q, k and v of one head beside each other; else all queries, all keys, all values."""
+    returns: int = 2
+    """How many things the module returns, the first being its output."""
+
+    def projection_path(self) -> str:
+        """From the base model."""
+        up = len(self.projection) - len(self.projection.lstrip("."))
+        parts = self.path.split(".")
+        kept = parts[: len(parts) - up // 2] if up else parts
+        return ".".join([*kept, *self.projection.lstrip(".").split(".")])
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to lay out a model."""
+
+    summary: str
+    model_types: tuple[str, ...]
+    """What configurations call it."""
+    blocks: tuple[AttentionLayout, ...]
+    inputs: tuple[str, ...] = TEXT
+    """What a pass is given, in the order in which tensors may be given without names."""
+    is_grouped: bool = False
+    """Whether several query heads may share a key and value head."""
+    takes_turns: bool = False
+    """Whether one block serves several layers, called once for each."""
+    has_position_bias: bool = False
+    """Whether blocks hand a bias for every head from layer to layer."""
+
+
+def _bart_blocks(path: str, stack: str, kind: str = "self") -> AttentionLayout:
+    return AttentionLayout(
+        path, "out_proj", stack, kind, f"{stack}_attention_heads", query="q_proj", key="k_proj", value="v_proj"
+    )
+
+
+_T5_LAYERS = {"query": "q", "key": "k", "value": "v", "returns": 3}
+
+
+PARTS: dict[str, Family] = {
+    # BERT and those that kept its layout: z is computed by `attention.self` and projected by `attention.output.dense`.
+    "bert": Family(
+        "encoders laid out like BERT",
+        ("bert", "roberta", "electra", "xlm-roberta", "camembert"),
+        (AttentionLayout("encoder.layer.*.attention.self", "..output.dense", query="query", key="key", value="value"),),
+    ),
+    # DistilBERT.
+    "distilbert": Family(
+        "DistilBERT",
+        ("distilbert",),
+        (AttentionLayout("transformer.layer.*.attention", "out_lin", query="q_lin", key="k_lin", value="v_lin"),),
+    ),
+    # ALBERT: one block is called once per layer, so its heads are told apart by the call.
+    "albert": Family(
+        "encoders whose layers share one block",
+        ("albert",),
+        (
+            AttentionLayout(
+                "encoder.albert_layer_groups.*.albert_layers.*.attention",
+                "dense",
+                query="query",
+                key="key",
+                value="value",
+            ),
+        ),
+        takes_turns=True,
+    ),
+    # GPT-2: queries, keys and values come from one layer, all queries first.
+    "gpt2": Family("decoders laid out like GPT-2", ("gpt2",), (AttentionLayout("h.*.attn", "c_proj", fused="c_attn"),)),
+    # GPT-Neo.
+    "gpt-neo": Family(
+        "GPT-Neo",
+        ("gpt_neo",),
+        (AttentionLayout("h.*.attn.attention", "out_proj", query="q_proj", key="k_proj", value="v_proj"),),
+    ),
+    # GPT-NeoX (Pythia): one layer for queries, keys and values, head by head.
+    "gpt-neox": Family(
+        "GPT-NeoX, so Pythia too",
+        ("gpt_neox",),
+        (AttentionLayout("layers.*.attention", "dense", fused="query_key_value", by_head=True),),
+    ),
+    # Llama, Mistral, Qwen2: several query heads may share keys and values; heads are query heads.
+    "llama": Family(
+        "decoders laid out like Llama",
+        ("llama", "mistral", "qwen2"),
+        (AttentionLayout("layers.*.self_attn", "o_proj", query="q_proj", key="k_proj", value="v_proj"),),
+        is_grouped=True,
+    ),
+    # BART and Marian.
+    "bart": Family(
+        "encoder-decoders laid out like BART",
+        ("bart", "mbart", "marian"),
+        (
+            _bart_blocks("encoder.layers.*.self_attn", "encoder"),
+            _bart_blocks("decoder.layers.*.self_attn", "decoder"),
+            _bart_blocks("decoder.layers.*.encoder_attn", "decoder", "cross"),
+        ),
+        inputs=BOTH,
+    ),
+    # T5: the first block of a stack has a bias for every head and distance, which it hands on to the others.
+    "t5": Family(
+        "encoder-decoders laid out like T5",
+        ("t5", "mt5"),
+        (
+            AttentionLayout("encoder.block.*.layer.0.SelfAttention", "o", "encoder", **_T5_LAYERS),  # type: ignore[arg-type]
+            AttentionLayout("decoder.block.*.layer.0.SelfAttention", "o", "decoder", **_T5_LAYERS),  # type: ignore[arg-type]
+            AttentionLayout("decoder.block.*.layer.1.EncDecAttention", "o", "decoder", "cross", **_T5_LAYERS),  # type: ignore[arg-type]
+        ),
+        inputs=BOTH,
+        has_position_bias=True,
+    ),
+    # ViT: an encoder of patches of an image.
+    "vit": Family(
+        "vision transformers",
+        ("vit",),
+        (AttentionLayout("layers.*.attention", "o_proj", query="q_proj", key="k_proj", value="v_proj"),),
+        inputs=("pixel_values",),
+    ),
+}
+
+
+def family_of(model_type: str) -> Family | None:
+    """The family that a configuration's `model_type` belongs to, if we know it."""
+    return next((family for family in families() if model_type in family.model_types), None)
+
+
+def model_types() -> tuple[str, ...]:
+    """Every one we know."""
+    return tuple(sorted(name for family in families() for name in family.model_types))
+
+
+def families() -> tuple[Family, ...]:
+    """Those of the table, and those that other packages add."""
+    return tuple(map(FAMILIES.get, FAMILIES.names()))

@@ -1,0 +1,439 @@
+"""One forward pass, kept module call by module call, so that passes which differ from it late begin late.
+
+An ablated pass is the recorded one up to the first silenced head. So it is run again with the rows of many ablations
+side by side, but
+
+    every module call that was over before that head's output projection hands back what was recorded;
+    the attention block of that head hands back its projection of the changed z, if that is what it returned before;
+    a plain layer (a projection of the encoder's memory, say) whose inputs are as recorded hands back the same;
+    everything else is computed.
+
+What is not inside a module's forward is computed anew, which costs a little time but is never wrong. A recorded tensor
+that was changed in place later is not handed back. `sweep` compares samples with passes made without any of this.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headcount.errors import InstrumentError
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks.gates import Gates, Values, closed_gates, gated, split_input
+from headcount.hooks.sites import SharedSiteCounter, Sites
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Heads that are ablated together, and what replaces their outputs."""
+
+    heads: tuple[HeadId, ...]
+    replacement: str = "zero"
+    draw: int = 0
+    """Which donor; or which part of the inputs a mean is over, 0 being all of them."""
+    values: Mapping[HeadSite, Values] = field(default_factory=dict)
+    """The replacement as numbers, for one batch; nothing where it is zero."""
+
+
+class CachedPass:
+    """A pass of `model` over `inputs` with the heads of `base` silent; make it inside `torch.no_grad()`."""
+
+    def __init__(self, model: nn.Module, sites: Sites, inputs: Sequence[Tensor], base: Collection[HeadId] = ()) -> None:
+        self.model, self.sites, self.inputs, self.base = model, sites, tuple(inputs), tuple(base)
+        self.n_rows = len(inputs[0])
+        self._calls: dict[nn.Module, list[ModuleCall]] = {}
+        self._tilers: dict[int, BatchTiler] = {}
+        self._patched: dict[HeadSite, dict[nn.Module, list[ModuleCall]]] = {}
+        self.site_records: dict[HeadSite, SiteRecord] = {}
+        """The sites as the pass came by them."""
+        self.output = self._record()
+
+    def z(self, site: HeadSite) -> Tensor:
+        """What the heads of a site found, [row, query, head, d_head]."""
+        return self.site_records[site].z.unflatten(-1, (len(self.sites[site].heads), -1))
+
+    def first_site(self, heads: Collection[HeadId]) -> HeadSite:
+        """Where a pass without these heads begins to differ."""
+        touched = self.sites.head_slots(heads)
+        return next(site for site in self.site_records if site in touched)
+
+    # --- record
+    # -----------------------------------------------------------------------------------------------------------
+
+    def _record(self) -> Any:
+        names, turns = self.sites.projections, SharedSiteCounter(self.sites)
+        open_calls: list[ModuleCall] = []
+        n_over = 0
+
+        def before(module: nn.Module, args: Any) -> None:
+            call = ModuleCall(module)
+            for caller in open_calls:
+                caller.inside.append(call)
+            open_calls.append(call)
+            self._calls.setdefault(module, []).append(call)
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            nonlocal n_over
+            call = open_calls.pop()
+            call.finish(args, output, n_over)
+            n_over += 1
+            if module in names:
+                name = turns.next(module)
+                self._pass(name, call, split_input(name, args)[0])
+            elif not any(inner.module in names for inner in call.inside):
+                for inner in call.inside:
+                    inner.forget()
+            else:
+                self._carry(call)
+
+        with ExitStack() as hooks:
+            hooks.enter_context(self.sites.unfused())
+            if self.base:
+                hooks.enter_context(Gates(self.sites, closed_gates(self.sites, self.base)))
+            for module in self.model.modules():
+                hooks.callback(module.register_forward_pre_hook(before).remove)
+                hooks.callback(module.register_forward_hook(after).remove)
+            output = self.model(*self.inputs)
+        if missed := [str(site) for site in self.sites if site not in self.site_records]:
+            raise InstrumentError(
+                f"the output projection of {', '.join(missed)} was never called", "its heads cannot be silenced"
+            )
+        return output
+
+    def _pass(self, name: HeadSite, call: ModuleCall, z: Tensor) -> None:
+        if name in self.site_records:
+            raise InstrumentError(
+                f"the output projection of {name} was called twice in one pass",
+                "a gate could not tell the calls apart",
+            )
+        self.site_records[name] = SiteRecord(z, z._version, call, call)
+
+    def _carry(self, call: ModuleCall) -> None:
+        """Whoever encloses a carrier and returns its very tensor, unchanged, carries it too."""
+        for record in self.site_records.values():
+            if record.carrier in call.inside and record.call.is_intact and contains(call.output, record.call.output):
+                record.carrier = call
+
+    # --- run again
+    # --------------------------------------------------------------------------------------------------------
+
+    def replay(self, interventions: Sequence[Intervention]) -> Any:
+        """The output with each change, their rows one block after another: [change * row, ...].
+
+        All of them must begin to differ at the same site.
+        """
+        first = {self.first_site(intervention.heads) for intervention in interventions}
+        if len(first) != 1:
+            raise ValueError(f"changes that begin at different sites: {', '.join(map(str, first))}")
+        (site,) = first
+        if len(interventions) not in self._tilers:
+            self._tilers[len(interventions)] = BatchTiler(self.n_rows, len(interventions))
+        tiler, order = self._tilers[len(interventions)], list(self.site_records)
+        later = order[order.index(site) + 1 :]
+        gates, values = self.gates(interventions, later, self.n_rows), self.values(interventions, later, self.n_rows)
+        patcher = ReplayPatcher(self.site_records[site], self._projected(site, interventions, tiler), tiler)
+        try:
+            patching = patcher.patching(self._patched_modules(site))
+            with self.sites.unfused(), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
+                output = self.model(*(tiler.repeat(each) for each in self.inputs))
+        except RuntimeError as error:
+            raise InstrumentError(
+                f"a pass begun at {site}, with {tiler.times} times {tiler.n} rows, failed: {error}",
+                "rows should come first in everything that the model's modules hand to each other",
+            ) from error
+        if not patcher.has_acted:
+            raise InstrumentError(
+                f"the output projection of {site} was called when the pass was recorded, and now it was not",
+                "its heads were not silenced: the model does not do the same in every pass",
+            )
+        return output
+
+    def gates(
+        self, interventions: Sequence[Intervention], sites: Iterable[HeadSite], n_rows: int
+    ) -> dict[HeadSite, Tensor]:
+        """Gates for the first rows, with each change; what the base silences stays silent."""
+        places = [self.sites.head_slots((*intervention.heads, *self.base)) for intervention in interventions]
+        gates = {}
+        for site in sites:
+            if any(site in each for each in places):
+                gate = torch.ones(len(interventions), len(self.sites[site].heads))
+                for row, each in zip(gate, places, strict=True):
+                    row[list(each.get(site, ()))] = 0.0
+                gates[site] = gate.repeat_interleave(n_rows, dim=0)
+        return gates
+
+    def values(
+        self, interventions: Sequence[Intervention], sites: Iterable[HeadSite], n_rows: int
+    ) -> dict[HeadSite, Tensor]:
+        """Replacements for the first rows, with each change; nothing stands in for other heads than its own."""
+        values = {}
+        for site in sites:
+            if any(site in intervention.values for intervention in interventions):
+                z = self.z(site)[:n_rows]
+                value = values[site] = z.new_zeros(len(interventions), *z.shape)
+                for part, intervention in zip(value, interventions, strict=True):
+                    if site in intervention.values:
+                        own = list(self.sites.head_slots(intervention.heads)[site])
+                        part[..., own, :] = intervention.values[site][:n_rows].to(z).expand(z.shape)[..., own, :]
+                values[site] = value.flatten(end_dim=1)
+        return values
+
+    def _projected(self, site: HeadSite, interventions: Sequence[Intervention], tiler: BatchTiler) -> Tensor:
+        """The output of a site's projection with each change."""
+        record, projection = self.site_records[site], self.sites[site].projection
+        if record.z._version != record.version:
+            raise InstrumentError(f"z at {site} is changed in place later in the pass", "its heads cannot be silenced")
+        weight = _plain_weight(projection)
+        if weight is not None and record.call.is_intact:
+            return self._subtracted(site, interventions, weight)
+        gates = self.gates(interventions, [site], self.n_rows)
+        values = self.values(interventions, [site], self.n_rows)
+        z = gated(site, record.z.repeat(tiler.times, *[1] * (record.z.dim() - 1)), gates[site], values.get(site))
+        changed: Tensor = projection.forward(z)
+        return changed
+
+    def _subtracted(self, site: HeadSite, interventions: Sequence[Intervention], weight: Tensor) -> Tensor:
+        """Likewise, for a plain layer: what it said, less what the silenced heads said, which is quicker."""
+        z, outputs = self.z(site), self.site_records[site].call.output
+        weight_DHE = weight.unflatten(1, (z.shape[-2], -1))
+        changed = outputs.new_empty(len(interventions), *outputs.shape)
+        for part, intervention in zip(changed, interventions, strict=True):
+            own = list(self.sites.head_slots(intervention.heads)[site])
+            lost = z[..., own, :]
+            if site in intervention.values:
+                lost = lost - intervention.values[site].to(z).expand(z.shape)[..., own, :]
+            torch.sub(outputs, F.linear(lost.flatten(start_dim=-2), weight_DHE[:, own].flatten(start_dim=1)), out=part)
+        return changed.flatten(end_dim=1)
+
+    def _patched_modules(self, site: HeadSite) -> dict[nn.Module, list[ModuleCall]]:
+        """The modules that may have someone stand in for them when a pass begins at this site."""
+        if site not in self._patched:
+            record, patched = self.site_records[site], dict[nn.Module, list[ModuleCall]]()
+            over = [call for calls in self._calls.values() for call in calls if call.order < record.call.order]
+            unused = {id(inner) for call in over if call.is_intact for inner in call.inside}
+            for module, calls in self._calls.items():
+                if any(id(call) not in unused and record.concerns(call) for call in calls):
+                    patched[module] = calls
+            self._patched[site] = patched
+        return self._patched[site]
+
+
+def _plain_weight(projection: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a plain layer, GPT-2's transposed ones included."""
+    if type(projection) is nn.Linear:
+        return projection.weight
+    if type(projection).__name__ == "Conv1D" and type(projection).__module__ == "transformers.pytorch_utils":
+        weight = projection.weight
+        return weight.T if isinstance(weight, Tensor) else None
+    return None
+
+
+# --- stand ins --------------------------------------------------------------------------------------------------------
+# Whoever stands in for modules while a recorded pass is run again, and what was recorded of each call.
+#
+# Why a module may hand back what was recorded is told in recording.py.
+
+
+Forward = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class ModuleCall:
+    """One call of one module."""
+
+    module: nn.Module
+    inside: list[ModuleCall] = field(default_factory=list)
+    """Calls that were made meanwhile."""
+    inputs: tuple[Tensor, ...] = ()
+    """What a plain layer was given."""
+    output: Any = None
+    held: tuple[tuple[Tensor, int], ...] | None = None
+    """Every tensor of the above and its version, which counts changes in place; None if they cannot be handed back."""
+    order: int = -1
+    """How many calls were over before this one was."""
+
+    def finish(self, args: Any, output: Any, order: int) -> None:
+        """Keep what it was given (if it is a plain layer) and what it returned."""
+        self.inputs = tuple(tensors_in(args) or ()) if _is_plain(self.module) else ()
+        self.output, self.order = output, order
+        found = tensors_in(output)
+        self.held = None if found is None else tuple((tensor, tensor._version) for tensor in (*self.inputs, *found))
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether what it returned can still be handed back."""
+        return self.held is not None and all(tensor._version == version for tensor, version in self.held)
+
+    def forget(self) -> None:
+        """Keep no tensors: whoever made this call hands back its own."""
+        self.inputs, self.output, self.held = (), None, None
+
+
+@dataclass(eq=False)
+class SiteRecord:
+    """One site in the recorded pass."""
+
+    z: Tensor
+    version: int
+    call: ModuleCall
+    carrier: ModuleCall
+    """The outermost call that returned the projection's output itself."""
+
+    def concerns(self, call: ModuleCall) -> bool:
+        """Whether a call may be stood in for when a pass begins here: it was over, carries the change, or is plain."""
+        return call is self.carrier or call.order < self.call.order or bool(call.inputs)
+
+
+class ReplayPatcher:
+    """Whoever stands in for modules while a pass is run again."""
+
+    def __init__(self, record: SiteRecord, projected: Tensor, tiler: BatchTiler) -> None:
+        self.record, self.projected, self.tiler = record, projected, tiler
+        self.n_called: Counter[nn.Module] = Counter()
+        self.n_skipped: Counter[nn.Module] = Counter()
+        """Calls that did not happen because whoever would have made them was stood in for."""
+        self.has_acted = False
+        """Whether the change was handed over."""
+
+    @contextmanager
+    def patching(self, patched: Mapping[nn.Module, Sequence[ModuleCall]]) -> Iterator[None]:
+        """Inside, modules hand back what was recorded, wherever that is what they would compute."""
+        before = {module: module.__dict__.get("forward") for module in patched}
+        try:
+            for module, calls in patched.items():
+                module.__dict__["forward"] = self._forward(module, calls, module.forward)
+            yield
+        finally:
+            for module, own in before.items():
+                if own is None:
+                    module.__dict__.pop("forward", None)
+                else:
+                    module.__dict__["forward"] = own
+
+    def _forward(self, module: nn.Module, calls: Sequence[ModuleCall], forward: Forward) -> Forward:
+        def patched_forward(*args: Any, **kwargs: Any) -> Any:
+            n = self.n_called[module]
+            self.n_called[module] += 1
+            call = calls[n] if n < len(calls) else None
+            if call is self.record.carrier:
+                self.has_acted = True
+                self._skip(self.record.carrier)
+                was = self.record.call.output
+                return replace_tensor(self.record.carrier.output, was, self.projected, self.tiler.repeat)
+            if call is None or not call.is_intact:
+                return forward(*args, **kwargs)
+            if call.order < self.record.call.order or self._unchanged(call, args, kwargs):
+                self._skip(call)
+                return self.tiler.repeat_tree(call.output)
+            return forward(*args, **kwargs)
+
+        return patched_forward
+
+    def _skip(self, call: ModuleCall) -> None:
+        """What this call would have called is not called now."""
+        for inner in call.inside:
+            self.n_called[inner.module] += 1
+            self.n_skipped[inner.module] += 1
+
+    def _unchanged(self, call: ModuleCall, args: Any, kwargs: Any) -> bool:
+        """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""
+        found = tensors_in((args, kwargs))
+        if not found or len(found) != len(call.inputs):
+            return False
+        return all(
+            self.tiler.repeats_very(tensor, recorded) or self.tiler.repeats(tensor, recorded)
+            for tensor, recorded in zip(found, call.inputs, strict=True)
+        )
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """PyTorch's own layers, which have no others inside."""
+    return type(module).__module__.startswith("torch.nn.modules") and not any(module.children())
+
+
+# --- trees ------------------------------------------------------------------------------------------------------------
+# Tensors inside what modules return: tuples, lists and dictionaries of them, and their rows.
+
+
+PLAIN = (int, float, bool, str, type(None))
+
+
+def tensors_in(tree: Any) -> list[Tensor] | None:
+    """Every tensor, in order; None if there is something whose tensors cannot be known."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, PLAIN):
+        return []
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if not isinstance(tree, (tuple, list)):
+        return None
+    parts = [tensors_in(part) for part in tree]
+    return None if any(part is None for part in parts) else [tensor for part in parts for tensor in part or ()]
+
+
+def contains(tree: Any, wanted: Tensor) -> bool:
+    """Whether this very tensor is in it."""
+    return any(tensor is wanted for tensor in tensors_in(tree) or ())
+
+
+def map_tensors(tree: Any, intervention: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with every tensor changed."""
+    if isinstance(tree, Tensor):
+        return intervention(tree)
+    if isinstance(tree, dict) and is_dataclass(tree):  # what Hugging Face models return
+        return type(tree)(**{name: map_tensors(part, intervention) for name, part in tree.items()})
+    if isinstance(tree, dict):
+        return type(tree)({name: map_tensors(part, intervention) for name, part in tree.items()})
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tensors(part, intervention) for part in tree))
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(map_tensors(part, intervention) for part in tree)
+    return tree
+
+
+def replace_tensor(tree: Any, old: Tensor, new: Tensor, others: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with one tensor replaced and the others changed."""
+    return map_tensors(tree, lambda tensor: new if tensor is old else others(tensor))
+
+
+class BatchTiler:
+    """The rows of one pass, repeated for several; knows its repetitions again."""
+
+    def __init__(self, n: int, times: int) -> None:
+        self.n, self.times = n, times
+        self._made: dict[int, tuple[Tensor, Tensor, int]] = {}
+
+    def repeat(self, tensor: Tensor) -> Tensor:
+        """All rows, `times` over; a tensor that has no rows of the pass, such as a table, stays as it is."""
+        _, made, version = self._made.get(id(tensor), (tensor, None, -1))
+        if made is None or made._version != version:
+            made = tensor
+            if tensor.dim() and len(tensor) == self.n:
+                made = tensor.repeat(self.times, *[1] * (tensor.dim() - 1))
+            self._made[id(tensor)] = tensor, made, made._version  # both kept, so that no other gets their ids
+        return made
+
+    def repeat_tree(self, tree: Any) -> Any:
+        """Every tensor in it."""
+        return map_tensors(tree, self.repeat)
+
+    def repeats_very(self, tensor: Tensor, recorded: Tensor) -> bool:
+        """Whether this very tensor is our repetition of the recorded one, and was not changed in place since."""
+        _, made, version = self._made.get(id(recorded), (recorded, None, -1))
+        return made is tensor and tensor._version == version
+
+    def repeats(self, tensor: Tensor, recorded: Tensor) -> bool:
+        """Whether a tensor holds the recorded rows, `times` over, bit for bit."""
+        if tensor.shape[1:] != recorded.shape[1:] or len(tensor) != self.times * self.n or len(recorded) != self.n:
+            return False
+        if not torch.equal(tensor[0], recorded[0]):
+            return False  # most that differ do so at once
+        return torch.equal(tensor.unflatten(0, (self.times, self.n)), recorded.expand(self.times, *recorded.shape))

@@ -1,0 +1,114 @@
+"""What the queries of one attention block may see, and what their positions add to the scores.
+
+Nothing here is as large as queries times keys: masks and biases are made for a few queries at a time, so memory grows
+with the length and not with its square. Under a window, a few queries see only the keys around them, and time grows
+with the length alone as well.
+
+    causal, 8 tokens, pieces of 4       window of 1, 8 tokens, pieces of 4
+    queries 0-3   keys 0-3              queries 0-3   keys 0-4
+    queries 4-7   keys 0-7              queries 4-7   keys 3-7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headcount.encodings.base import Encoding, Keys, Positions, Queries
+
+Mask = Bool[Tensor, "#batch #head #query #key"]
+Bias = Float[Tensor, "#batch #head #query #key"]
+PAIRS = 2**20
+"""Most pairs of a query and a key that are looked at together, each in every head."""
+NARROW = 64
+"""Fewest queries together under a window: fewer would waste time, more would see keys in vain."""
+
+
+@dataclass(frozen=True)
+class AttentionMask:
+    """Everything is in sight unless something is said here. The last query stands beside the last key."""
+
+    mask: Mask | None = None
+    """Keys that are open; the rest, such as padding, is hidden."""
+    causal: bool = False
+    """No query looks ahead."""
+    window: int | None = None
+    """No query looks farther than this many tokens."""
+    encoding: Encoding | None = None
+    queries: Positions | None = None
+    keys: Positions | None = None
+    """Positions of the queries and of the keys, for the encoding."""
+
+    def rotate_qk(self, query: Queries, key: Keys) -> tuple[Queries, Keys]:
+        """The encoding's touch on queries and keys."""
+        if self.encoding is None or self.queries is None or self.keys is None:
+            return query, key
+        return self.encoding.rotate_qk(query, key, self.queries.ids, self.keys.ids)
+
+    def chunks(self, n_queries: int, n_keys: int) -> Iterator[tuple[slice, slice]]:
+        """Queries that are looked at together, and the keys that one of them may see."""
+        past = n_keys - n_queries if self.causal or self.window is not None else 0
+        rows = 1 if self.mask is None else len(self.mask)
+        together = max(1, PAIRS // (rows * n_keys))
+        if self.window is not None:
+            together = max(NARROW, min(self.window, PAIRS // (3 * rows * self.window)))
+        for start in range(0, n_queries, together):
+            stop = min(start + together, n_queries)
+            first = 0 if self.window is None else max(0, past + start - self.window)
+            last = n_keys if self.window is None else min(n_keys, past + stop + self.window)
+            yield slice(start, stop), slice(first, min(last, past + stop) if self.causal else last)
+
+    def mask_for(self, queries: slice, keys: slice, n_queries: int, n_keys: int, device: torch.device) -> Mask | None:
+        """Which of these queries may look at which of these keys; None if each at all."""
+        mask = _part(self.mask, queries, keys)
+        if not self.causal and self.window is None:
+            return mask
+        i = torch.arange(queries.start, queries.stop, device=device)[:, None] + n_keys - n_queries
+        j = torch.arange(keys.start, keys.stop, device=device)[None, :]
+        if self.causal:
+            mask = _both(mask, (j <= i)[None, None])
+        if self.window is not None:
+            mask = _both(mask, ((i - j).abs() <= self.window)[None, None])
+        return mask
+
+    def is_causal_block(self, queries: slice, keys: slice) -> bool:
+        """Whether each of these queries sees just the keys up to its own: a kernel can do that without a mask."""
+        return self.causal and self.window is None and self.mask is None and queries == keys and queries.start == 0
+
+    def bias(self, queries: slice, keys: slice) -> Bias | None:
+        """What the encoding adds to the scores of these pairs."""
+        if self.encoding is None or self.queries is None or self.keys is None:
+            return None
+        added = self.encoding.bias(self.queries.ids[:, queries, None], self.keys.ids[:, None, keys])
+        return None if added is None else added.movedim(-1, 1)
+
+    def n_visible(self, n_queries: int, n_keys: int, device: torch.device) -> Int[Tensor, "#batch #query"]:
+        """How many keys each query may see; 1 if none, for the log of 0 has no gradient."""
+        total = torch.full((1, 1), n_keys, device=device)
+        if self.mask is not None:
+            total = self.mask.expand(-1, -1, -1, n_keys).sum(dim=-1)[:, 0]
+        if not self.causal and self.window is None:
+            return total.clamp(min=1)
+        i = torch.arange(n_keys - n_queries, n_keys, device=device)[None]
+        reach = n_keys if self.window is None else self.window
+        ahead = i if self.causal else torch.minimum(i + reach, total - 1)
+        return (torch.minimum(ahead, total - 1) - (i - reach).clamp(min=0) + 1).clamp(min=1)
+
+
+EVERYTHING = AttentionMask()
+
+
+def _both(one: Mask | None, other: Mask) -> Mask:
+    return other if one is None else one & other
+
+
+def _part(mask: Mask | None, queries: slice, keys: slice) -> Bool[Tensor, "#batch #head #rows #columns"] | None:
+    """A mask may be broadcast along either axis."""
+    if mask is None:
+        return None
+    rows = queries if mask.shape[2] > 1 else slice(None)
+    return mask[:, :, rows, keys if mask.shape[3] > 1 else slice(None)]

@@ -1,0 +1,126 @@
+"""Show that a cut model has the output that the whole one has with those heads ablated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from headcount.errors import CheckFailed
+from headcount.heads import HeadId
+from headcount.hooks.gates import Gates, closed_gates, eval_mode
+from headcount.hooks.proof import difference
+from headcount.hooks.wrapping import Wrapped, wrap
+from headcount.surgery.folding import Means, fold_in_place
+
+TOLERANCE = 1e-9
+"""Most that two outputs may differ in double precision, as a share of the largest: sums in another order, no fault."""
+OWN_TOLERANCE = 1e-5
+"""Likewise in single precision."""
+OWN_ROUNDINGS = 16
+"""Likewise in half precision, where one rounding is more than that."""
+ABLATED, AT_MEANS = "those heads ablated", "those heads' means in their places"
+
+
+class ForceFloat64(TorchFunctionMode):
+    """Inside, nothing is computed in single precision, though models ask for it (norms, softmaxes, positions)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.float:
+            func = Tensor.double
+        args, kwargs = tree_map(lambda x: torch.float64 if x is torch.float32 else x, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def prove_cut(model: nn.Module, cut: nn.Module, heads: Iterable[HeadId | str], inputs: Sequence[Tensor]) -> float:
+    """The largest difference in the model's own precision, as a share of the largest value; an error if it is large.
+
+    `inputs` as for wrap(model). In double precision, where no rounding hides a fault or looks like one, hardly any
+    difference is let through.
+    """
+    whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
+    gone = [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
+    doubles = (deepcopy(whole.model).cpu().double(), deepcopy(cut).cpu().double())
+    with ForceFloat64(), double_by_default():
+        exact = _apart(wrap(doubles[0]), doubles[1], gone, inputs)
+    _require(exact, TOLERANCE, ABLATED, "in double precision")
+    found = _apart(whole, cut, gone, inputs)
+    _require(found, _own_tolerance(cut), ABLATED, "in the model's own precision")
+    return found
+
+
+def prove_folded(
+    model: nn.Module, cut: nn.Module, heads: Sequence[HeadId], means: Means, inputs: Sequence[Tensor]
+) -> float:
+    """Likewise for a cut whose heads left their means behind: against the model with the means in their places.
+
+    That the cut is one of the model with those means folded in is for prove_cut to show; here, that folding them is
+    exact in double precision, and near enough when the biases are rounded to the model's own.
+    """
+    whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
+    double = wrap(deepcopy(whole.model).cpu().double())
+    folded = deepcopy(double)
+    fold_in_place(folded.head_sites, heads, means)
+    gates = Gates(folded.head_sites, closed_gates(folded.head_sites, heads))
+    with ForceFloat64(), double_by_default(), gates:
+        exact = _apart(double, folded.model, heads, inputs, means)
+    _require(exact, TOLERANCE, AT_MEANS, "in double precision")
+    found = _apart(whole, cut, heads, inputs, means)
+    _require(found, _own_tolerance(cut), AT_MEANS, "in the model's own precision")
+    return found
+
+
+@torch.no_grad()
+def _apart(
+    whole: Wrapped, cut: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], means: Means | None = None
+) -> float:
+    first = next(whole.parameters())
+    given = [each.to(first.device, _dtype(whole) if each.is_floating_point() else each.dtype) for each in inputs]
+    sites = whole.head_sites
+    values = None if means is None else {site: means[site][None, None] for site in sites.head_slots(gone)}
+    with eval_mode(whole), Gates(sites, closed_gates(sites, gone), values):
+        expected = whole(*given)
+    with eval_mode(cut):
+        output = Wrapped(cut, sites, whole.inputs, whole.family)(*given)  # sites are not looked at: it may have none
+    return difference(output, expected)
+
+
+def require_same_output(one: nn.Module, other: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Two models of headcount's own are one, in double precision on the CPU."""
+    with torch.no_grad():
+        found, expected = (deepcopy(each).cpu().double().eval()(*(x.cpu() for x in inputs)) for each in (one, other))
+    _require(difference(found, expected), TOLERANCE, "what was written", "in double precision")
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next(each.dtype for each in model.parameters() if each.is_floating_point())
+
+
+def _own_tolerance(model: nn.Module) -> float:
+    return max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(model)).eps)
+
+
+def _require(apart: float, most: float, against: str, where: str) -> None:
+    if not apart <= most:  # NaN is not
+        raise CheckFailed(
+            f"the cut model and the model with {against} differ by {apart:.2g} of the largest value "
+            f"{where} (at most {most:.2g})",
+            "if these are the heads that were cut, it is a fault in headcount: please report it",
+        )
+
+
+@contextmanager
+def double_by_default() -> Iterator[None]:
+    """Inside, tensors that a model makes without saying how are in double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

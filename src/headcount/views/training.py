@@ -1,0 +1,173 @@
+"""How often a model is right, by group, each share with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from headcount.stats import Proportion
+from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, plain
+
+if TYPE_CHECKING:
+    from headcount.stats import Proportion
+    from headcount.training.classification import Classification, ClassScores
+    from headcount.training.evaluation import Evaluation, Scores
+
+
+def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure:
+    """One row per group."""
+    rows, columns = evaluation.rows, evaluation.COLUMNS
+    figure = Page(8, 0.32 * len(rows) + 1.0)
+    axes = figure.subplots()
+    looks = list(zip(reversed(columns), ((BLUE, "o"), (ORANGE, "s")), strict=False))
+    for y, scores in enumerate(rows):
+        for i, (key, (colour, marker)) in enumerate(looks):
+            if share := getattr(scores, key):
+                beside = 0.26 * (i - (len(looks) - 1) / 2)
+                _dot(axes, share, y + beside, colour, marker, columns[key] if y == 0 else None)
+    axes.set_yticks(range(len(rows)), [f"{plain(_name(s), 48)}  (n = {_n(evaluation, s):,})" for s in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set(xlabel="right (%), with 95 % Wilson interval")
+    axes.grid(axis="x", alpha=0.25)
+    figure.headline(title, size=12)
+    if len(columns) > 1:
+        figure.key(*axes.get_legend_handles_labels(), size=10)
+    return figure
+
+
+def accuracy_table(evaluation: Evaluation | Classification) -> Table:
+    """The same as text."""
+    table = Table(title=f"{evaluation.split} set", title_justify="left")
+    table.add_column("group")
+    for name in ("n", *evaluation.COLUMNS.values()):
+        table.add_column(name, justify="right")
+    for row in accuracy_rows(evaluation):
+        table.add_row(*row)
+    return table
+
+
+def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ...]]:
+    """Group, n, and one text per column."""
+    return [
+        (
+            _name(scores),
+            f"{_n(evaluation, scores):,}",
+            *(_text(getattr(scores, key), _n(evaluation, scores)) for key in evaluation.COLUMNS),
+        )
+        for scores in evaluation.rows
+    ]
+
+
+def answers_note(evaluation: Evaluation | Classification) -> str:
+    """How often a classifier gives each answer; empty for a model that writes its answers."""
+    answer_shares = getattr(evaluation, "says", ())
+    shares = ", ".join(f"“{each.group}” to {percent(each.right)}" for each in answer_shares)
+    if constant := getattr(evaluation, "constant", None):
+        return f"CONSTANT: it says “{constant}” to (nearly) everything ({shares})"
+    return f"it says {shares}" if answer_shares else ""
+
+
+def _n(evaluation: Evaluation | Classification, scores: Scores | ClassScores) -> int:
+    """The last column is the one that is always asked."""
+    share: Proportion = getattr(scores, list(evaluation.COLUMNS)[-1])
+    return share.n
+
+
+def _text(share: Proportion | None, n: int) -> str:
+    """Teacher forcing may ask for fewer than there are, or for none."""
+    if share is None:
+        return "not asked"
+    return percent(share) + (f", n={share.n:,}" if share.n < n else "")
+
+
+def percent(share: Proportion) -> str:
+    """`99.95 % [99.72, 99.99]`."""
+    return f"{100 * share.rate:.2f} % [{100 * share.low:.2f}, {100 * share.high:.2f}]"
+
+
+def _name(scores: Scores | ClassScores) -> str:
+    return f"{scores.facet}: {scores.group}"
+
+
+def _dot(axes: Axes, share: Proportion, y: float, colour: str, marker: str, label: str | None) -> None:
+    doubt = [[100 * (share.rate - share.low)], [100 * (share.high - share.rate)]]
+    axes.errorbar(
+        100 * share.rate, y, xerr=doubt, fmt=marker, color=colour, markersize=5, capsize=2, linewidth=1, label=label
+    )
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+# Training curves: the loss of every step and on the validation set, and the scores of every evaluation.
+
+
+_LABELS = {
+    "free_running": "free-running exact match",
+    "teacher_forced": "teacher-forced exact match",
+    "accuracy": "right",
+    "says_sorted": "answers “sorted”",
+    "training_teacher_forced": "training examples, teacher-forced",
+    "training_accuracy": "right, training examples",
+}
+_SIZES = {"training_teacher_forced": "training_n", "training_accuracy": "training_n"}
+"""Where a log keeps the number of examples of a score, if not under `n`."""
+_NO_SCORES = ("step", "n", "training_n", "validation_loss")
+_LOOKS = ((BLUE, "-"), (ORANGE, "--"), (PALETTE[2], ":"))
+
+
+def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """From the lines of `log.jsonl`."""
+    figure = Page(10, 3.7)
+    left, right = figure.subplots(1, 2)
+    evaluations = [line for line in log if "n" in line]
+    _draw_losses(left, [line for line in log if "loss" in line], evaluations)
+    _draw_scores(right, evaluations)
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+    figure.headline(title, size=12)
+    return figure
+
+
+def _draw_losses(left: Axes, steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> None:
+    """Of training, every step; of validation, where a log has it: older ones have not."""
+    x, loss = np.array([s["step"] for s in steps]), np.array([s["loss"] for s in steps])
+    left.plot(x, loss, color=GREY, alpha=0.35, linewidth=0.7, marker="." if len(loss) == 1 else "", label="each step")
+    window = max(1, len(loss) // 60)
+    if window > 1:
+        smooth = np.convolve(loss, np.ones(window) / window, mode="valid")
+        left.plot(x[window - 1 :], smooth, color=BLUE, label=f"mean of {window} steps")
+    held_out = [(line["step"], line["validation_loss"]) for line in evaluations if "validation_loss" in line]
+    if held_out:
+        left.plot(*zip(*held_out, strict=True), "--", color=ORANGE, marker=".", label="validation set")
+    what = "Training and validation loss" if held_out else "Training loss"
+    left.set(yscale="log", xlabel="training step", ylabel="cross-entropy (nats)", title=what)
+    left.legend(frameon=False)
+
+
+def _draw_scores(right: Axes, evaluations: Sequence[Mapping[str, Any]]) -> None:
+    n = evaluations[-1]["n"] if evaluations else 0
+    keys = [key for key in (evaluations[-1] if evaluations else {}) if key not in _NO_SCORES]
+    for key, (colour, style) in zip(sorted(keys, key=_importance), _LOOKS, strict=False):
+        with_key = [line for line in evaluations if key in line]  # a fine-tuned run's first steps may be older
+        when, sizes = [line["step"] for line in with_key], [line[_SIZES.get(key, "n")] for line in with_key]
+        shares = [Proportion.of(round(line[key] * size), size) for line, size in zip(with_key, sizes, strict=True)]
+        right.fill_between(
+            when, [100 * s.low for s in shares], [100 * s.high for s in shares], color=colour, alpha=0.15
+        )
+        right.plot(when, [100 * s.rate for s in shares], style, color=colour, marker=".", label=_LABELS.get(key, key))
+    right.set(
+        xlabel="training step",
+        ylabel="share of examples (%)",
+        ylim=(-2, 102),
+        title=f"Validation (n = {n:,}; band: 95 % interval)",
+    )
+    if evaluations:
+        right.legend(frameon=False, loc="lower right")
+
+
+def _importance(key: str) -> int:
+    return list(_LABELS).index(key) if key in _LABELS else len(_LABELS)

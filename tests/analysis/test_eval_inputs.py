@@ -1,0 +1,89 @@
+"""The examples that heads are watched on, what their queries may see, and that pieces make the whole."""
+
+import numpy as np
+import pytest
+import torch
+
+from headcount.analysis import head_measures as watched_module
+from headcount.analysis.head_measures import HeadMeasures, eval_inputs, mask_at
+from headcount.analysis.specialisation import specialise
+from headcount.errors import InputError
+from headcount.models import masking as sight_module
+from headcount.models.attention import AttentionCache
+
+close = {"abs": 1e-5, "rel": 1e-4}
+
+
+def require_sight_where_attention_goes(run):
+    """Some example pays attention to every key in sight, and none to others; weights of 0 may be mere rounding."""
+    kept = AttentionCache()
+    with torch.no_grad():
+        run.model(*map(torch.from_numpy, eval_inputs(run).inputs), weights=kept)
+    assert set(kept) == set(run.model.sites)
+    for site, weights in kept.items():
+        rows, keys = (slice(0, n) for n in weights.shape[2:])
+        sees = mask_at(run.model, site).mask_for(rows, keys, keys.stop, keys.stop, weights.device)
+        expected = torch.ones(weights.shape[2:], dtype=torch.bool) if sees is None else sees[0, 0]
+        assert torch.equal((weights > 0).any(dim=0).any(dim=0), expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"window": 1}, {"causal": True}, {"encoding": "alibi", "window": 2}])
+def test_what_is_in_sight_of_a_classifier(tiny_sorter, untrained, settings):
+    require_sight_where_attention_goes(untrained(tiny_sorter, **settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"encoding": "alibi"}, {"encoding": "rotary", "window": 2}])
+def test_what_is_in_sight_of_an_adder(tiny_run, untrained, settings):
+    require_sight_where_attention_goes(untrained(tiny_run, digits=2, **settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"window": 2}, {"causal": True}])
+def test_weights_read_in_pieces_are_the_same(tiny_sorter, untrained, settings, monkeypatch):
+    run = untrained(tiny_sorter, **settings)
+    monkeypatch.setattr(watched_module, "MOST", 48)
+    whole = specialise(run, 12, controls=(2, 1))
+    monkeypatch.setattr(sight_module, "PAIRS", 40)
+    monkeypatch.setattr(sight_module, "NARROW", 2)
+    monkeypatch.setattr(watched_module, "PAIRS_AT_ONCE", 12 * 12 * 7)
+    n_queries, read = set[int](), HeadMeasures.read
+    monkeypatch.setattr(HeadMeasures, "read", lambda self, *at: (n_queries.add(at[1].shape[2]), read(self, *at)))
+    pieces = specialise(run, 12, controls=(2, 1))
+    assert max(n_queries) <= 3, "it was read in pieces"
+    for one, other in zip(whole.heads, pieces.heads, strict=True):
+        for a, b in zip(one.measures, other.measures, strict=True):
+            assert (a.measure, a.condition, a.n) == (b.measure, b.condition, b.n)
+            assert (a.mean, a.se) == pytest.approx((b.mean, b.se), **close)
+
+
+def test_sequences_of_one_length_half_of_them_sorted(tiny_sorter):
+    inputs_seen = eval_inputs(tiny_sorter)
+    assert inputs_seen.inputs[0].shape == (1000, 6)
+    assert np.array_equal(inputs_seen.inputs[0], eval_inputs(tiny_sorter).inputs[0])
+    assert tiny_sorter.task.encode(inputs_seen.examples).labels.mean() == 0.5
+    assert eval_inputs(tiny_sorter, 9).inputs[0].shape == (1000, 9)
+    assert eval_inputs(tiny_sorter, 4096).inputs[0].shape == (16, 4096)
+    for length in (1, 0, -3, 10_000):
+        with pytest.raises(InputError, match=r"--length from 2 to 8,192"):
+            eval_inputs(tiny_sorter, length)
+
+
+def test_one_example_says_nothing_of_errors(tiny_run, untrained):
+    with pytest.raises(InputError, match="raise --n-test"):
+        eval_inputs(untrained(tiny_run, n_test=1))
+
+
+def test_neighbours_exist_only_where_they_do(tiny_sorter, untrained):
+    run = untrained(tiny_sorter, causal=True)
+    for head in specialise(run, controls=(2, 1)).heads:
+        assert head.find("right neighbour") is None, "nothing ahead is in sight"
+        assert head.find("left neighbour").n == 1000
+        assert 0 < head.find("equal numbers").n < 1000
+        parts = [head.find("itself", "all", name) for name in ("sorted", "unsorted")]
+        assert [part.n for part in parts] == [500, 500]
+        mean = sum(part.mean for part in parts) / 2
+        assert head.find("itself").mean == pytest.approx(mean, **close)
+
+
+def test_an_adder_has_no_lengths(tiny_run):
+    with pytest.raises(InputError, match="leave --length out"):
+        specialise(tiny_run, 9)

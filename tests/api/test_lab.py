@@ -1,0 +1,110 @@
+"""Both experiments, small."""
+
+import re
+import shlex
+
+import pytest
+
+from headcount.api import next_command
+from headcount.api.lab import EXAMPLE, LENGTHS, SORTEDNESS, examples_of, run_lab
+from headcount.cli._main import _parser, main
+from headcount.runs.config import RunConfig
+from headcount.runs.run import Run, build
+from headcount.tasks.addition import Addition, AdditionConfig
+from headcount.views.report import _commands
+
+
+@pytest.mark.slow
+def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monkeypatch):
+    small = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_validation": 20, "n_test": 20, "device": "cpu"}
+    settings = {
+        "addition": tiny,
+        "sortedness": small | {"steps": 6, "batch_size": 8, "eval_every": 6, "threads": 1},
+    }
+    lab = run_lab(tmp_path, quiet=True, settings=settings, n=4)
+    adder, sorter = lab.addition, lab.sortedness
+    assert adder.certificate.total == 100
+    assert adder.evaluation.exact.free_running.n == 10
+    text = lab.report.read_text()
+    assert f"100 different sums checked, all there are: {adder.certificate.errors:,} wrong" in text
+    assert f"Every head on {examples_of(adder.run.task)[0]} = " in text
+    ranking = text.partition("### What each head is worth alone")[2].partition("\n### ")[0]
+    assert ranking.count("| ") > len(adder.run.model.heads)
+    assert "| head | rank (resample) | resample | zero | mean | gradient |" in ranking
+    assert adder.pruning is None, "hardly trained, it has nothing to lose"
+    assert "It is hardly ever right." in text
+
+    assert list(sorter.runs) == list(sorter.stretches) == list(SORTEDNESS)
+    for name, found in sorter.stretches.items():
+        assert tuple(dict.fromkeys(cell.length for cell in found.cells)) == LENGTHS
+        assert {cell.n for cell in found.cells} == {4}
+        assert found.model == sorter.runs[name].weights_sha256
+        assert text.count(f"| {name} (") == 2, "one row among the easiest and one among the hardest negatives"
+    assert sorter.stretches["far"].hard_codes
+    assert not sorter.stretches["far-generic"].hard_codes
+
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", text)
+    assert len(pictures) == (2 + 3 + 3 + 1 + 2) + (1 + 1 + 1 + 2)
+    assert all((tmp_path / picture).exists() for picture in pictures)
+
+    commands = [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("    headcount ")]
+    assert [command[0] for command in commands] == [
+        "predict",
+        "heads",
+        "verify",
+        "ablate",
+        "predict",
+        "stretch",
+        "positions",
+    ]
+    monkeypatch.chdir(tmp_path)  # samples write beside
+    for module in ("looking", "ablating"):
+        monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
+    for command in commands[:5]:
+        assert main(command) == (1 if command[0] == "verify" else 0), command
+    for command in commands[5:]:
+        assert not _parser().parse_known_args(command)[1]
+
+    again = run_lab(tmp_path, quiet=True, settings=settings, n=4)
+    assert again.addition.run.weights_sha256 == adder.run.weights_sha256
+    assert again.sortedness.stretches == sorter.stretches
+    assert again.report.read_text() == text
+
+
+@pytest.mark.parametrize("settings", [{}, {"digits": 1}, {"digits": 5}, {"low": 900}, {"least_first": True}], ids=str)
+def test_examples_to_go_on_with_are_sums_of_the_task(settings):
+    task = Addition(AdditionConfig(n_validation=5, n_test=20, **settings))
+    for text in examples_of(task):
+        assert task.show(task.parse(text)[0]) == text
+    test, (_, hard) = task.split("test"), examples_of(task)
+    assert task.carries(task.parse(hard)).longest[0] == task.carries(test).longest.max()
+
+
+@pytest.mark.parametrize("name", ["runs/a", "runs/two words; rm -rf", "runs/it's"])
+def test_names_are_quoted_for_the_shell(name):
+    lines = [shlex.split(each) for each in _commands(name, ("3+4", "9+9"), can_prune=True)]
+    assert [each[2] for each in lines] == [name] * 5
+    assert lines[-1][-2:] == ["-o", f"{name}-small"]
+    assert all(not _parser().parse_known_args(line[1:])[1] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "verb"),
+    [
+        ("addition", {}, ["verify"]),
+        ("addition", {"digits": 5}, ["evaluate"]),
+        ("sortedness", {}, ["stretch"]),
+        ("sortedness", {"shortest": 3, "longest": 6, "encoding": "learned"}, ["stretch", "--lengths", "3,6"]),
+    ],
+    ids=str,
+)
+def test_what_train_says_to_do_next_can_be_done(task, settings, verb, tmp_path):
+    config = RunConfig.build(task, **settings)
+    run = Run(str(tmp_path / "a run"), None, config, *build(config), "")
+    command = shlex.split(next_command(run))
+    assert (command[:3], command[3:]) == (["headcount", verb[0], str(tmp_path / "a run")], verb[1:])
+    assert not _parser().parse_known_args(command[1:])[1]
+
+
+def test_the_example_is_a_sum_of_the_default_task():
+    assert Addition().show(Addition().parse(EXAMPLE)[0]) == EXAMPLE

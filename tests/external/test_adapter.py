@@ -1,0 +1,274 @@
+"""A stranger's adder by its adapter: the same numbers as by the stranger's own code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headcount import ablate_heads, load_external
+from headcount.cli import main
+from headcount.data.from_adapter import _up_to_the_last, encoded
+from headcount.data.from_text import read
+from headcount.errors import CheckFailed, ConfigError, HeadcountError, InputError, RunError
+from headcount.external.adapter import load_adapter
+
+FOREIGN = Path(__file__).parents[1] / "foreign_adder"
+ADDER = f"{FOREIGN / 'adder_adapter.py'}:Adder"
+sys.path.insert(0, str(FOREIGN))
+
+import adder_ablation  # noqa: E402
+import adder_model  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("in_tmp")
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+
+
+def test_heads_are_worth_what_the_strangers_own_code_says() -> None:
+    model = load_external(ADDER)
+    questions = [(question, str(sum(map(int, question.split("+"))))) for question in asked(model)]
+    theirs = adder_ablation.ablate(adder_model.load_adder(), questions)
+    found = ablate_heads(ADDER, kinds=["zero"], quiet=True)
+    ours: dict[Any, float] = {None: found.result.conditions[0].clean * 500}
+    for effect in found.heads:
+        stack, layer, kind, head = effect.head.split(".")
+        ours[stack, int(layer), kind, int(head)] = effect.silenced * 500
+    assert len(model.dataset()) == len(questions) == 500
+    assert len(ours) == 2 * 4 + 2 * 2 * 4 + 1
+    assert {head: round(right, 6) for head, right in ours.items()} == theirs
+    assert len(set(theirs.values())) > 10, "heads that all cost the same are no test"
+    assert found.result.conditions[0].decoded == 8 * 24
+    assert found.result.metric == "free-running"
+
+
+def asked(model: Any) -> list[str]:
+    """The questions as the stranger would read them, from the tensors."""
+    source = model.dataset().predict_one(np.arange(500)).inputs[0]
+    return [adder_model.to_text([*row, adder_model.EOS]).replace("?", "") for row in source.tolist()]
+
+
+def test_other_examples_and_other_metrics() -> None:
+    some = ablate_heads(ADDER, "validation", "loss", kinds=["mean"], n=40, quiet=True).result
+    assert (some.metric, some.unit, some.conditions[0].n) == ("loss", "nats", 40)
+    assert some.conditions[0].data == "the validation set of addition"
+    assert some.conditions[0].decoded == 0
+    with pytest.raises(InputError, match="there are: validation, test"):
+        ablate_heads(ADDER, "exam", quiet=True)
+    with pytest.raises(InputError, match="did you mean 'loss'"):
+        ablate_heads(ADDER, metric="los", quiet=True)
+
+
+# --- adapters that do not work ----------------------------------------------------------------------------------------
+
+
+def adapter(body: str, base: str = "Adder", name: str = "Mine") -> str:
+    """A file of one more class, with the stranger's code beside it."""
+    for file in (*FOREIGN.glob("*.py"), FOREIGN / "adder.pth"):
+        shutil.copy(file, file.name)
+    text = "import torch\nfrom adder_adapter import Adder\nfrom headcount import Adapter\n"
+    Path("mine.py").write_text(f"{text}class {name}({base}):\n    {body}\n")
+    return "mine.py:Mine"
+
+
+ENCODE = "def encode(self, questions, answers):"
+BROKEN: dict[str, tuple[str, str]] = {
+    "nothing": (f"{ENCODE} return None", "should return inputs and labels"),
+    "no labels": (f"{ENCODE} return torch.zeros(2, 3), 7", "should return inputs and labels"),
+    "no tensors": (f"{ENCODE} return [[1, 2]], torch.zeros(2)", "should return tensors"),
+    "no inputs": (f"{ENCODE} return (), torch.zeros(2)", "should return tensors"),
+    "rows": (f"{ENCODE} return torch.zeros(3, 2), torch.zeros(2)", r"tensors of \[3, 2\] rows from 2 questions"),
+    "labels": (f"{ENCODE} return torch.zeros(2, 2), torch.zeros(2, 2, 2)", "labels of 3 axes"),
+    "logits": ("def forward(self, model, *inputs): return model(*inputs)[:, 0]", "not one row of logits for each"),
+    "no task": ("task = None", r"neither which task .* nor what to ask"),
+    "one question": ("task = None\n    def data(self): return [('1+1', '2')]", "at least 2 pairs"),
+    "no model": ("def build(self): return 7", "build.. returned int"),
+    "no heads": ("def sites(self, model): return super(Adder, self).sites(model)", "its module tree suggests"),
+}
+
+
+@pytest.mark.parametrize(("body", "explanation"), BROKEN.values(), ids=BROKEN)
+def test_an_adapter_that_does_not_work_says_why(body: str, explanation: str) -> None:
+    with pytest.raises(InputError, match=explanation):
+        ablate_heads(adapter(body), n=8, kinds=["zero"], quiet=True)
+
+
+def test_an_adapter_of_almost_nothing() -> None:
+    with pytest.raises(InputError, match=r"has no encode\(\)"):
+        encoded(load_adapter(adapter("task = 'addition'", "Adapter")), [("1+1", "2")])
+
+
+def test_labels_of_padding_are_found_out() -> None:
+    """Asked for padding, the quick way finds wrong what the stranger's decoding finds right."""
+    name = adapter(f"{ENCODE}\n        inputs, labels = super().encode(questions, answers)\n"
+                   "        return inputs, labels.clamp(min=0)")  # fmt: skip
+    with pytest.raises(CheckFailed, match=r"real decoding disagree[\s\S]*labels of padding -100"):
+        ablate_heads(name, n=100, kinds=["zero"], quiet=True)
+
+
+def test_without_generate_nothing_is_decoded() -> None:
+    found = ablate_heads(adapter("from headcount import Adapter as A; generate = A.generate"), n=40, quiet=True)
+    assert found.result.conditions[0].decoded == 0
+    assert found.result.metric == "free-running"
+
+
+def test_settings_that_the_task_does_not_have() -> None:
+    with pytest.raises(ConfigError, match="digit"):
+        ablate_heads(adapter("settings = {'digit': 2}"), quiet=True)
+    with pytest.raises(HeadcountError, match="additon"):
+        ablate_heads(adapter("task = 'additon'"), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "explanation"),
+    [
+        (None, "Mine", "no file mine.py"),
+        ("", "Mine", r"no adapter 'Mine'\s+make a class"),
+        ("Mine = 7", "Mine", "no adapter 'Mine'"),
+        ("class Mine: pass", "Mine", "no adapter 'Mine'"),
+        ("from headcount import Adapter\nclass Yours(Adapter): pass", "Mine", r"no adapter 'Mine'\s+it has: Yours"),
+        ("1 / 0", "Mine", "mine.py fails: ZeroDivisionError: division by zero"),
+        ("def (", "Mine", "mine.py fails: SyntaxError"),
+        ("import no_such_module", "Mine", "mine.py fails: ModuleNotFoundError"),
+    ],
+)
+def test_files_that_hold_no_adapter(
+    text: str | None, name: str, explanation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        Path("mine.py").write_text(text)
+    with pytest.raises(InputError, match=explanation):
+        load_external(f"mine.py:{name}")
+    assert main(["ablate", f"mine.py:{name}"]) == 2
+    assert re.search(f"error: .*{explanation}", capsys.readouterr().err)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+class Code:
+    """Unpickling this would run it."""
+
+    def __reduce__(self) -> Any:
+        return Path("ran").touch, ()
+
+
+def test_nothing_in_a_checkpoint_is_run() -> None:
+    name = adapter("checkpoint = 'code.pth'")
+    torch.save({"weights": Code()}, "code.pth")
+    with pytest.raises(InputError, match="holds more than weights"):
+        load_external(name)
+    assert not Path("ran").exists()
+
+
+def test_weights_below_one_of_the_usual_names() -> None:
+    name, weights = adapter("checkpoint = 'nested.pth'"), torch.load("adder.pth", weights_only=True)
+    for nested in ({"state_dict": weights, "step": 7}, {"model_state_dict": weights}, {"model": weights}):
+        torch.save(nested, "nested.pth")
+        assert load_external(name).weights_sha256 == load_external(ADDER).weights_sha256
+
+
+def test_checkpoints_that_do_not_fit() -> None:
+    name, weights = adapter("checkpoint = 'other.pth'"), torch.load("adder.pth", weights_only=True)
+    with pytest.raises(RunError, match=r"could not read .*other\.pth"):
+        load_external(name)
+    torch.save(weights | {"fc_out.bias": torch.zeros(3)}, "other.pth")
+    with pytest.raises(InputError, match=r"do not fit AdderTransformer[\s\S]*fc_out\.bias"):
+        load_external(name)
+    torch.save({key: each for key, each in weights.items() if key != "embed.weight"}, "other.pth")
+    with pytest.raises(InputError, match=r"do not fit AdderTransformer[\s\S]*embed\.weight"):
+        load_external(name)
+    torch.save(torch.zeros(3), "other.pth")
+    with pytest.raises(InputError, match="holds Tensor, no weights by name"):
+        load_external(name)
+    for rubbish in (b"weights", Path("adder.pth").read_bytes()[:5000]):
+        Path("other.pth").write_bytes(rubbish)
+        with pytest.raises(HeadcountError, match=r"or is damaged|could not read"):
+            load_external(name)
+
+
+# --- other data, other tasks ------------------------------------------------------------------------------------------
+
+
+def test_data_of_its_own() -> None:
+    name = adapter("task = None\n    def data(self): return [(f'{a}+7', str(a + 7)) for a in range(30)]")
+    found = ablate_heads(name, kinds=["zero"], quiet=True).result
+    assert (found.conditions[0].data, found.conditions[0].n) == ("the adapter's data", 30)
+    sums = [(f"{a}+7", str(a + 7)) for a in range(30)]
+    assert found.conditions[0].clean * 30 == adder_ablation.count_right(adder_model.load_adder(), sums)
+    with pytest.raises(InputError, match="no 'validation' split"):
+        ablate_heads(name, "validation", quiet=True)
+
+
+SORTER = """
+import torch
+from torch import nn
+from headcount import Adapter
+
+class Sorter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(101, 8), nn.Linear(8, 2)
+        self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+    def forward(self, ids):
+        x = self.embed(ids)
+        pad = ids == 100
+        z = self.attn(x, x, x, key_padding_mask=pad, need_weights=False)[0]
+        return self.out((x + 3 * z).masked_fill(pad[..., None], 0).sum(1))
+
+class Mine(Adapter):
+    task, settings = "sortedness", {"n_test": 60, "n_validation": 20, "n_values": 100}
+    def build(self):
+        torch.manual_seed(1)
+        return Sorter()
+    def encode(self, questions, answers):
+        rows = [torch.tensor([int(each) for each in question.split()]) for question in questions]
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=100)
+        return ids, torch.tensor([["unsorted", "sorted"].index(answer) for answer in answers])
+"""
+
+
+def test_a_classifier_is_asked_for_classes() -> None:
+    Path("mine.py").write_text(SORTER)
+    model = load_external("mine.py:Mine")
+    assert list(map(str, model.sites.heads)) == ["layer.0.self.0", "layer.0.self.1"]
+    found = ablate_heads(model, quiet=True).result
+    dataset = model.dataset()
+    with torch.no_grad():
+        asked = [dataset.predict_one(np.array([row])) for row in range(len(dataset))]
+        right = np.mean([bool(each.scores["accuracy"](model.model(*each.inputs))) for each in asked])
+    assert (found.metric, found.conditions[0].n, found.conditions[0].decoded) == ("accuracy", 60, 0)
+    assert found.conditions[0].clean == pytest.approx(right)
+    assert found.conditions[0].majority_baseline == 0.5
+    assert len(found.heads) == 2 * 3
+
+
+def test_who_does_not_generate_is_fed_the_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.py").write_text(SORTER)
+    model = load_external("mine.py:Mine")
+    decoder_input = []
+    encode = type(model.adapter).encode
+    monkeypatch.setattr(type(model.adapter), "encode", lambda *given: decoder_input.append(given[1:]) or encode(*given))
+    for question in ("3 5 4 9", "3 5 5 9"):
+        assert read(model, question).note == "", "it says nothing itself"
+    assert decoder_input == [(["3 5 4 9"], ["unsorted"]), (["3 5 5 9"], ["sorted"])]
+    own = load_external(
+        adapter("task, generate = None, Adapter.generate\n    def data(self): return [('1+1', '2')] * 2")
+    )
+    assert read(own, "1+1").inputs[1].tolist() == adder_model.to_ids(["2"], sos=True).tolist()
+    with pytest.raises(InputError, match=r"add generate\(\) to the adapter"):
+        read(own, "1+2")
+
+
+def test_what_is_asked_for_last_ends_the_tokens() -> None:
+    asked = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool()
+    assert _up_to_the_last(asked).long().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]]

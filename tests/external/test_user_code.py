@@ -1,0 +1,417 @@
+"""Code of users: in a world of its own, ended by nobody, told when it is run, and run only when it was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import hub_models as hub
+import pytest
+import torch
+from traced_cuts import ADAPTER
+
+from headcount import ablate_heads, glance_heads, load, load_external, prune_heads
+from headcount.api.opening import loaded, ready
+from headcount.cli import main
+from headcount.errors import CheckFailed, HeadcountError, InputError
+from headcount.external.models import is_external
+from headcount.external.user_code import at_home
+from headcount.runs.run import Run
+
+pytestmark = pytest.mark.usefixtures("in_tmp")
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+
+
+MODEL = """
+import torch
+from torch import nn
+
+SIZE = {size}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(SIZE)
+        self.embed, self.attn = nn.Embedding(10, SIZE), nn.MultiheadAttention(SIZE, 2, batch_first=True)
+        self.out, self.calls = nn.Linear(SIZE, 10), 0
+    def forward(self, ids):
+        x = self.embed(ids)
+        return self.out((x + self.attn(x, x, x, need_weights=False)[0]).sum(1))
+"""
+MINE = """
+from __future__ import annotations
+import sys
+from dataclasses import dataclass
+import torch
+from model import SIZE, Net
+from headcount import Adapter
+
+@dataclass
+class Settings:
+    size: int = SIZE
+
+class Model(Adapter):
+    def build(self):
+        return Net()
+    def data(self):
+        return [(f"{{a}}{{b}}{{a}}", str(b)) for a in range(7) for b in range(7)]
+    def encode(self, questions, answers):
+        return torch.tensor([[*map(int, each)] for each in questions]), torch.tensor([*map(int, answers)])
+    def forward(self, model, ids):
+        import model as again  # late imports come from beside the adapter too
+        assert again.SIZE == Settings().size
+        return model(ids)
+    {more}
+"""
+
+
+def written(folder: str, size: int = 8, more: str = "pass") -> str:
+    """An adapter, and the model beside it."""
+    Path(folder).mkdir(exist_ok=True)
+    Path(folder, "model.py").write_text(MODEL.format(size=size))
+    Path(folder, "my_adapter.py").write_text(MINE.format(more=more))
+    return f"{folder}/my_adapter.py:Model"
+
+
+# --- two of one name --------------------------------------------------------------------------------------------------
+
+
+def test_each_adapter_has_the_modules_beside_it() -> None:
+    """Every student has a my_adapter.py and a model.py."""
+    Path("own").mkdir()
+    Path("own/model.py").write_text("MINE = True")
+    sys.path.insert(0, "own")
+    try:
+        import model  # type: ignore[import-not-found]
+
+        before = set(sys.path)
+        one, other = load_external(written("one", 8)), load_external(written("other", 16))
+        for model, size in ((one, 8), (other, 16), (one, 8)):
+            assert model.model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 10)
+            assert type(model.inner).__module__ == "model"
+            assert model.inner.embed.embedding_dim == size  # type: ignore[union-attr]
+        assert load_external("one/my_adapter.py:Model").weights_sha256 == one.weights_sha256 != other.weights_sha256
+        assert sys.modules["model"] is model, "what a user imported stays"
+        assert model.MINE
+        assert set(sys.path) == before
+    finally:
+        sys.path.remove("own")
+        sys.modules.pop("model", None)
+
+
+def test_what_an_adapter_imports_from_elsewhere_is_its_own_too() -> None:
+    """As `headcount adapt` writes it, for a model that is not beside the adapter."""
+    for name, size in (("a", 8), ("b", 16)):
+        written(f"{name}-code", size)
+        Path(name).mkdir()
+        code = f"import sys\nsys.path.insert(0, {str(Path(f'{name}-code').resolve())!r})\n"
+        Path(name, "my_adapter.py").write_text(
+            Path(f"{name}-code/my_adapter.py").read_text().replace("import sys\n", code)
+        )
+    models = [load_external(f"{name}/my_adapter.py:Model") for name in "ab"]
+    assert [model.inner.embed.embedding_dim for model in models] == [8, 16]  # type: ignore[union-attr]
+    for model in models:
+        model.model(torch.zeros(2, 3, dtype=torch.long))
+
+
+def test_what_is_installed_is_never_put_away() -> None:
+    for name in ("torch", "json", "headcount", "pytest"):
+        Path(f"{name}.py").write_text("")
+    with at_home(Path()):
+        assert sys.modules["torch"] is torch
+        assert sys.modules["pytest"] is pytest
+        assert sys.modules["headcount.cli"]
+
+
+def test_results_of_two_adapters_of_one_name() -> None:
+    one, other = (
+        ablate_heads(written(name, size), kinds=["zero"], quiet=True) for name, size in (("one", 8), ("other", 16))
+    )
+    assert one.data == Path("runs/my_adapter.py-Model/results/ablation-zero.json")
+    assert other.data is not None
+    assert other.data != one.data
+    assert json.loads(one.data.read_text())["model"] != json.loads(other.data.read_text())["model"]
+    again = ablate_heads("one/my_adapter.py:Model", kinds=["zero"], quiet=True)
+    assert again.data == one.data
+
+
+def test_nothing_is_claimed_before_something_is_written() -> None:
+    load_external(written("one"))
+    assert not Path("runs").exists()
+
+
+# --- code that ends the program, or fails -----------------------------------------------------------------------------
+
+EXIT = "sys.exit(0)"
+METHODS = {
+    "build": f"def build(self): {EXIT}",
+    "load": f"def load(self, model): {EXIT}",
+    "sites": f"def sites(self, model): {EXIT}",
+    "data": f"def data(self): {EXIT}",
+    "encode": f"def encode(self, questions, answers): {EXIT}",
+    "forward": f"def forward(self, model, ids): {EXIT}",
+    "__init__": f"def __init__(self): {EXIT}",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exit_is_no_success(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ablate", written("one", more=METHODS[method]), "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert f"error: {method}() of the adapter Model ends the program: SystemExit: 0\n" in told
+    assert "of my_adapter.py: " in told
+    assert EXIT in told
+
+
+def test_exits_in_other_places(capsys: pytest.CaptureFixture[str]) -> None:
+    for method, question in (("tokens(self, question, answer)", "101"), ("generate(self, model, questions)", "101")):
+        assert main(["heads", written("one", more=f"def {method}: {EXIT}"), "--on", question]) == 2
+        assert f"{method.partition('(')[0]}() of the adapter Model ends the program" in capsys.readouterr().err
+    assert main(["heads", written("one", more=f"def data(self): {EXIT}"), "--on", "101"]) == 2
+    assert "data() of the adapter Model ends the program" in capsys.readouterr().err
+    assert main(["prune", written("one", more=f"def cut(self, *a): {EXIT}"), "--heads", "L0H1", "-o", "small"]) == 2
+    assert "cut() of the adapter Model ends the program" in capsys.readouterr().err
+    Path("ends.py").write_text("import sys\nsys.exit(0)\n")
+    assert main(["heads", "ends.py:Model"]) == 2
+    assert "ends.py ends the program: SystemExit: 0\n  at line 2 of ends.py: sys.exit(0)" in capsys.readouterr().err
+    Path("net.py").write_text(
+        "import sys\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self): sys.exit(0)"
+    )
+    assert main(["adapt", "net.py:Net"]) == 0
+    assert "SystemExit" in Path("my_adapter.py").read_text()
+
+
+def test_an_interrupt_passes() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load_external(written("one", more="def build(self): raise KeyboardInterrupt"))
+
+
+def test_a_forward_that_fails_is_told_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("one", more="def forward(self, model, ids): return model.out(ids.float())")
+    for verb in (["ablate", name], ["heads", name, "--on", "101"]):
+        assert main(verb) == 2
+        told = capsys.readouterr().err
+        assert "error: forward() of the adapter Model fails: RuntimeError: " in told
+        assert "of my_adapter.py: " in told
+    with pytest.raises(InputError, match=r"forward\(\) returned NoneType"):
+        ablate_heads(written("one", more="def forward(self, model, ids): pass"), quiet=True)
+
+
+# --- weights and state ------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_are_no_numbers() -> None:
+    body = "def load(self, model):\n        model.attn.out_proj.bias.data[:3] = float('nan')"
+    with pytest.raises(InputError, match=r"attn\.out_proj\.bias holds .* not finite \(3 of 8 NaN\)"):
+        load_external(written("one", more=body))
+
+
+CHANGES = {
+    "weights that change": "model.calls += 1\n        if model.calls == 40: model.out.bias.data[0] += 3",
+    "noise after a while": "model.calls += 1\n        if model.calls > 40: return model(ids) + torch.randn(10)",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_model_that_changes_while_it_is_asked(change: str) -> None:
+    name = written("one", more=f"def forward(self, model, ids):\n        {change}\n        return model(ids)")
+    with pytest.raises(CheckFailed, match=r"said something else|differ"):
+        ablate_heads(name, kinds=["zero", "mean"], batch_size=8, quiet=True)
+
+
+def test_guessing_among_the_classes_of_an_adapter(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ablate", written("one"), "--metric", "loss", "--kinds", "zero", "--quiet"]) == 0
+    assert "even odds over 10 tokens or classes have 2.303." in " ".join(capsys.readouterr().out.split())
+    assert main(["prune", "one/my_adapter.py:Model", "--metric", "loss", "--quiet"]) == 2
+    assert "nats on one half of the adapter's data, guessing 2.303" in capsys.readouterr().err
+
+
+# --- running only what was named or allowed ---------------------------------------------------------------------------
+
+
+TRACE = "\nfrom pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that leaves a trace when it is run, and a folder that was pruned from its model."""
+    home = tmp_path_factory.mktemp("pruned")
+    (home / "my_adapter.py").write_text(ADAPTER + TRACE)
+    prune_heads(f"{home / 'my_adapter.py'}:Model", home / "smaller", heads=["E0H1"], quiet=True)
+    (home / "ran").unlink()
+    return home
+
+
+@pytest.fixture
+def smaller(pruned: Path, in_tmp: Path) -> Path:
+    shutil.copytree(pruned, in_tmp, dirs_exist_ok=True)
+    return Path("smaller")
+
+
+def test_a_folder_runs_its_adapter_only_when_told(smaller: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path("my_adapter.py").resolve()
+    calls: list[Any] = [
+        lambda **more: load_external(smaller, **more),
+        lambda **more: ablate_heads(smaller, n=8, kinds=["zero"], quiet=True, **more),
+        lambda **more: glance_heads(smaller, "37+81", **more),
+        lambda **more: prune_heads(smaller, "least", heads=["E0H0"], quiet=True, **more),
+    ]
+    for call in calls:
+        with pytest.raises(InputError, match=f"{file} would be run[\\s\\S]*--run-adapter.*run_adapter=True"):
+            call()
+    for verb in (["heads"], ["ablate", "--n", "8"], ["prune", "--n", "8"]):
+        assert main([verb[0], str(smaller), *verb[1:]]) == 2
+        assert f"{file} would be run" in capsys.readouterr().err
+    assert not Path("ran").exists()
+    for call in calls:
+        call(run_adapter=True)
+    capsys.readouterr()
+    assert main(["heads", str(smaller), "--run-adapter", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == f"running {file} to build the model\n"
+    assert len(json.loads(printed.out)["heads"]) == 23
+
+
+def test_code_that_is_named_is_run_and_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["heads", written("one"), "--json"]) == 0
+    assert capsys.readouterr().err == f"running {Path('one/my_adapter.py').resolve()} to build the model\n"
+    ready(load_external("one/my_adapter.py:Model"))
+    assert capsys.readouterr().err == ""
+    assert main(["adapt", "one/model.py:Net", "--json"]) == 0
+    assert capsys.readouterr().err == f"running {Path('one/model.py').resolve()} to look at its class\n"
+
+
+@pytest.mark.parametrize("what", ["a Hugging Face folder", "a run", "a damaged one"])
+def test_a_folder_that_is_something_else_too(smaller: Path, what: str, tiny_run: Run) -> None:
+    if what == "a run":
+        shutil.copytree(tiny_run.folder.path, "both")
+    elif what == "a damaged one":
+        Path("both").mkdir()
+        Path("both/config.json").write_text("{")
+    else:
+        hub.build("bert", torch.float32).save_pretrained("both")
+    told = json.loads((smaller / "headcount.json").read_text()) | {"adapter": str(Path("my_adapter.py").resolve())}
+    Path("both/headcount.json").write_text(json.dumps(told))
+    assert is_external("both") is (what == "a Hugging Face folder")
+    if what == "a damaged one":
+        with pytest.raises(HeadcountError, match="damaged"):
+            ready("both")
+    else:
+        assert len(getattr(ready("both"), "sites", None) or load("both").model.heads) > 0
+    with pytest.raises(InputError, match=r"both has a model of its own besides headcount\.json"):
+        ready("both", run_adapter=True)
+    assert not Path("ran").exists()
+
+
+def test_an_adapter_that_is_not_there_cannot_be_run(tiny_run: Run) -> None:
+    hub.build("bert", torch.float32).save_pretrained("model")
+    for name in ("model", tiny_run.folder.path, "sample:addition", "nowhere"):
+        with pytest.raises(InputError, match=r"has no headcount\.json"):
+            ready(name, run_adapter=True)
+
+
+def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.build("bert", torch.float32).save_pretrained("model")
+    Path("model/model.safetensors").write_bytes(b"not even looked at")
+    capsys.readouterr()
+    for name in (str(smaller), "my_adapter.py:Model", "no_such_adapter.py:Model", "model"):
+        for verb in (["verify"], ["evaluate"], ["stretch"], ["positions"], ["predict", "1+1"]):
+            assert main([verb[0], name, *verb[1:]]) == 2
+            assert capsys.readouterr().err.startswith(f"error: {name} is a model that others wrote\n")
+        with pytest.raises(InputError, match="others wrote"):
+            loaded(name)
+    assert not Path("ran").exists()
+
+
+# --- manifests that are damaged ---------------------------------------------------------------------------------------
+
+
+def cut(**changes: Any) -> Any:
+    return lambda told: told | {"cuts": [told["cuts"][0] | changes]}
+
+
+DAMAGE: dict[str, Any] = {
+    "nested": lambda told: "[" * 100_000,
+    "no object": lambda told: [1],
+    "lists for names": lambda told: told | {"adapter": ["a"], "class": [1]},
+    "a class that is no name": lambda told: told | {"class": "no name"},
+    "a path that is none": lambda told: told | {"adapter": "a\0b"},
+    "a long path": lambda told: told | {"adapter": "a" * 100_000},
+    "no Python file": lambda told: told | {"adapter": "headcount.json"},
+    "cuts that are none": lambda told: told | {"cuts": [5]},
+    "many outputs": cut(layers={"encoder_layers.0.self_attn.W_q": 10**15}),
+    "no outputs": cut(layers={"encoder_layers.0.self_attn.W_q": "x"}),
+    "layers that are none": cut(layers=[5]),
+    "negative heads": cut(heads=[-1, -2, -3, -4]),
+    "heads twice": cut(heads=[1, 1, 2, 3]),
+    "heads that are none": cut(heads=5),
+    "places that are none": cut(keep=[0, 2, 9]),
+    "places that are lists": cut(keep=[[0]]),
+    "a large number": cut(numbers={"encoder_layers.0.self_attn.n_heads": 10**30}),
+    "a site that is none": cut(site="x"),
+    "a list for a site": cut(site=["encoder.0.self"]),
+    "no such way": cut(way="by magic", heads=[0]),
+    "no such projection": cut(projection="nowhere"),
+    "more than there is": cut(more=5),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_manifest_is_told(smaller: Path, damage: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = smaller / "headcount.json"
+    made = damage(json.loads(file.read_text()))
+    file.write_text(made if isinstance(made, str) else json.dumps(made))
+    assert main(["heads", str(smaller), "--run-adapter"]) == 2
+    told = capsys.readouterr().err
+    assert re.search(
+        r"damaged|another kind|does not say|needs its adapter|no adapter|no longer builds|do not fit", told
+    )
+
+
+def test_pipes_are_not_opened(smaller: Path) -> None:
+    (smaller / "model.safetensors").unlink()
+    os.mkfifo(smaller / "model.safetensors")
+    with pytest.raises(HeadcountError, match=r"no regular file|pipe"):
+        load_external(smaller, run_adapter=True)
+    os.mkfifo("pipe.pth")
+    with pytest.raises(InputError, match="no regular file"):
+        load_external(written("one", more="checkpoint = '../pipe.pth'"))
+    for weights in ("pipe.pth", "one"):
+        assert main(["adapt", "one/model.py:Net", "--checkpoint", weights]) == 2
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
+def test_a_forward_that_fails_later_is_told_with_its_line(n: int, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("one")
+    model, first = Path("one/model.py"), "x = self.embed(ids)"
+    tired = f"self.calls += 1\n        assert self.calls < {n}, 'tired'\n        {first}"
+    model.write_text(model.read_text().replace(first, tired))
+    assert main(["ablate", name, "--kinds", "zero", "--quiet"]) in (1, 2)
+    told = capsys.readouterr().err
+    assert "tired" in told
+    assert "Traceback" not in told
+
+
+def test_an_adapter_in_a_folder_whose_name_is_no_text() -> None:
+    name = written("one")
+    Path("one").rename("d\udcff")
+    assert main(["ablate", name.replace("one", "d\udcff", 1), "--kinds", "zero", "--quiet"]) == 0
+
+
+def test_results_of_an_adapter_that_was_changed_are_kept_beside() -> None:
+    """The same weights, but another question: what is asked of a model stands in its adapter."""
+    one = ablate_heads(written("one"), kinds=["zero"], quiet=True)
+    adapter = Path("one/my_adapter.py")
+    adapter.write_text(f"{adapter.read_text()}\n# asked otherwise\n")
+    other = ablate_heads("one/my_adapter.py:Model", kinds=["zero"], quiet=True)
+    assert one.result.model == other.result.model
+    assert one.data != other.data

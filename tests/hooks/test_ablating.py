@@ -1,0 +1,178 @@
+"""A silent head is one whose columns of the output projection are 0, whichever way it is silenced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from own_models import FED, SOURCE, adder
+from torch import Tensor
+
+from headcount.heads import HeadId
+from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.sites import Sites
+from headcount.hooks.sweep import plain_pass, sweep
+from headcount.models.build import Model
+
+close = {"atol": 1e-9, "rtol": 1e-9}
+any_example = settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+
+
+@cache
+def _zeroed(model: Model, heads: frozenset[HeadId], inputs: tuple[Tensor, ...]) -> Tensor:
+    """A copy in which the heads' columns are 0; written without any of the code that is tested."""
+    copy: Any = deepcopy(model)
+    for head in heads:
+        place = copy.heads_at(head.site).index(head)
+        d_head = model.config.d_model // model.config.n_heads
+        copy.projections[head.site].weight[:, place * d_head : (place + 1) * d_head] = 0.0
+    return copy(*inputs)
+
+
+@torch.no_grad()
+def by_hand(model: Model, heads: Iterable[HeadId], inputs: tuple[Tensor, ...]) -> Tensor:
+    return _zeroed(model, frozenset(heads), inputs)
+
+
+def groups(model: Model) -> list[tuple[HeadId, ...]]:
+    """Every head alone, a whole site, one head of every site, and all but one."""
+    across = tuple(model.heads_at(site)[-1] for site in model.sites)
+    return [*[(head,) for head in model.heads], model.heads_at(model.sites[1]), across, model.heads[1:]]
+
+
+@torch.no_grad()
+def test_through_gates(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    sites, clean = Sites.of(model), model(*inputs)
+    for heads in groups(model):
+        expected = by_hand(model, heads, inputs)
+        assert (expected - clean).abs().max() > 1e-4
+        with Gates(sites, closed_gates(sites, heads)):
+            torch.testing.assert_close(model(*inputs), expected, **close)
+
+
+@torch.no_grad()
+def test_through_gates_that_differ_from_row_to_row(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    """Row r is without its own group of heads, all in one pass; a row with open gates is as it was."""
+    sites, n = Sites.of(model), len(inputs[0])
+    chosen = [(), model.heads[:1], model.heads[-2:], model.heads[1::2]]
+    gates = {site: torch.ones(n, len(sites[site].heads)) for site in sites}
+    for row, heads in enumerate(chosen):
+        for site, places in sites.head_slots(heads).items():
+            gates[site][row, list(places)] = 0.0
+    with Gates(sites, gates):
+        said = model(*inputs)
+    for row, heads in enumerate(chosen):
+        torch.testing.assert_close(said[row], by_hand(model, heads, inputs)[row], **close)
+    assert torch.equal(said[0], model(*inputs)[0])
+
+
+@torch.no_grad()
+def test_through_a_recording(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    """Many changes in one batch, in any order, in batches of any size."""
+    changes = [Intervention(heads) for heads in groups(model)]
+    expected = [by_hand(model, change.heads, inputs) for change in changes]
+    recording = CachedPass(model, Sites.of(model), inputs)
+    assert torch.equal(recording.output, model(*inputs))
+    for batch_size in (9, 512):
+        found = dict(sweep(recording, changes, batch_size=batch_size, checked=True))
+        assert sorted(found) == list(range(len(changes)))
+        for i, said in found.items():
+            torch.testing.assert_close(said, expected[i], **close)
+
+
+@torch.no_grad()
+def test_on_top_of_heads_that_are_silent_already(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    sites = Sites.of(model)
+    base = (model.heads[0], model.heads[-1])
+    recording = CachedPass(model, sites, inputs, base)
+    torch.testing.assert_close(recording.output, by_hand(model, base, inputs), **close)
+    changes = [Intervention((head,)) for head in model.heads[::2]]
+    for i, said in sweep(recording, changes):
+        expected = by_hand(model, {*base, *changes[i].heads}, inputs)
+        torch.testing.assert_close(said, expected, **close)
+        torch.testing.assert_close(plain_pass(model, sites, inputs, changes[i], base), expected, **close)
+
+
+@pytest.mark.slow
+@any_example
+@given(data=st.data())
+def test_any_heads_in_any_batch(data: st.DataObject) -> None:
+    model, inputs = adder(norm="pre", encoding="t5"), (SOURCE, FED)
+    some = st.lists(st.sampled_from(model.heads), min_size=1, max_size=5, unique=True).map(tuple)
+    changes = [Intervention(heads) for heads in data.sample(st.lists(some, min_size=1, max_size=6))]
+    base = data.sample(st.lists(st.sampled_from(model.heads), max_size=3, unique=True))
+    with torch.no_grad():
+        recording = CachedPass(model, Sites.of(model), inputs, base)
+        for i, said in sweep(recording, changes, batch_size=data.sample(st.integers(1, 40))):
+            torch.testing.assert_close(said, by_hand(model, {*base, *changes[i].heads}, inputs), **close)
+
+
+@torch.no_grad()
+def test_replacements_differ_from_change_to_change(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    """Some changes of a batch have a stand-in and some have none; each gets its own."""
+    sites = Sites.of(model)
+    recording = CachedPass(model, sites, inputs)
+    for site in list(sites)[::3]:
+        z, heads = recording.z(site), sites[site].heads
+        stands = [None, torch.ones_like(z), z.flip(0) * 2, z.mean(dim=0, keepdim=True)]
+        changes = [Intervention((h,), {} if s is None else {site: s}) for h, s in product(heads[:2], stands)]
+        for i, said in sweep(recording, changes):
+            torch.testing.assert_close(said, plain_pass(model, sites, inputs, changes[i]), **close)
+
+
+@torch.no_grad()
+def test_a_replacement_stands_where_the_head_stood() -> None:
+    """By hand: put the stand-in through the head's columns, and the rest through the others."""
+    model = adder(norm="pre", encoding="learned")
+    sites, site = Sites.of(model), model.sites[1]
+    recording = CachedPass(model, sites, (SOURCE, FED))
+    stand = torch.randn(recording.z(site).shape, generator=torch.Generator().manual_seed(1)).double()
+    mixed = recording.z(site).clone()
+    mixed[:, :, 1] = stand[:, :, 1]
+    hook = sites[site].projection.register_forward_pre_hook(lambda module, args: (mixed.flatten(start_dim=2),))
+    expected = model(SOURCE, FED)
+    hook.remove()
+    change = Intervention((site.head(1),), {site: stand})
+    torch.testing.assert_close(recording.replay([change]), expected, **close)
+    torch.testing.assert_close(plain_pass(model, sites, (SOURCE, FED), change), expected, **close)
+
+
+@torch.no_grad()
+def test_in_single_precision_too() -> None:
+    model = adder(norm="pre", encoding="rotary").float()
+    recording = CachedPass(model, Sites.of(model), (SOURCE, FED))
+    changes = [Intervention((head,)) for head in model.heads]
+    for i, said in sweep(recording, changes):
+        expected = by_hand(model, changes[i].heads, (SOURCE, FED))
+        torch.testing.assert_close(said, expected, atol=1e-6 * float(expected.abs().max()), rtol=0)
+
+
+@torch.no_grad()
+def test_half_a_gate_is_half_a_head() -> None:
+    model = adder(norm="post", encoding="learned")
+    sites = Sites.of(model)
+    site = model.sites[0]
+    gate = torch.tensor([[1.0, 0.25]])
+    copy: Any = deepcopy(model)
+    copy.projections[site].weight[:, 4:8] *= 0.25
+    with Gates(sites, {site: gate}):
+        torch.testing.assert_close(model(SOURCE, FED), copy(SOURCE, FED), **close)
+
+
+@torch.no_grad()
+def test_one_row_of_fed_tokens_serves_all_sources_with_heads_silent() -> None:
+    model = adder(norm="pre", encoding="learned")
+    recording = CachedPass(model, Sites.of(model), (SOURCE, FED[:1]))
+    changes = [Intervention((head,)) for head in model.heads[::2]]
+    for i, said in sweep(recording, changes, checked=True):
+        torch.testing.assert_close(said, by_hand(model, changes[i].heads, (SOURCE, FED[:1])), **close)

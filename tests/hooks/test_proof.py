@@ -1,0 +1,141 @@
+"""A planted fault for each of the checks: an instrument that would not act is never believed."""
+
+from __future__ import annotations
+
+import faulty_models as faulty
+import foreign_models as foreign
+import pytest
+import torch
+from foreign_models import N_TOKENS, built
+from torch import Tensor
+
+from headcount.errors import InstrumentError
+from headcount.heads import HeadSite
+from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.proof import TOLERANCE, difference, first_tensor, prove
+from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.sites import Site, Sites
+from headcount.hooks.sweep import sweep
+from headcount.models.build import Model
+
+TOKENS = torch.randint(N_TOKENS, (5, 6), generator=torch.Generator().manual_seed(0))
+
+
+def test_our_models_are_proven(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    proof = prove(model, Sites.of(model), inputs)
+    assert [each.site for each in proof] == [str(site) for site in model.sites]
+    assert all(each.sum_error < 1e-12 and each.shut_error < 1e-12 and each.output_change > 1e-4 for each in proof)
+
+
+@pytest.mark.parametrize("kind", [foreign.Model, foreign.Tuples, foreign.ReturnsDict, foreign.ReturnsNamedTuple])
+def test_sound_models_are_proven(kind: type[foreign.Model]) -> None:
+    model = built(kind)
+    assert len(prove(model, model.sites, [TOKENS])) == 3
+    model = model.float()
+    assert max(each.sum_error for each in prove(model, model.sites, [TOKENS])) < TOLERANCE / 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        pytest.param(faulty.NotLinear, "contributions miss its output", id="the sum"),
+        pytest.param(faulty.PutsBack, "with all heads silent it still adds more", id="all shut"),
+        pytest.param(faulty.ThrowsAway, "noise in place of its heads changes nothing", id="noise"),
+        pytest.param(faulty.Bypasses, "the model never called it", id="never called"),
+        pytest.param(faulty.TorchsAttention, "the model never called it", id="fused"),
+        pytest.param(faulty.CallsTwice, "passed 2 times, not once", id="called twice"),
+        pytest.param(faulty.ByKeyword, "not called with a tensor", id="by keyword"),
+        pytest.param(faulty.NotANumber, "", id="not a number"),
+    ],
+)
+def test_a_planted_fault_is_found(kind: type[foreign.Model], why: str) -> None:
+    model = built(kind)
+    with pytest.raises(InstrumentError, match=rf"layer\.0\.self(.|\n)*{why}"):
+        prove(model, model.sites, [TOKENS])
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_one_faulty_site_is_enough(layer: int) -> None:
+    """A head of that site seems to have no effect at all; the proof says why."""
+    model = built(foreign.Model)
+    model.blocks[layer].attn.__class__ = faulty.BypassingBesides
+    site = HeadSite("layer", layer)
+    with torch.no_grad(), Gates(model.sites, closed_gates(model.sites, [site.head(0)])):
+        said = model(TOKENS)
+    assert torch.equal(said, model(TOKENS)), "a plausible zero"
+    with pytest.raises(InstrumentError, match=rf"does not act at layer\.{layer}\.self"):
+        prove(model, model.sites, [TOKENS])
+
+
+@pytest.mark.parametrize("kind", [faulty.Bypasses, faulty.TorchsAttention])
+@torch.no_grad()
+def test_nobody_needs_the_proof_to_see_that_a_projection_is_not_called(kind: type[foreign.Model]) -> None:
+    model = built(kind)
+    gates = Gates(model.sites, closed_gates(model.sites, model.sites.heads[:1]))
+    with pytest.raises(InstrumentError, match="never reached"), gates:
+        model(TOKENS)
+    with pytest.raises(InstrumentError, match="never called"):
+        CachedPass(model, model.sites, [TOKENS])
+
+
+@torch.no_grad()
+def test_a_projection_that_is_called_twice_cannot_be_recorded() -> None:
+    model = built(faulty.CallsTwice)
+    with pytest.raises(InstrumentError, match="called twice"):
+        CachedPass(model, model.sites, [TOKENS])
+
+
+def test_the_wrong_projection_is_found() -> None:
+    """A layer that no attention is in front of, and one that is too narrow for so many heads."""
+    model, site = built(foreign.Model), HeadSite("layer", 0)
+    unused = Sites({site: Site(torch.nn.Linear(8, 8), (site.head(0),))})
+    with pytest.raises(InstrumentError, match="the model never called it"):
+        prove(model, unused, [TOKENS])
+    five = Sites({site: Site(model.blocks[0].attn.out, tuple(map(site.head, range(5))))})
+    gates = Gates(five, closed_gates(five, five.heads[:1]))
+    with pytest.raises(InstrumentError, match="5 heads cannot share"), gates:
+        model(TOKENS)
+
+
+@pytest.mark.parametrize("kind", [foreign.LengthFirst, foreign.FlatProjection])
+@torch.no_grad()
+def test_a_gate_of_one_row_acts_on_that_row_alone_or_is_refused(kind: type[foreign.Model]) -> None:
+    """As many rows as positions: a gate per row would fit an axis of positions just as well."""
+    model, square = built(kind), TOKENS[:5, :5]
+    site = HeadSite("layer", 0)
+    gate = torch.ones(5, 2)
+    gate[1, 0] = 0.0
+    clean = model(square)
+    try:
+        prove(model, model.sites, [square])
+        with Gates(model.sites, {site: gate}):
+            said = model(square)
+    except InstrumentError:
+        return
+    changed = (said - clean).abs().amax(dim=(1, 2)) > 1e-9
+    assert changed.tolist() == [False, True, False, False, False]
+
+
+@torch.no_grad()
+def test_the_check_notices_a_recording_that_is_off() -> None:
+    """A little, in one layer that is handed back."""
+    model = built(foreign.Model)
+    recording = CachedPass(model, model.sites, [TOKENS])
+    changes = [Intervention((head,)) for head in model.sites.heads]
+    list(sweep(recording, changes, checked=True))
+    block = recording._calls[model.blocks[0]][0]
+    block.output = block.output * torch.linspace(1, 1.01, 8)  # nobody changed it in place, and it is wrong
+    with pytest.raises(InstrumentError, match=r"a pass begun at layer\.1\.self differs from a whole one"):
+        list(sweep(recording, changes, checked=True))
+
+
+def test_differences_are_shares_of_the_largest_value() -> None:
+    assert difference(torch.tensor([0.0, -200.0]), torch.tensor([1.0, -200.0])) == pytest.approx(1 / 200)
+    assert difference(torch.zeros(3), torch.zeros(3)) == 0
+
+
+def test_what_a_model_says_is_its_first_tensor() -> None:
+    said, other = torch.ones(2), torch.zeros(3)
+    assert all(
+        first_tensor(each) is said for each in (said, (said, other), {"loss": None, "logits": said}, [None, said])
+    )
