@@ -7,7 +7,7 @@ for text in ("3 5 5 9", "3 5 4 9"):
     prediction = run.predict_one(text)
     print(f"{prediction.example}: {prediction.predicted} (probability {prediction.probability:.3f})")
 
-found = stretch(run, lengths=[16, 64, 256], negatives=["shuffle", "adjacent"], n=40, quiet=True).results[0]
+found = stretch(run, lengths=[16, 64, 256], negatives=["shuffle", "adjacent"], n=40, quiet=True).result[0]
 print(f"{found.label}, given: {', '.join(found.hard_codes) or 'nothing'}, trained on {found.trained}")
 for cell in found.cells:
     print(f"{cell.length:5d} {cell.negative:8s} {cell.accuracy:.1%} [{cell.low:.1%}, {cell.high:.1%}] n={cell.n}")

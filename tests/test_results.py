@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -63,7 +64,7 @@ def test_a_result_round_trips(weather: Weather) -> None:
 def test_the_json_is_plain_and_names_kind_and_version(weather: Weather) -> None:
     data = json.loads(weather.to_json())
     assert data == json.loads(json.dumps(weather.to_dict()))
-    assert (data.pop("kind"), data.pop("schema")) == ("Weather", 3)
+    assert (data.pop("type"), data.pop("schema")) == ("Weather", 3)
     assert set(data) == {"place", "degrees", "sunny", "by_hour", "heads"}
 
 
@@ -80,10 +81,10 @@ def test_the_untampered_text_is_read() -> None:
     ("text", "found"),
     [
         (Tide(1.5).to_json(), "Tide of version 1"),
-        (tampered(kind="Tide"), "Tide of version 3"),
+        (tampered(type="Tide"), "Tide of version 3"),
         (tampered(schema=2), "Weather of version 2"),
         (tampered(schema=4), "Weather of version 4"),
-        (tampered(kind=...), "None of version 3"),
+        (tampered(type=...), "None of version 3"),
         (tampered(schema=...), "Weather of version None"),
         ("{}", "None of version None"),
     ],
@@ -109,3 +110,25 @@ def test_a_damaged_result_says_where(changes: dict[str, object]) -> None:
 def test_text_that_is_no_object_is_an_input_error(text: str) -> None:
     with pytest.raises(InputError):
         Result.from_json(text)
+
+
+@dataclass(frozen=True)
+class Forecast(Result):
+    """A result whose fields have other names since its last version."""
+
+    SCHEMA: ClassVar[int] = 2
+    FORMER: ClassVar[Mapping[str, str]] = {"town": "place"}
+
+    place: str
+    days: tuple[dict[str, str], ...] = ()
+
+
+def test_a_file_of_the_version_before_is_read_by_its_former_names() -> None:
+    text = '{"kind": "Forecast", "schema": 1, "town": "Ulm", "days": [{"town": "Bonn"}]}'
+    assert Forecast.from_json(text) == Forecast("Ulm", ({"place": "Bonn"},))
+
+
+@pytest.mark.parametrize("schema", [0, 3])
+def test_older_and_newer_versions_are_refused(schema: int) -> None:
+    with pytest.raises(InputError, match=f"Forecast of version {schema}"):
+        Forecast.from_json(f'{{"kind": "Forecast", "schema": {schema}, "town": "Ulm"}}')

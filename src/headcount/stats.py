@@ -35,7 +35,7 @@ class Proportion:
     where 0.18 are expected); there it is the Poisson bound of Brown, Cai and DasGupta (2001).
 
     >>> Proportion.of(98, 100)
-    Share(correct=98, n=100, rate=0.98, low=0.929..., high=0.996...)
+    Proportion(correct=98, n=100, rate=0.98, low=0.929..., high=0.996...)
     """
 
     correct: int
@@ -85,7 +85,7 @@ class PairedDifference:
         """With one more source of noise, whose standard error rests on `df` degrees of freedom, in the interval.
 
         >>> PairedDifference(0.2, 0.17, 0.23, 0.001).widened(0.02, 7)
-        Paired(mean=0.2, low=0.1439..., high=0.2560..., p=0.001)
+        PairedDifference(mean=0.2, low=0.1439..., high=0.2560..., p=0.001)
         """
         more = float(stdtrit(df, 0.5 + confidence / 2)) * se
         low, high = math.hypot(self.mean - self.low, more), math.hypot(self.high - self.mean, more)
@@ -119,7 +119,7 @@ def paired_hits(
     of the examples that changed, on average over tries, did more get worse than chance would have it?
 
     >>> paired_hits(np.ones(500, dtype=bool), np.arange(500) >= 20)
-    Paired(mean=0.04, low=0.024..., high=0.061..., p=1.9...e-06)
+    PairedDifference(mean=0.04, low=0.024..., high=0.061..., p=1.9...e-06)
     """
     n, lost_DN = len(before), np.asarray(before, dtype=float) - np.atleast_2d(after)
     worse, better = (float((sign * lost_DN).clip(min=0).mean(axis=0).sum()) for sign in (1, -1))
@@ -190,7 +190,7 @@ def paired_differences(
     least so many `draws`.
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
-    [Paired(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
+    [PairedDifference(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
     """
     n = lost_KN.shape[1]
     means = lost_KN.mean(axis=1, dtype=float)

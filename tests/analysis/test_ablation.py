@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from torch import nn
 from torch.nn import functional as F
 
-from headcount.analysis.ablation import Ablated, Ablation, ablate, decide, proof_of, redundant_in_all
+from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide, redundant_in_all
 from headcount.bands import BANDS
 from headcount.data.dataset import ACCURACY, LOSS
 from headcount.errors import InputError, InstrumentError
@@ -50,7 +50,7 @@ def test_where_there_is_nothing_to_lose_no_head_gets_a_band(experiment: Experime
 
 
 @pytest.fixture(scope="module")
-def found(experiment: Experiment) -> Ablated:
+def found(experiment: Experiment) -> AblationRun:
     return ablate(experiment, examples=True)
 
 
@@ -64,10 +64,10 @@ def right_without(experiment: Experiment, columns: slice) -> np.ndarray[Any, Any
     return np.array(predicted) == batch.labels
 
 
-def test_effects_are_counts(experiment: Experiment, found: Ablated) -> None:
+def test_effects_are_counts(experiment: Experiment, found: AblationRun) -> None:
     clean = right_without(experiment, slice(0, 0))
     assert found.condition.clean == clean.mean()
-    effects = [effect for effect in found.effects if effect.kind == "zero"]
+    effects = [effect for effect in found.effects if effect.replacement == "zero"]
     assert [effect.short for effect in effects] == ["L0H0", "L0H1"]
     chances = []
     for effect, columns in zip(effects, (slice(0, 4), slice(4, 8)), strict=True):
@@ -75,7 +75,7 @@ def test_effects_are_counts(experiment: Experiment, found: Ablated) -> None:
         worse, better = int((clean & ~after).sum()), int((~clean & after).sum())
         assert (effect.worse, effect.better) == (worse, better)
         assert effect.clean == clean.mean()
-        assert effect.silenced == after.mean()
+        assert effect.ablated == after.mean()
         assert effect.drop == pytest.approx(clean.mean() - after.mean())
         assert effect.low < effect.drop < effect.high
         chances.append(binomtest(worse, worse + better).pvalue if worse + better else 1.0)
@@ -83,9 +83,9 @@ def test_effects_are_counts(experiment: Experiment, found: Ablated) -> None:
     assert [effect.p for effect in effects] == pytest.approx(holm(chances))
 
 
-@pytest.mark.parametrize("kind", REPLACEMENTS.names())
-def test_a_deaf_head_costs_nothing_but_not_for_certain(found: Ablated, kind: str) -> None:
-    (deaf,) = (effect for effect in found.effects if (effect.short, effect.kind) == ("L0H1", kind))
+@pytest.mark.parametrize("replacement", REPLACEMENTS.names())
+def test_a_deaf_head_costs_nothing_but_not_for_certain(found: AblationRun, replacement: str) -> None:
+    (deaf,) = (effect for effect in found.effects if (effect.short, effect.replacement) == ("L0H1", replacement))
     assert (deaf.drop, deaf.worse, deaf.better, deaf.p) == (0.0, 0, 0, 1.0)
     assert deaf.low < 0 < deaf.high
     assert deaf.band == "undecided", "40 examples cannot show that a head costs less than a point"
@@ -95,15 +95,19 @@ def test_a_deaf_head_costs_nothing_but_not_for_certain(found: Ablated, kind: str
     assert gradients[deaf.head] == 0 < gradients["layer.0.self.0"]
 
 
-def test_every_head_is_tried_in_every_way(experiment: Experiment, found: Ablated) -> None:
-    tried = [(effect.head, effect.kind) for effect in found.effects]
-    assert tried == [(str(head), kind) for kind in ("resample", "zero", "mean") for head in experiment.sites.heads]
-    agreements = [(each.kind, each.normalised) for each in found.condition.agreements]
-    assert agreements == [(kind, divided) for kind in ("resample", "zero", "mean") for divided in (False, True)]
+def test_every_head_is_tried_in_every_way(experiment: Experiment, found: AblationRun) -> None:
+    tried = [(effect.head, effect.replacement) for effect in found.effects]
+    assert tried == [
+        (str(head), replacement) for replacement in ("resample", "zero", "mean") for head in experiment.sites.heads
+    ]
+    agreements = [(each.replacement, each.normalised) for each in found.condition.agreements]
+    assert agreements == [
+        (replacement, divided) for replacement in ("resample", "zero", "mean") for divided in (False, True)
+    ]
     assert {effect.band for effect in found.effects} <= set(BANDS)
-    assert [(b.head, b.kind) for b in found.condition.failures] == tried
+    assert [(b.head, b.replacement) for b in found.condition.failures] == tried
     for broken, effect in zip(found.condition.failures, found.effects, strict=True):
-        if effect.kind == "resample":  # what the first donor broke, of four
+        if effect.replacement == "resample":  # what the first donor broke, of four
             assert broken.n_broken <= effect.worse
         else:
             assert broken.n_broken == effect.worse
@@ -115,7 +119,7 @@ def test_a_kind_that_is_named_twice_is_tried_once(experiment: Experiment) -> Non
     assert twice.condition.agreements == once.condition.agreements
 
 
-def test_the_same_every_time_and_in_any_batches(experiment: Experiment, found: Ablated) -> None:
+def test_the_same_every_time_and_in_any_batches(experiment: Experiment, found: AblationRun) -> None:
     assert ablate(experiment, examples=True, batch_size=7).effects == found.effects
 
 
@@ -129,7 +133,7 @@ def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
     for effect in found.effects:
         assert effect.band is None
         assert effect.examples_needed is None
-        assert effect.drop == pytest.approx(effect.clean - effect.silenced, abs=1e-9)
+        assert effect.drop == pytest.approx(effect.clean - effect.ablated, abs=1e-9)
         assert effect.low <= effect.drop <= effect.high
 
 
@@ -150,17 +154,17 @@ def test_scores_are_compared_as_what_they_are() -> None:
     assert known.low == known.high == 0.5
 
 
-def test_a_result_can_be_read_back(experiment: Experiment, found: Ablated) -> None:
+def test_a_result_can_be_read_back(experiment: Experiment, found: AblationRun) -> None:
     result = Ablation(
-        run="r",
-        model="m",
+        name="r",
+        weights_sha256="m",
         metric=experiment.metric.name,
         unit=experiment.metric.unit,
         is_accuracy=True,
-        kinds=("zero", "mean", "resample"),
+        replacements=("zero", "mean", "resample"),
         heads=found.effects,
         conditions=(found.condition,),
-        proof=proof_of(experiment),
+        proof=found.proof,
     )
     assert Ablation.from_json(result.to_json()) == result
     assert [proof.site for proof in result.proof] == ["layer.0.self"]
@@ -186,10 +190,10 @@ def test_a_mean_has_noise_and_nothing_else_has(experiment: Experiment, tiny_sort
     made = replace(tiny_sorter, model=cast(Any, experiment.model))
     noise = []
     for inputs in (examples[:16], examples):
-        reference = task_experiment(made, inputs, "").blocks
-        looks = ablate(replace(experiment, reference=reference), ["zero", "mean"]).looks
-        assert all(look.noise == 0 for look in looks if look.kind == "zero")
-        noise.append(sum(look.noise for look in looks if look.kind == "mean"))
+        reference = task_experiment(made, inputs, "").batches
+        measurements = ablate(replace(experiment, reference=reference), ["zero", "mean"]).measurements
+        assert all(measurement.noise == 0 for measurement in measurements if measurement.replacement == "zero")
+        noise.append(sum(measurement.noise for measurement in measurements if measurement.replacement == "mean"))
     assert 0 < noise[1] < noise[0]
 
 
@@ -198,7 +202,7 @@ def test_several_donors_are_the_mean_of_each(experiment: Experiment) -> None:
     head = experiment.sites.heads[0]
     each = run_interventions(experiment, [Intervention((head,), "resample", draw) for draw in range(3)]).scores
     (effect,) = (e for e in ablate(experiment, ["resample"], donors=3).effects if e.head == str(head))
-    assert effect.silenced == pytest.approx(each.mean())
+    assert effect.ablated == pytest.approx(each.mean())
     assert len({tuple(scores) for scores in each}) > 1, "donors differ"
     with pytest.raises(InputError, match="0 donors"):
         ablate(experiment, ["resample"], donors=0)
@@ -210,12 +214,12 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(experiment: Ex
     more = replace(experiment, data="of the same", is_all=True)
     again = decide(first, more)
     assert again.condition.decided_on == "40 of the same"
-    for before, after in zip(first.looks, again.looks, strict=True):
+    for before, after in zip(first.measurements, again.measurements, strict=True):
         if before.settled:
             assert after == before
         else:
             assert after.drop.low == after.drop.high == after.drop.mean == before.drop.mean, "all there are"
-    assert not any(look.band == "undecided" for look in again.looks)
+    assert not any(measurement.band == "undecided" for measurement in again.measurements)
 
 
 @pytest.mark.slow
@@ -223,26 +227,32 @@ def test_what_changes_any_answer_is_looked_at_again(experiment: Experiment) -> N
     blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in experiment.batches)
     many = Experiment(experiment.model, experiment.sites, blocks, experiment.metric, "fresh")
     first = ablate(many, donors=2)
-    assert {look.n for look in first.looks} == {4000}
-    assert all(look.settled == (not look.worse + look.better) for look in first.looks)
+    assert {measurement.n for measurement in first.measurements} == {4000}
+    assert all(
+        measurement.settled == (not measurement.worse + measurement.better) for measurement in first.measurements
+    )
     seen = list[tuple[int, int]]()
     again = decide(first, many, donors=2, progress=lambda *done: seen.append(done))
-    assert {look.n for look in again.looks if look.kind == "resample" and look.worse} == {2000}, "each with two donors"
-    assert {look.n for look in again.looks if look.kind != "resample"} == {4000}
+    assert {
+        measurement.n
+        for measurement in again.measurements
+        if measurement.replacement == "resample" and measurement.worse
+    } == {2000}, "each with two donors"
+    assert {measurement.n for measurement in again.measurements if measurement.replacement != "resample"} == {4000}
     assert again.condition.decided_on == "4,000 fresh (2,000 of them by resample)"
-    n_blocks = len(blocks) + len(many.some(2000).blocks)
+    n_blocks = len(blocks) + len(many.some(2000).batches)
     assert seen == [(i + 1, n_blocks) for i in range(n_blocks)]
 
 
-def test_ranks_are_as_sure_as_intervals(experiment: Experiment, found: Ablated) -> None:
+def test_ranks_are_as_sure_as_intervals(experiment: Experiment, found: AblationRun) -> None:
     for effect in found.effects:
-        mine = [each for each in found.effects if each.kind == effect.kind]
+        mine = [each for each in found.effects if each.replacement == effect.replacement]
         costlier = sum(each.low > effect.high for each in mine)
         cheaper = sum(each.high < effect.low for each in mine)
         assert (effect.rank_low, effect.rank_high) == (1 + costlier, len(mine) - cheaper)
 
 
-def test_harmless_is_redundant_in_every_way(experiment: Experiment, found: Ablated) -> None:
+def test_harmless_is_redundant_in_every_way(experiment: Experiment, found: AblationRun) -> None:
     effects = [replace(effect, band="redundant") for effect in found.effects]
     assert redundant_in_all(effects) == tuple(dict.fromkeys(effect.head for effect in effects))
     effects[-1] = replace(effects[-1], band="undecided")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from headcount.analysis.cost import Cost, compare_cost
-from headcount.runs.prune import Cut, prune_run
+from headcount.experiments.models import RunModel
 from headcount.runs.run import Run
+from headcount.surgery.cutting import Cut
 from headcount.training.classification import classify
 from headcount.training.evaluation import answer
 
@@ -19,42 +21,47 @@ HEADS = ("E0H1", "D1H0", "D1H1", "X0H0")
 
 
 @pytest.fixture(scope="module")
-def cut(good_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Cut:
-    return prune_run(good_run, HEADS, tmp_path_factory.mktemp("cost") / "cut")
+def cut(good_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Cut[Any]:
+    return RunModel.of(good_run).cut(HEADS, tmp_path_factory.mktemp("cost") / "cut", None)
 
 
 @pytest.fixture(scope="module")
-def cost(good_run: Run, cut: Cut) -> Cost:
-    return compare_cost(good_run, cut)
+def cost(good_run: Run, cut: Cut[Any]) -> Cost:
+    return cost_of(good_run, cut)
+
+
+def cost_of(run: Run, cut: Cut[Any], fine_tuned: int = 0) -> Cost:
+    parent = RunModel.of(run)
+    return compare_cost(parent, cut, parent.cost_experiment(None), fine_tuned)
 
 
 def numbers_in(run: Run) -> int:
     return sum(tensor.size for tensor in load_file(run.folder.weights_file).values())
 
 
-def test_parameters_are_those_in_the_files(good_run: Run, cut: Cut, cost: Cost) -> None:
-    assert cost.parameters == (numbers_in(good_run), numbers_in(cut.run))
+def test_parameters_are_those_in_the_files(good_run: Run, cut: Cut[Any], cost: Cost) -> None:
+    assert cost.parameters == (numbers_in(good_run), numbers_in(cut.model.run))
     per_head = 3 * (D_MODEL * D_HEAD + D_HEAD) + D_HEAD * D_MODEL
     norm = 2 * D_MODEL  # of the block that is gone as a whole: nothing reads it any more
     assert cost.parameters[0] - cost.parameters[1] == len(HEADS) * per_head + norm
 
 
-def test_bytes_are_those_of_the_files(good_run: Run, cut: Cut, cost: Cost) -> None:
-    sizes = [Path(run.folder.path / "model.safetensors").stat().st_size for run in (good_run, cut.run)]
+def test_bytes_are_those_of_the_files(good_run: Run, cut: Cut[Any], cost: Cost) -> None:
+    sizes = [Path(run.folder.path / "model.safetensors").stat().st_size for run in (good_run, cut.model.run)]
     assert cost.n_bytes == tuple(sizes)
     assert sizes[0] > sizes[1] > 4 * cost.parameters[1]
 
 
-def test_heads_and_lost_blocks_are_named(good_run: Run, cut: Cut, cost: Cost) -> None:
+def test_heads_and_lost_blocks_are_named(good_run: Run, cut: Cut[Any], cost: Cost) -> None:
     assert cost.heads == ("encoder.0.self.1", "decoder.1.self.0", "decoder.1.self.1", "decoder.0.cross.0")
-    assert cost.n_heads == (10, 6) == (len(good_run.model.heads), len(cut.run.model.heads))
+    assert cost.n_heads == (10, 6) == (len(good_run.model.heads), len(cut.model.run.model.heads))
     assert cost.lost_blocks == ("decoder.1.self",)
-    assert (cost.parent, cost.run) == (good_run.name, cut.run.name)
+    assert (cost.parent, cost.name) == (good_run.name, cut.model.run.name)
 
 
-def test_scores_are_those_of_real_decoding(good_run: Run, cut: Cut, cost: Cost) -> None:
+def test_scores_are_those_of_real_decoding(good_run: Run, cut: Cut[Any], cost: Cost) -> None:
     test = good_run.task.split("test")
-    right = [answer(run.model, run.task, test).free_hits.all(axis=1) for run in (good_run, cut.run)]  # type: ignore[arg-type]
+    right = [answer(run.model, run.task, test).free_hits.all(axis=1) for run in (good_run, cut.model.run)]  # type: ignore[arg-type]
     assert cost.score == tuple(each.mean() for each in right)
     assert cost.drop.mean == pytest.approx(right[0].mean() - right[1].mean())
     assert cost.drop.low <= cost.drop.mean <= cost.drop.high
@@ -72,15 +79,15 @@ def test_it_can_be_read_back(cost: Cost) -> None:
 
 
 def test_a_classifier_that_was_tuned(tiny_sorter: Run, tmp_path: Path) -> None:
-    cut = prune_run(tiny_sorter, ["L0H0"], tmp_path / "cut", fine_tune=3)
-    cost = compare_cost(tiny_sorter, cut)
+    cut = RunModel.of(tiny_sorter).cut(["L0H0"], tmp_path / "cut", None, fine_tune=3)
+    cost = cost_of(tiny_sorter, cut, 3)
     assert (cost.fine_tuned, cost.lost_blocks, cost.n_heads) == (3, (), (2, 1))
     test = tiny_sorter.task.split("test")
-    right = [classify(run.model, run.task, test).hits.mean() for run in (tiny_sorter, cut.run)]  # type: ignore[arg-type]
+    right = [classify(run.model, run.task, test).hits.mean() for run in (tiny_sorter, cut.model.run)]  # type: ignore[arg-type]
     np.testing.assert_allclose(cost.score, right)
     assert cost.difference < 1e-4, "before the tuning"
 
 
 def test_nothing_is_left(tiny_sorter: Run, tmp_path: Path) -> None:
-    cost = compare_cost(tiny_sorter, prune_run(tiny_sorter, ["L0H0", "L0H1"], tmp_path / "cut"))
+    cost = cost_of(tiny_sorter, RunModel.of(tiny_sorter).cut(["L0H0", "L0H1"], tmp_path / "cut", None))
     assert (cost.n_heads, cost.lost_blocks) == ((2, 0), ("layer.0.self",))

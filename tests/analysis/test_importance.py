@@ -103,8 +103,8 @@ def test_a_score_without_a_slope_has_no_importance() -> None:
 
     assert importances(tensor_experiment(model(), Sites.of(model()), [NUMBERS], hits)) == ()
     without = experiment()
-    blocks: tuple[EvalBatch, ...] = tuple(replace(block, loss=None) for block in without.blocks)
-    assert importances(replace(without, blocks=blocks)) == ()
+    blocks: tuple[EvalBatch, ...] = tuple(replace(block, loss=None) for block in without.batches)
+    assert importances(replace(without, batches=blocks)) == ()
 
 
 def test_a_runs_importance_is_of_its_loss_whatever_is_scored(tiny_run: Run, tiny_sorter: Run) -> None:
@@ -135,7 +135,7 @@ def test_gradients_by_example_are_those_of_one_gate_for_each() -> None:
 @dataclass(frozen=True)
 class Drop:
     head: str
-    kind: str
+    replacement: str
     drop: float
 
 
@@ -147,7 +147,7 @@ def test_agreement_is_spearmans_kind_by_kind() -> None:
     gradients = [Importance(name, size, 0.0, own) for name, size, own in zip(names, sizes, divided, strict=True)]
     effects = [Drop(name, kind, drop) for kind in drops for name, drop in zip(names, drops[kind], strict=True)][::-1]
     found = agreements(gradients, effects, ["zero", "mean"])
-    assert [(each.kind, each.normalised) for each in found] == [
+    assert [(each.replacement, each.normalised) for each in found] == [
         ("zero", False),
         ("zero", True),
         ("mean", False),
@@ -155,8 +155,10 @@ def test_agreement_is_spearmans_kind_by_kind() -> None:
     ]
     for each in found:
         assert each.found is not None
-        assert each.found.rho == pytest.approx(spearmanr(divided if each.normalised else sizes, drops[each.kind])[0])
-        assert each.found.tied == (2 if each.kind == "zero" else 0)
+        assert each.found.rho == pytest.approx(
+            spearmanr(divided if each.normalised else sizes, drops[each.replacement])[0]
+        )
+        assert each.found.tied == (2 if each.replacement == "zero" else 0)
         assert each.n_heads == 5
     mean = found[2].found
     assert mean is not None

@@ -67,7 +67,7 @@ def found(tiny_sorter):
 
 def test_there_is_a_cell_for_every_length_and_kind(found, tiny_sorter):
     assert [(cell.length, cell.negative) for cell in found.cells] == [(n, kind) for n in LENGTHS for kind in KINDS]
-    assert (found.run, found.model, found.seed) == (tiny_sorter.name, tiny_sorter.weights_sha256, 0)
+    assert (found.name, found.weights_sha256, found.seed) == (tiny_sorter.name, tiny_sorter.weights_sha256, 0)
     assert (found.trained, found.classes) == ((3, 6), ("unsorted", "sorted"))
     assert (found.encoding, found.pooling, found.label) == ("sinusoidal", "max", "sinusoidal, max")
     assert (found.hard_codes, found.refused_lengths) == ((), ())
@@ -182,8 +182,8 @@ def test_ids_begin_near_0_and_where_the_end_of_each_length_does(found):
 def test_other_ids_are_what_the_model_is_asked_with(tiny_sorter, found):
     """Counted again with sinusoids that a hand has moved."""
     task, model = tiny_sorter.task, copy.deepcopy(tiny_sorter.model)
-    token_mask = model.positions.embed
-    model.positions.embed = lambda x, where: token_mask(x, where._replace(ids=where.ids + 14))
+    added = model.positions.add_to_embeddings
+    model.positions.add_to_embeddings = lambda x, where: added(x, where._replace(ids=where.ids + 14))
     rng = stream(0, "stretch ids")
     examples = [task.sample_of_length(rng, 6, kind, n) for kind, n in (("adjacent", 7), (None, 8))]
     moved = [classify(model, task, rows) for rows in examples]

@@ -153,7 +153,7 @@ def test_a_transplant_is_what_plain_hooks_make_of_it(good_run):
 
         with torch.no_grad():
             hook = sites[head.site].projection.register_forward_pre_hook(put)
-            plain = [block.score(good_run.model(*block.inputs)).numpy() for block in stage.test.blocks]
+            plain = [stage.test.score(batch, good_run.model(*batch.inputs)).numpy() for batch in stage.test.batches]
             hook.remove()
         np.testing.assert_array_equal(hits, np.concatenate(plain) > 0.5)
 

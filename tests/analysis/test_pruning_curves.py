@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from second_routes import zero_heads
 from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.analysis import pruning
 from headcount.analysis.ablation import ablate
 from headcount.analysis.pruning import Pruning, prune_curves
-from headcount.data.dataset import FORCED
+from headcount.data.dataset import ACCURACY, FORCED
 from headcount.errors import InputError
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.heads import HeadId
-from headcount.models.pruning import silenced
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Proportion
@@ -56,7 +56,7 @@ def curves(
     selection_set: Experiment, test_set: Experiment, null_set: Experiment, loss: float = 0.0, **how: Any
 ) -> Pruning:
     sets = {"selection_set": selection_set, "test_set": test_set, "null_set": null_set}
-    return prune_curves(run="good", digest="digest", loss=loss, **sets, **{"n_orders": 1} | how)
+    return prune_curves(name="good", weights_sha256="digest", loss=loss, **sets, **{"n_orders": 1} | how)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_all_orders_begin_with_all_heads_and_end_with_none(found: Pruning, run: 
     """Decoded for real."""
     clean, silent = (
         answer(model, run.task, MEASURING).free_hits.all(axis=1).mean()  # type: ignore[arg-type]
-        for model in (run.model, silenced(run.model, run.model.heads))
+        for model in (run.model, zero_heads(run.model, run.model.heads))
     )
     assert [each.name for each in found.curves] == ["alone", "together", "every way", "greedy", "gradient"]
     assert found.clean == pytest.approx(clean)
@@ -221,12 +221,12 @@ def test_ties_are_broken_by_losses_however_small(good_run: Run) -> None:
     def always_right(block: Any) -> Any:
         return replace(
             block,
-            score=lambda logits: torch.ones(len(logits), dtype=torch.bool),
+            scores={FORCED.name: lambda logits: torch.ones(len(logits), dtype=torch.bool)},
             loss=lambda logits: 1e-6 * block.loss(logits),
         )
 
     blocks = tuple(map(always_right, experiment.batches))
-    right = replace(experiment, blocks=blocks, metric=FORCED)  # which is not decoded again
+    right = replace(experiment, batches=blocks, metric=FORCED)  # which is not decoded again
     result = curves(right, right, right)
     effects = ablate(task_experiment(good_run, CHOOSING, "", "loss"), ("zero",)).effects
     by_loss = [effect.head for effect in sorted(effects, key=lambda effect: effect.drop)]
@@ -244,9 +244,9 @@ def test_every_score_is_a_share(tiny_sorter: Run) -> None:
         def score(logits: Tensor) -> Tensor:
             return ((logits - clean[id(block)]).abs() > 1e-4).any(dim=1)
 
-        return replace(block, score=score)
+        return replace(block, scores={ACCURACY.name: score})
 
-    experiment = replace(experiment, blocks=tuple(map(better_without, experiment.batches)))
+    experiment = replace(experiment, batches=tuple(map(better_without, experiment.batches)))
     result = curves(experiment, experiment, experiment)
     assert (result.clean, curve(result, "together")[1].score) == (0, 1)
     assert all(0 <= point.score <= 1 for each in result.curves for point in each.points)
@@ -286,7 +286,7 @@ def test_a_score_has_its_own_interval_without_removals_too(tiny_sorter: Run, met
     with torch.no_grad():
         scores = np.empty(experiment.n)
         for block in experiment.batches:
-            scores[block.rows] = block.score(tiny_sorter.model(*block.inputs)).double().numpy()
+            scores[block.rows] = experiment.score(block, tiny_sorter.model(*block.inputs)).double().numpy()
     whole = curve(curves(experiment, experiment, experiment), "greedy")[0]
     assert (whole.drop.mean, whole.drop.low, whole.drop.high) == (0, 0, 0)
     if metric == "accuracy":

@@ -204,7 +204,8 @@ def test_the_difference_is_over_columns_that_meet_both(adder, stats):
 def test_a_result_survives_json_and_names_every_head(adder, stats):
     assert Specialisation.from_json(stats.to_json()) == stats
     assert [head.head for head in stats.heads] == [str(head) for head in adder.model.heads]
-    assert (stats.run, stats.model, stats.n, stats.data) == (adder.name, adder.weights_sha256, 60, "the test set")
+    assert (stats.name, stats.weights_sha256) == (adder.name, adder.weights_sha256)
+    assert (stats.n, stats.data) == (60, "the test set")
     assert stats.thresholds == Thresholds()
     assert (stats.calibration.n_models, stats.calibration.error_rate) == (3, 0.25)
     assert "3 untrained and shuffled models each" in stats.words

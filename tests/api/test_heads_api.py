@@ -52,7 +52,7 @@ TARGET = torch.arange(N) % 6
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no pictures: those of the command line are looked at."""
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     for module in ("ablating", "pruning"):
         monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
 

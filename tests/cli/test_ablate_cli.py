@@ -13,7 +13,7 @@ from headcount.hooks import REPLACEMENTS
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
-KEYS = {"head", "kind", "metric", "drop", "low", "high", "p", "band"}
+KEYS = {"head", "replacement", "metric", "drop", "low", "high", "p", "band"}
 
 
 def run_json(capsys, *arguments):
@@ -27,7 +27,7 @@ def files(folder):
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch):
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def sorter(tiny_sorter):
 
 def test_every_head_in_every_way(adder, good_run, capsys):
     code, predicted = run_json(capsys, "ablate", adder, "--n", "30")
-    assert (code, predicted["kind"], predicted["run"], predicted["metric"]) == (0, "Ablation", adder, "free-running")
-    tried = {(effect["head"], effect["kind"]) for effect in predicted["heads"]}
+    assert (code, predicted["type"], predicted["name"], predicted["metric"]) == (0, "Ablation", adder, "free-running")
+    tried = {(effect["head"], effect["replacement"]) for effect in predicted["heads"]}
     assert tried == {(str(head), kind) for head in good_run.model.heads for kind in REPLACEMENTS.names()}
     assert len(predicted["heads"]) == len(tried)
     for effect in predicted["heads"]:
         assert effect.keys() >= KEYS
         assert effect["low"] <= effect["drop"] <= effect["high"]
-        assert effect["drop"] == pytest.approx(effect["clean"] - effect["silenced"])
+        assert effect["drop"] == pytest.approx(effect["clean"] - effect["ablated"])
         assert 0 <= effect["p"] <= 1
         assert effect["band"] in ("critical", "important", "redundant", "undecided")
         assert (effect["examples_needed"] is not None) <= (effect["band"] == "undecided")
@@ -62,11 +62,11 @@ def test_every_head_in_every_way(adder, good_run, capsys):
 
 def test_files_are_what_was_printed(sorter, capsys):
     code, predicted = run_json(capsys, "ablate", sorter)
-    written = Ablation.from_json(Path(predicted["data"]).read_text())
+    written = Ablation.from_json(Path(predicted["files"]["data"][0]).read_text())
     assert code == 0
     assert json.loads(written.to_json()).items() <= predicted.items()
-    assert [Path(path).name for path in predicted["figures"]] == ["ablation.png", "ablation-map.png"]
-    for path in predicted["figures"]:
+    assert [Path(path).name for path in predicted["files"]["pictures"][:2]] == ["ablation.png", "ablation-map.png"]
+    for path in predicted["files"]["pictures"][:2]:
         assert Path(path).read_bytes().startswith(b"\x89PNG")
         assert Path(path).stat().st_size > 5_000
 
@@ -75,15 +75,20 @@ def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_p
     others = shutil.ignore_patterns("results", "figures")  # of other tests
     folder = Path(shutil.copytree(tiny_sorter.folder.path, tmp_path / "sorter", ignore=others))
     _, first = run_json(capsys, "ablate", folder)
-    before = {path: Path(path).read_bytes() for path in (first["data"], *first["figures"], *first["tables"])}
-    asked = [["--n", "10", "--kinds", "zero"], ["--metric", "loss"], ["--split", "validation"], ["--batch-size", "8"]]
+    before = {path: Path(path).read_bytes() for path in (*first["files"]["data"], *first["files"]["pictures"])}
+    asked = [
+        ["--n", "10", "--replacements", "zero"],
+        ["--metric", "loss"],
+        ["--split", "validation"],
+        ["--batch-size", "8"],
+    ]
     others = [run_json(capsys, "ablate", folder, *each)[1] for each in asked]
     assert {path: Path(path).read_bytes() for path in before} == before
-    paths = [path for each in (first, *others) for path in (each["data"], *each["figures"])]
+    paths = [path for each in (first, *others) for path in (*each["files"]["data"], *each["files"]["pictures"])]
     assert len(set(paths)) == len(paths)
-    again = run_json(capsys, "ablate", folder, "--kinds", "zero,mean,resample", "--split", "test")[1]
-    assert again["data"] == first["data"], "said in full, the defaults are the defaults"
-    assert main(["ablate", str(folder), "--n", "12", "--kinds", "zero", "--quiet"]) == 0
+    again = run_json(capsys, "ablate", folder, "--replacements", "zero,mean,resample", "--split", "test")[1]
+    assert again["files"]["data"] == first["files"]["data"], "said in full, the defaults are the defaults"
+    assert main(["ablate", str(folder), "--n", "12", "--replacements", "zero", "--quiet"]) == 0
     assert "ablation-zero-n12.json  (the newest of 6; there are also ablation" in capsys.readouterr().out
 
 
@@ -91,8 +96,8 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
     asked = ["ablate", sorter, "--lengths", "4,6", "--n", "20", "--quiet"]
     code, predicted = run_json(capsys, *asked[:-1])
     assert code == 0
-    markdown, table = map(Path, predicted["tables"])
-    assert (markdown, table) == tuple(Path(predicted["data"]).with_suffix(end) for end in (".md", ".csv"))
+    markdown, table = map(Path, predicted["files"]["pictures"][2:])
+    assert (markdown, table) == tuple(Path(predicted["files"]["data"][0]).with_suffix(end) for end in (".md", ".csv"))
     rows = list(csv.DictReader(table.read_text().splitlines()))
     for row, effect in zip(rows, predicted["heads"], strict=True):
         assert {name: value or None for name, value in row.items()} == {
@@ -110,10 +115,10 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
 
 def test_some_kinds_on_another_split(sorter, capsys):
     code, predicted = run_json(
-        capsys, "ablate", sorter, "--kinds", "resample, zero", "--split", "validation", "--n", "20"
+        capsys, "ablate", sorter, "--replacements", "resample, zero", "--split", "validation", "--n", "20"
     )
-    assert (code, predicted["kinds"]) == (0, ["resample", "zero"])
-    assert [effect["kind"] for effect in predicted["heads"]] == ["resample"] * 2 + ["zero"] * 2
+    assert (code, predicted["replacements"]) == (0, ["resample", "zero"])
+    assert [effect["replacement"] for effect in predicted["heads"]] == ["resample"] * 2 + ["zero"] * 2
     assert predicted["conditions"][0]["data"] == "the validation set"
 
 
@@ -122,25 +127,28 @@ def test_lengths_are_told_apart(sorter, capsys):
     assert code == 0
     assert [effect["length"] for effect in predicted["heads"]] == [4] * 6 + [6] * 6
     assert [(each["length"], each["n"]) for each in predicted["conditions"]] == [(4, 20), (6, 20)]
-    names = [Path(path).name for path in predicted["figures"]]
+    names = [Path(path).name for path in predicted["files"]["pictures"] if path.endswith("png")]
     each = [f"ablation-n20-4-6-at-{length}{map_}.png" for length in (4, 6) for map_ in ("", "-map")]
     assert names == ["ablation-n20-4-6-by-length.png", *each]
-    assert all(Path(path).stat().st_size > 5_000 for path in predicted["figures"])
-    assert {effect.length for effect in Ablation.from_json(Path(predicted["data"]).read_text()).heads} == {4, 6}
+    assert all(Path(path).stat().st_size > 5_000 for path in predicted["files"]["pictures"] if path.endswith("png"))
+    assert {effect.length for effect in Ablation.from_json(Path(predicted["files"]["data"][0]).read_text()).heads} == {
+        4,
+        6,
+    }
 
 
 def test_a_loss_has_no_points(sorter, capsys):
-    code, predicted = run_json(capsys, "ablate", sorter, "--metric", "loss", "--kinds", "zero")
+    code, predicted = run_json(capsys, "ablate", sorter, "--metric", "loss", "--replacements", "zero")
     assert (code, predicted["unit"], predicted["is_accuracy"]) == (0, "nats", False)
     for effect in predicted["heads"]:
         assert (effect["band"], effect["examples_needed"], effect["metric"]) == (None, None, "loss")
-        before, after = -effect["clean"], -effect["silenced"]
+        before, after = -effect["clean"], -effect["ablated"]
         assert min(before, after) > 0
         assert effect["drop"] == pytest.approx(after - before, abs=1e-9), "the loss rises by this much"
 
 
 def test_a_loss_is_printed_as_a_loss(sorter, capsys):
-    assert main(["ablate", sorter, "--metric", "loss", "--kinds", "zero", "--quiet"]) == 0
+    assert main(["ablate", sorter, "--metric", "loss", "--replacements", "zero", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "rise of the loss (nats)" in out
     assert "critical" not in out
@@ -148,7 +156,7 @@ def test_a_loss_is_printed_as_a_loss(sorter, capsys):
 
 @pytest.mark.slow
 def test_what_broke_is_told(adder, good_run, capsys):
-    arguments = ["ablate", adder, "--n", "60", "--kinds", "zero", "--examples", "--quiet"]
+    arguments = ["ablate", adder, "--n", "60", "--replacements", "zero", "--examples", "--quiet"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     predicted = json.loads((good_run.folder.path / "results" / "ablation-zero-n60-examples.json").read_text())
@@ -174,7 +182,7 @@ def test_what_broke_is_told(adder, good_run, capsys):
 def test_for_people(sorter, tiny_sorter, capsys):
     assert main(["ablate", sorter, "--n", "20"]) == 0
     printed = capsys.readouterr()
-    assert "silencing heads" in printed.err
+    assert "ablating heads" in printed.err
     for text in ("L0H0", "L0H1", "mean", "resample", "zero", "gradient", "NO BANDS", "n = 20 (the test set)"):
         assert text in printed.out
     for name in ("ablation-n20.png", "ablation-n20-map.png"):
@@ -186,9 +194,9 @@ def test_for_people(sorter, tiny_sorter, capsys):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--kinds", "silence"], "mean, resample, zero"),
-        (["--kinds", "zero,,mean"], "mean, resample, zero"),
-        (["--kinds", ""], "mean, resample, zero"),
+        (["--replacements", "silence"], "mean, resample, zero"),
+        (["--replacements", "zero,,mean"], "mean, resample, zero"),
+        (["--replacements", ""], "mean, resample, zero"),
         (["--metric", "los"], "did you mean 'loss'"),
         (["--metric", "free-running"], "accuracy"),
         (["--split", "exam"], "there are: validation, test"),
@@ -231,6 +239,6 @@ def test_a_run_that_is_not_there(in_tmp, capsys):
 
 
 def test_a_mistake_leaves_no_folder_for_a_sample(in_tmp, capsys):
-    assert main(["ablate", "sample:addition", "--kinds", "silence", "--quiet"]) == 2
+    assert main(["ablate", "sample:addition", "--replacements", "silence", "--quiet"]) == 2
     capsys.readouterr()
     assert not any(in_tmp.iterdir())

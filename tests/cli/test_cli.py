@@ -79,7 +79,7 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert (
         trained["seconds"] == json.loads(Path("runs/addition-4/timings.jsonl").read_text().splitlines()[-1])["seconds"]
     )
-    assert {"kind", "exact", "digits", "groups", "wrong"} <= trained["evaluation"].keys()
+    assert {"type", "exact", "digits", "groups", "wrong"} <= trained["evaluation"].keys()
     assert Path("runs/addition-4/figures/curves.png").exists()
 
     assert main(arguments) == 2
@@ -108,7 +108,7 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     code, shown = run_json(capsys, "heads", "runs/addition-4", "--on", "3+4")
     assert code == 0
     assert shown["example"] == "3+4"
-    assert all(Path(path).exists() for path in [shown["files"]["data"], *shown["files"]["pictures"]])
+    assert all(Path(path).exists() for path in [*shown["files"]["data"], *shown["files"]["pictures"]])
     assert main(["heads", "runs/addition-4", "--all-test"]) == 0
     assert "decoder-cross.png" in capsys.readouterr().out
 

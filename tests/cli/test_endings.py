@@ -117,7 +117,7 @@ def test_an_empty_name_is_none(in_tmp: Path, capsys: pytest.CaptureFixture[str])
 def test_a_file_called_as_a_split_is_not_taken_for_data(tiny_run: Run, in_tmp: Path) -> None:
     for name in ("test", "validation"):
         Path(name).write_text("mine")
-        assert main(["ablate", str(tiny_run.folder.path), "--split", name, "--kinds", "zero", "--quiet"]) == 0
+        assert main(["ablate", str(tiny_run.folder.path), "--split", name, "--replacements", "zero", "--quiet"]) == 0
 
 
 @pytest.mark.slow

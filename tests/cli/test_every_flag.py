@@ -122,9 +122,10 @@ HOMES = {
     headcount.api: (
         "ablate_heads",
         "evaluate",
-        "glance_heads",
+        "summarise_attention",
         "head_stats",
         "match_heads",
+        "predict",
         "prune_heads",
         "show_heads",
         "show_positions",
@@ -133,7 +134,7 @@ HOMES = {
         "verify",
     ),
     headcount.api.lab: ("run_lab",),
-    headcount.external.scaffold: ("write_skeleton",),
+    headcount.external.scaffold: ("write_scaffold",),
 }
 
 
@@ -173,7 +174,7 @@ def called(in_tmp: Path, tiny_run: Run, tiny_sorter: Run, monkeypatch: pytest.Mo
 
 PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("ablate", "--data"): ("ablate run", "--data x.txt", "data", "x.txt"),
-    ("ablate", "--kinds"): ("ablate run", "--kinds zero,mean", "kinds", ["zero", "mean"]),
+    ("ablate", "--replacements"): ("ablate run", "--replacements zero,mean", "replacements", ["zero", "mean"]),
     ("ablate", "--metric"): ("ablate run", "--metric loss", "metric", "loss"),
     ("ablate", "--split"): ("ablate run", "--split validation", "data", "validation"),
     ("ablate", "--n"): ("ablate run", "--n 7", "n", 7),
@@ -182,6 +183,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("ablate", "--examples"): ("ablate run", "--examples", "examples", True),
     ("ablate", "--batch-size"): ("ablate run", "--batch-size 9", "batch_size", 9),
     ("ablate", "--run-adapter"): ("ablate run", "--run-adapter", "run_adapter", True),
+    ("predict", "--run-adapter"): ("predict run 3+4", "--run-adapter", "run_adapter", True),
     ("prune", "--run-adapter"): ("prune run", "--run-adapter", "run_adapter", True),
     ("ablate", "--quiet"): ("ablate run", "--quiet", "quiet", True),
     ("prune", "--data"): ("prune run", "--data x.txt", "data", "x.txt"),
@@ -266,7 +268,7 @@ def test_what_is_asked_of_heads(called: Callable[[str], Call], flag: str) -> Non
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is drawn, and no lab takes its minutes."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     monkeypatch.setattr(
         headcount.api.lab, "run_lab", lambda *_, **__: headcount.api.lab.Lab(Path("report.md"), None, None)
@@ -275,7 +277,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TRAIN = "train addition --digits 1 --d-model 8 --n-heads 2 --d-ff 8 --n-validation 10 --n-test 10 --batch-size 4"
 JSON = {
-    "ablate": "ablate run --n 4 --kinds zero --quiet",
+    "ablate": "ablate run --n 4 --replacements zero --quiet",
     "adapt": "adapt own.py:Net -o {}.py",
     "evaluate": "evaluate run",
     "heads": "heads run",
@@ -323,10 +325,10 @@ def test_quiet_heads_show_no_progress(
 
 
 ELSEWHERE = {
-    ("heads", "--head"): "tests/cli/test_guest_cli.py::test_where_heads_look",
+    ("heads", "--head"): "tests/cli/test_external_cli.py::test_where_heads_look",
     ("heads", "--quiet"): "test_quiet_heads_show_no_progress",
     ("", "--version"): "tests/cli/test_cli.py",
-    ("heads", "--run-adapter"): "tests/guests/test_user_code.py",
+    ("heads", "--run-adapter"): "tests/external/test_user_code.py",
     ("ablate", "--format"): "tests/cli/test_ablate_cli.py",
     ("predict", "--without"): "tests/cli/test_cli.py",
 }

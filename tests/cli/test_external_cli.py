@@ -23,7 +23,7 @@ MANY = [f"{a} and {b}" for a in texts.TEXTS for b in texts.TEXTS]
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     monkeypatch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
 
 
@@ -67,7 +67,7 @@ def test_where_heads_look(model: str, capsys: pytest.CaptureFixture[str]) -> Non
     names = {Path(path).name for path in predicted["files"]["pictures"]}
     assert "layer.1.self.2.png" in names
     assert len(names) == 2
-    for path in (*predicted["files"]["pictures"], predicted["files"]["data"]):
+    for path in (*predicted["files"]["pictures"], *predicted["files"]["data"]):
         assert Path(path).stat().st_size > 100
         assert path.startswith("runs/model/")
     assert main(["heads", model, "--on", "the cat sat"]) == 0
@@ -93,19 +93,19 @@ def test_an_adapters_answer_is_right_or_wrong(in_tmp: Path, capsys: pytest.Captu
 
 def test_what_heads_are_worth(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(model)
-    predicted = run_json(capsys, "ablate", model, "--data", "data.tsv", "--kinds", "zero", "--quiet")
-    assert (predicted["kind"], predicted["run"], predicted["metric"]) == ("Ablation", "model", "accuracy")
+    predicted = run_json(capsys, "ablate", model, "--data", "data.tsv", "--replacements", "zero", "--quiet")
+    assert (predicted["type"], predicted["name"], predicted["metric"]) == ("Ablation", "model", "accuracy")
     assert (predicted["conditions"][0]["n"], predicted["conditions"][0]["clean"]) == (36, 1.0)
     assert len(predicted["heads"]) == 12
     assert max(each["drop"] for each in predicted["heads"]) > 0
-    assert all(Path(path).exists() for path in predicted["figures"])
+    assert all(Path(path).exists() for path in predicted["files"]["pictures"])
     few = run_json(capsys, "ablate", model, "--data", "data.tsv", "--n", "20", "--metric", "loss", "--quiet")
-    assert (few["conditions"][0]["n"], few["unit"], few["kinds"]) == (20, "nats", ["resample", "zero", "mean"])
-    assert main(["ablate", model, "--data", "data.tsv", "--kinds", "zero"]) == 0
+    assert (few["conditions"][0]["n"], few["unit"], few["replacements"]) == (20, "nats", ["resample", "zero", "mean"])
+    assert main(["ablate", model, "--data", "data.tsv", "--replacements", "zero"]) == 0
     printed = capsys.readouterr()
     assert "L2H3" in printed.out
     assert "36 texts of data.tsv" in printed.out
-    assert "silencing heads of model" in printed.err
+    assert "ablating heads of model" in printed.err
     assert files(model) == before
 
 
@@ -114,12 +114,12 @@ def test_heads_are_cut_out_and_what_is_left_is_a_model(model: str, capsys: pytes
     ask = ("--data", "data.tsv", "--quiet")
     predicted = run_json(capsys, "prune", model, *ask, "-o", "small", "--heads", "L0H1,layer.2.self.0")
     assert predicted["pruning"] is None
-    assert predicted["run"] == "small"
+    assert predicted["model"] == "small"
     assert predicted["cut"]["heads"] == ["layer.0.self.1", "layer.2.self.0"]
     left = [each["short"] for each in run_json(capsys, "heads", "small")["heads"]]
     assert len(left) == 10
     assert not {"L0H1", "L2H0"} & set(left)
-    again = run_json(capsys, "ablate", "small", "--kinds", "zero", *ask)
+    again = run_json(capsys, "ablate", "small", "--replacements", "zero", *ask)
     assert [each["short"] for each in again["heads"]] == left
     smaller = run_json(capsys, "prune", "small", *ask, "-o", "smaller", "--heads", "L1H1")
     assert smaller["cut"]["heads"] == ["layer.1.self.1"]
@@ -143,16 +143,16 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such file": (["ablate", "model", "--data", "no.tsv"], "could not read no.tsv"),
     "two things to ask": (["ablate", "model", "--data", "data.tsv", "--split", "test"], "leave one out"),
     "metric": (["ablate", "model", "--data", "data.tsv", "--metric", "acuracy"], "did you mean 'accuracy'"),
-    "kind": (["ablate", "model", "--data", "data.tsv", "--kinds", "silence"], "mean, resample, zero"),
+    "kind": (["ablate", "model", "--data", "data.tsv", "--replacements", "silence"], "mean, resample, zero"),
     "too few": (["ablate", "model", "--data", "data.tsv", "--n", "1"], "at least 2"),
     "none": (["ablate", "model", "--data", "data.tsv", "--n", "0"], "at least 2"),
     "less than none": (["ablate", "model", "--data", "data.tsv", "--n", "-4"], "at least 2"),
     "no halves": (["prune", "model", "--data", "data.tsv", "--n", "3"], "at least 4"),
     "no halves of none": (["prune", "model", "--data", "data.tsv", "--n", "0"], "at least 4"),
-    "lengths": (["ablate", "model", "--data", "data.tsv", "--lengths", "4"], "leave that out"),
-    "what broke": (["ablate", "model", "--data", "data.tsv", "--examples"], "leave that out"),
+    "lengths": (["ablate", "model", "--data", "data.tsv", "--lengths", "4"], "leave the lengths out"),
+    "what broke": (["ablate", "model", "--data", "data.tsv", "--examples"], "leave --examples out"),
     "batch": (["ablate", "model", "--data", "data.tsv", "--batch-size", "0"], "at least 1"),
-    "fine-tune": (["prune", "model", "--data", "data.tsv", "-o", "x", "--fine-tune", "3"], "with their own code"),
+    "fine-tune": (["prune", "model", "--data", "data.tsv", "-o", "x", "--fine-tune", "3"], "with its own code"),
     "no folder": (["prune", "model", "--data", "data.tsv", "--heads", "L0H0"], "add -o DIR"),
     "no such head": (
         ["prune", "model", "--data", "data.tsv", "--heads", "L5H0", "-o", "x"],
@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a head, but no text": (["heads", "model", "--head", "L0H1"], 'add --on "a text"'),
     "an empty text": (["heads", "model", "--on", " "], "empty text"),
     "measured": (["heads", "model", "--stats"], 'try --on "a text"'),
-    "norms": (["heads", "model", "--on", "a cat", "--norm-weighted"], "values of headcount's own models"),
+    "norms": (["heads", "model", "--on", "a cat", "--norm-weighted"], "own attention are known"),
     "on average": (["heads", "model", "--all-test"], 'try --on "a text"'),
 }
 
@@ -202,7 +202,7 @@ def test_other_kinds_of_model_and_data(in_tmp: Path, capsys: pytest.CaptureFixtu
     Path("text.txt").write_text(" ".join(texts.TEXTS * 4))
     Path("answers.tsv").write_text(texts.table(("source", "target"), *((a, a) for a in texts.TEXTS)))
     for name, data, n_heads in (("decoder", "text.txt", 12), ("both", "answers.tsv", 24)):
-        predicted = run_json(capsys, "ablate", name, "--data", data, "--kinds", "zero", "--quiet")
+        predicted = run_json(capsys, "ablate", name, "--data", data, "--replacements", "zero", "--quiet")
         assert (predicted["metric"], len(predicted["heads"])) == ("loss", n_heads)
     shown = run_json(capsys, "heads", "both", "--on", "the cat sat", "--head", "X1H0")
     assert shown["axes"][0]["tokens"][:3] == ["the", "cat", "sat"]
@@ -219,7 +219,7 @@ def test_verbs_take_an_adapter_as_they_take_a_run(in_tmp: Path, capsys: pytest.C
     shown = run_json(capsys, "heads", ADDER, "--on", "37+81", "--head", "X1H2")
     assert shown["note"] == "37+81 = 118 (right)"
     assert [axis["tokens"] for axis in shown["axes"]] == [list("37+81"), ["<s>", *"118"]]
-    ablated = run_json(capsys, "ablate", ADDER, "--n", "60", "--kinds", "zero,resample", "--quiet")
+    ablated = run_json(capsys, "ablate", ADDER, "--n", "60", "--replacements", "zero,resample", "--quiet")
     assert [each["short"] for each in ablated["heads"]] == heads * 2
     assert main(["ablate", ADDER, "--lengths", "4"]) == 2
     assert "only for runs of headcount's own tasks" in capsys.readouterr().err
@@ -227,12 +227,12 @@ def test_verbs_take_an_adapter_as_they_take_a_run(in_tmp: Path, capsys: pytest.C
 
 def test_curves_of_an_adapter_without_a_cut(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     predicted = run_json(capsys, "prune", ADDER, "--n", "60", "--orders", "2", "--quiet")
-    assert (predicted["cut"], predicted["run"]) == (None, None)
+    assert (predicted["cut"], predicted["model"]) == (None, None)
     found = predicted["pruning"]
     assert {curve["name"] for curve in found["curves"]} == {"alone", "together", "every way", "greedy", "gradient"}
     assert all(len(curve["points"]) == 25 for curve in found["curves"])
     assert found["n"] == 60
     assert "validation set of addition" in found["chosen_on"]
     assert "test set of addition" in found["measured_on"]
-    assert Path(predicted["data"]).exists()
-    assert Path(predicted["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert Path(predicted["files"]["data"][0]).exists()
+    assert Path(predicted["files"]["pictures"][0]).read_bytes().startswith(b"\x89PNG")

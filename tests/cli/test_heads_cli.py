@@ -21,12 +21,12 @@ def run_json(capsys, *arguments):
 def test_statistics_of_a_run_and_of_its_twin(tiny_sorter, capsys):
     path = tiny_sorter.folder.path
     code, predicted = run_json(capsys, "heads", path, "--stats", "--match", path)
-    assert (code, predicted["kind"], predicted["n"], predicted["run"]) == (0, "Specialisation", 1000, str(path))
+    assert (code, predicted["type"], predicted["n"], predicted["name"]) == (0, "Specialisation", 1000, str(path))
     assert [head["head"] for head in predicted["heads"]] == [str(head) for head in tiny_sorter.model.heads]
     keys = {"measure", "column", "condition", "mean", "se", "n", "even"}
     assert all(set(measure) == keys for head in predicted["heads"] for measure in head["measures"])
     (match,) = predicted["matches"]
-    assert match["kind"] == "Matching"
+    assert match["type"] == "Matching"
     assert [pair["partner"] for pair in match["kinds"][0]["pairs"]] == ["layer.0.self.0", "layer.0.self.1"]
     assert len(predicted["files"]["data"]) == 1 + 1
     assert len(predicted["files"]["pictures"]) == 2 + 1

@@ -37,23 +37,23 @@ def _never_searched(monkeypatch):
 
 def test_curves_only(in_tmp, capsys):
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW)
-    assert (code, predicted["cut"], predicted["run"]) == (0, None, None)
-    assert {"pruning", "cut", "figure", "run"} <= predicted.keys()
+    assert (code, predicted["cut"], predicted["model"]) == (0, None, None)
+    assert {"pruning", "cut", "files", "model"} <= predicted.keys()
     result = predicted["pruning"]
-    assert (result["kind"], result["n"], result["n_orders"], result["loss"]) == ("Pruning", 20, 1, 0.01)
+    assert (result["type"], result["n"], result["n_orders"], result["loss"]) == ("Pruning", 20, 1, 0.01)
     assert result["measured_on"] == "20 of the test set"
     assert [curve["name"] for curve in result["curves"]] == ["alone", "together", "every way", "greedy", "gradient"]
-    written = Path(predicted["data"]).read_text()
+    written = Path(predicted["files"]["data"][0]).read_text()
     assert json.loads(written) == result
     assert Pruning.from_json(written).clean == result["clean"]
-    assert Path(predicted["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert Path(predicted["files"]["pictures"][0]).read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in in_tmp.iterdir()] == ["runs"]
 
 
 @pytest.mark.slow
 def test_search_and_cut(in_tmp, capsys):
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--loss", "0.6", "-o", "small")
-    assert (code, predicted["run"]) == (0, "small")
+    assert (code, predicted["model"]) == (0, "small")
     chosen = predicted["pruning"]["chosen"]
     assert predicted["cut"]["heads"] == chosen != []
     kept = [str(head) for head in load(SAMPLE).model.heads if str(head) not in chosen]
@@ -62,13 +62,8 @@ def test_search_and_cut(in_tmp, capsys):
 
 def test_given_heads_are_cut_and_no_others(adder, in_tmp, capsys):
     code, predicted = run_json(capsys, "prune", adder, "--heads", "E0H0", "-o", "small")
-    assert (code, predicted["pruning"], predicted["figure"], predicted["data"], predicted["run"]) == (
-        0,
-        None,
-        None,
-        None,
-        "small",
-    )
+    assert (code, predicted["pruning"], predicted["model"]) == (0, None, "small")
+    assert predicted["files"] == {"data": [], "pictures": []}
     assert (predicted["cut"]["heads"], predicted["cut"]["n_heads"]) == (["encoder.0.self.0"], [10, 9])
     cut = load("small")
     assert [head.short for head in load(adder).model.heads if head not in cut.model.heads] == ["E0H0"]
@@ -112,7 +107,7 @@ def test_no_head_can_go(in_tmp, capsys):
     printed = capsys.readouterr()
     assert "nothing was cut" in printed.err
     predicted = json.loads(printed.out)
-    assert (predicted["pruning"]["chosen"], predicted["cut"], predicted["run"]) == ([], None, None)
+    assert (predicted["pruning"]["chosen"], predicted["cut"], predicted["model"]) == ([], None, None)
     assert predicted["pruning"]["kept"]["score"] == predicted["pruning"]["clean"]
     assert [path.name for path in in_tmp.iterdir()] == ["runs"]
 

@@ -35,7 +35,7 @@ def test_train_a_classifier(tiny_sorting, in_tmp, capsys):
     arguments = ["train", "sortedness", "--seed", "4", *flags(tiny_sorting), "--quiet"]
     code, trained = run_json(capsys, *arguments)
     assert (code, trained["run"], trained["steps"]) == (0, "runs/sortedness-4", 12)
-    assert {"kind", "accuracy", "groups", "constant_class", "constant", "wrong"} <= trained["evaluation"].keys()
+    assert {"type", "accuracy", "groups", "answer_shares", "constant", "wrong"} <= trained["evaluation"].keys()
     assert trained["evaluation"]["accuracy"]["right"]["n"] == 20
     assert Path("runs/sortedness-4/figures/curves.png").exists()
     assert main([*arguments, "--resume"]) == 0
@@ -124,7 +124,7 @@ def test_evaluate_and_heads(run, capsys):
     code, shown = run_json(capsys, "heads", run, "--on", "3 5 4")
     (site,) = shown["sites"]
     assert (code, site["queries"], site["keys"]) == (0, ["3", "5", "4"], ["3", "5", "4"])
-    assert all(Path(path).exists() for path in [shown["files"]["data"], *shown["files"]["pictures"]])
+    assert all(Path(path).exists() for path in [*shown["files"]["data"], *shown["files"]["pictures"]])
     code, averaged = run_json(capsys, "heads", run, "--all-test")
     assert (code, len(averaged["sites"][0]["keys"])) == (0, 6)
     assert 0 < averaged["n"] < 20, "only the longest sequences share their places"
@@ -140,12 +140,12 @@ def test_stretch_prints_cells(run, capsys):
         (length, kind) for length in (4, 9) for kind in ("shuffle", "transpositions", "moved_one", "adjacent")
     ]
     for cell in found["cells"]:
-        assert {"run", "length", "negative", "accuracy", "low", "high", "n", "constant"} <= cell.keys()
+        assert {"name", "length", "negative", "accuracy", "low", "high", "n", "constant"} <= cell.keys()
         assert isinstance(cell["constant"], bool)
-        assert (cell["run"], cell["n"]) == (run, 6)
+        assert (cell["name"], cell["n"]) == (run, 6)
         assert cell["low"] <= cell["accuracy"] <= cell["high"]
-    assert [Path(path).name for path in found["figures"]] == ["stretch-4-9-n6.png", "dispersion-4-9-n6.png"]
-    assert all(Path(path).exists() for path in found["figures"])
+    assert [Path(path).name for path in found["files"]["pictures"]] == ["stretch-4-9-n6.png", "dispersion-4-9-n6.png"]
+    assert all(Path(path).exists() for path in found["files"]["pictures"])
     assert (Path(run) / "results" / "stretch-4-9-n6.json").exists()
 
 

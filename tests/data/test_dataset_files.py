@@ -1,4 +1,4 @@
-"""Files that ask a model nothing, or not this model, say so, and where."""
+"""Files that no dataset can be made of, or not for this model: the error says so, and where."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import hub_models as hub
 import pytest
 import torch
 import transformers
-from dataset_models import TEXTS, classifier, dataset, table, tokenized
+from dataset_models import TEXTS, classifier, dataset, dataset_of, table, tokenized
 from test_formats import ALL, ANSWERS, CLASSES, PAIRS
 
 from headcount import ablate_heads, load_external, load_model
@@ -40,8 +40,8 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "not a number": ("bert alone", "first\tsecond\tscore\na\tb\tnan\na\tdog\t3\n", r"'nan' \(pair 1\) is no number"),
     "nothing": ("gpt2", "", "only 0 tokens long"),
     "a word": ("gpt2", "cat", "only 1 tokens long"),
-    "text for a headless model": ("bert alone", ALL, "BertModel says no tokens"),
-    "text for a classifier": (classifier, ALL, "BertForSequenceClassification says no tokens"),
+    "text for a headless model": ("bert alone", ALL, "BertModel outputs no tokens"),
+    "text for a classifier": (classifier, ALL, "BertForSequenceClassification outputs no tokens"),
     "text for an encoder-decoder": ("bart", ALL, r"encoder-decoder[\s\S]*source and target"),
     "classes for an encoder-decoder": (
         lambda: bart(transformers.BartForSequenceClassification),
@@ -50,7 +50,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     ),
     "pairs for an encoder-decoder": (lambda: bart(transformers.BartModel), PAIRS, "encoder-decoder"),
     "answers of an encoder": ("bert", ANSWERS, "BertForMaskedLM is no encoder-decoder"),
-    "answers of a headless model": (lambda: bart(transformers.BartModel), ANSWERS, "BartModel says no tokens"),
+    "answers of a headless model": (lambda: bart(transformers.BartModel), ANSWERS, "BartModel outputs no tokens"),
 }
 
 
@@ -64,21 +64,21 @@ def test_what_cannot_be_asked_is_told(model: Any, text: str, explanation: str, t
 @pytest.mark.parametrize(
     ("model", "text", "metric", "explanation"),
     [
-        ("bert", PAIRS, None, None),  # what a language model says of each token is as good as hidden states
+        ("bert", PAIRS, None, None),  # what a language model outputs for each token is as good as hidden states
         (classifier, PAIRS, None, "not hidden states"),
         ("bert alone", NUMBERED, None, "as a classifier"),
         ("bert alone", NUMBERED, "loss", "as a classifier"),
         (classifier, CLASSES, "spearman", "no metric 'spearman'"),
     ],
 )
-def test_what_a_model_says_must_fit(model: Any, text: str, metric: str | None, explanation: str | None) -> None:
+def test_what_a_model_outputs_must_fit(model: Any, text: str, metric: str | None, explanation: str | None) -> None:
     made = texts.model(hub.build(model) if isinstance(model, str) else model())
     Path("data.tsv").write_text(text)
     if explanation is None:
-        assert ablate_heads(made, "data.tsv", metric, kinds=["zero"], quiet=True).result.metric == "spearman"
+        assert ablate_heads(made, "data.tsv", metric, replacements=["zero"], quiet=True).result.metric == "spearman"
         return
     with pytest.raises(InputError, match=explanation):
-        ablate_heads(made, "data.tsv", metric, kinds=["zero"], quiet=True)
+        ablate_heads(made, "data.tsv", metric, replacements=["zero"], quiet=True)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -96,6 +96,14 @@ def test_tables_as_spreadsheets_write_them(tmp_path: Path) -> None:
     assert len(read_dataset(tmp_path / "table.tsv", tokenized(classifier()))) == len(TEXTS)
 
 
+def test_cells_may_be_long_and_hold_quotes(tmp_path: Path) -> None:
+    long = "the old cat " * 20_000
+    text = table(("text", "label"), (long, "cat"), ('"a dog', "dog"), ("a 'bird", "bird"))
+    taken = dataset(tmp_path, text, tokenized(classifier()))
+    assert taken.lengths.tolist() == [24, 4, 4]
+    assert "1 texts cut to 24 tokens" in taken.data
+
+
 def test_without_a_mask_token_nothing_is_masked(tmp_path: Path) -> None:
     sitting = tokenized(hub.build("bert"))
     sitting.tokenizer.mask_token = None
@@ -108,18 +116,15 @@ def test_a_model_without_a_tokenizer_or_a_question() -> None:
     hub.build("gpt2", torch.float32).save_pretrained("model")
     Path("data.txt").write_text(ALL)
     with pytest.raises(InputError, match=r"came without a tokenizer\s+save the tokenizer"):
-        load_external("model").dataset("data.txt")
-    with pytest.raises(InputError, match=r"what shall model be asked\?\s+add --data FILE"):
+        dataset_of(load_external("model"), "data.txt")
+    with pytest.raises(InputError, match=r"what shall model be tried on\?\s+add --data FILE"):
         ablate_heads("model", quiet=True)
-    with pytest.raises(InputError, match="cannot be asked ndarray"):
+    with pytest.raises(InputError, match="cannot be tried on ndarray"):
         ablate_heads("model", torch.zeros(2).numpy(), quiet=True)
-    assert (
-        ExternalModel.of(load_model("model"), texts.tokenizer("$A"))
-        .dataset("data.txt")
-        .data.endswith("loss of the next token")
-    )
+    made = ExternalModel.of(load_model("model"), texts.tokenizer("$A"))
+    assert dataset_of(made, "data.txt").data.endswith("loss of the next token")
 
 
-def test_every_kind_of_exam_is_tested() -> None:
+def test_every_format_is_tested() -> None:
     assert isinstance(FORMATS, Registry)
     assert set(FORMATS.names()) == {"answers", "classes", "masked-token", "next-token", "pairs"}

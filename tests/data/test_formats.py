@@ -1,4 +1,4 @@
-"""Scores of exams against Hugging Face's own losses and against texts that are asked alone, without padding."""
+"""Scores of datasets against Hugging Face's own losses and against texts that are asked alone, without padding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = " ".join(TEXTS * 3)
 
 def asked(taken: EvalDataset, rows: list[int], model: Any, metric: str | None = None) -> np.ndarray[Any, Any]:
     """Scores of these examples, in one batch."""
-    found = taken.predict_one(np.array(rows))
+    found = taken.encode(np.array(rows))
     with torch.no_grad():
         scores = found.scores[metric or taken.metrics[0].name](model(*found.inputs))
         if found.loss is not None:
@@ -48,7 +48,7 @@ def alone_and_together(taken: EvalDataset, sitting: TokenizedModel, metric: str 
 def test_next_tokens_are_scored_as_by_hugging_face(name: str, tmp_path: Path) -> None:
     sitting = tokenized(hub.build(name), length=10, frame="$A")
     taken = dataset(tmp_path, ALL, sitting)
-    ids = taken.ask(np.arange(len(taken))).inputs[0]
+    ids = taken.encode(np.arange(len(taken))).inputs[0]
     words = torch.tensor([sitting.tokenizer.convert_tokens_to_ids(word) for word in ALL.split()])
     assert torch.equal(ids, words[: ids.numel()].reshape(-1, 10))
     assert len(words) - ids.numel() < 10
@@ -68,7 +68,7 @@ def test_masked_tokens_are_scored_as_by_hugging_face(name: str, tmp_path: Path) 
     sitting = tokenized(hub.build(name), length=16)
     taken = dataset(tmp_path, ALL, sitting)
     everyone = np.arange(len(taken))
-    ids = taken.predict_one(everyone).inputs[0]
+    ids = taken.encode(everyone).inputs[0]
     known = sitting.tokenizer
     assert ids.shape[1] == 16
     assert set(ids[:, 0].tolist()) == {known.cls_token_id}
@@ -84,13 +84,13 @@ def test_masked_tokens_are_scored_as_by_hugging_face(name: str, tmp_path: Path) 
     with torch.no_grad():
         theirs = sitting.model.model(ids, labels=labels).loss
     assert -asked(taken, everyone.tolist(), sitting.model).mean() == pytest.approx(float(theirs), abs=1e-9)
-    assert torch.equal(dataset(tmp_path, ALL, sitting).predict_one(everyone).inputs[0], ids), "always the same ones"
+    assert torch.equal(dataset(tmp_path, ALL, sitting).encode(everyone).inputs[0], ids), "always the same ones"
 
 
 def test_a_short_text_is_still_two_windows(tmp_path: Path) -> None:
     taken = dataset(tmp_path, TEXTS[2], tokenized(hub.build("gpt2"), frame="$A"))
     assert len(taken) == 2
-    assert taken.predict_one(np.array([1])).inputs[0].shape == (1, len(TEXTS[2].split()) // 2)
+    assert taken.encode(np.array([1])).inputs[0].shape == (1, len(TEXTS[2].split()) // 2)
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_classes_one_text_at_a_time(tmp_path: Path) -> None:
     np.testing.assert_allclose(-alone_and_together(taken, sitting, "loss"), losses, atol=1e-9)
     assert taken.majority_baseline(np.arange(6)) == 2 / 6
     assert taken.majority_baseline(np.array([1, 4, 5])) == 2 / 3
-    token_mask = taken.predict_one(np.arange(6)).token_mask["layer"]
+    token_mask = taken.encode(np.arange(6)).token_mask["layer"]
     assert token_mask.sum(dim=1).tolist() == [len(text.split()) + 2 for text in TEXTS]
 
 
@@ -159,9 +159,9 @@ def test_cosines_one_sentence_at_a_time(model: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-9)
     given = np.array(list(map(float, SCORES)))
     for rows in (np.arange(6), np.array([4, 0, 3, 1])):
-        total = taken.total(taken.metrics[0])(found[rows], rows)
+        total = taken.aggregator(taken.metrics[0])(found[rows], rows)
         assert float(total) == pytest.approx(spearmanr(found[rows], given[rows]).statistic)
-    asked_ = taken.predict_one(np.arange(6))
+    asked_ = taken.encode(np.arange(6))
     assert asked_.inputs[0].shape[0] == 12
     assert taken.n_rows == 2
     assert asked_.loss is not None
@@ -185,7 +185,7 @@ def test_answers_are_scored_as_by_hugging_face(name: str, tmp_path: Path) -> Non
         with torch.no_grad():
             losses.append(float(sitting.model.model(input_ids=ids, labels=labels).loss))
     np.testing.assert_allclose(-alone_and_together(taken, sitting), losses, atol=1e-9)
-    token_mask = taken.predict_one(np.arange(6)).token_mask
+    token_mask = taken.encode(np.arange(6)).token_mask
     assert token_mask["encoder"].sum(dim=1).tolist() == [len(text.split()) + 1 for text in TEXTS]
     assert token_mask["decoder"].sum(dim=1).tolist() == [len(text.split()) + 1 for text in TEXTS[3:] + TEXTS[:3]]
 
@@ -194,4 +194,4 @@ def test_texts_are_cut_to_what_the_model_is_shown(tmp_path: Path) -> None:
     sitting = tokenized(classifier(), length=6)
     taken = dataset(tmp_path, CLASSES, sitting)
     assert taken.lengths.max() == 6
-    assert taken.predict_one(np.arange(6)).inputs[0][:, 0].tolist() == [sitting.tokenizer.cls_token_id] * 6
+    assert taken.encode(np.arange(6)).inputs[0][:, 0].tolist() == [sitting.tokenizer.cls_token_id] * 6

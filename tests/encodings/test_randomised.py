@@ -59,7 +59,7 @@ def test_as_many_tokens_as_ids_get_all_of_them_and_more_are_refused() -> None:
 def test_order_and_number_of_tokens_are_kept() -> None:
     encoding = build("none").eval()
     counted = Positions(torch.tensor([[0, 1, 2, 3], [3, 1, 0, 2]]), torch.tensor([4]))
-    found = encoding.place(counted)
+    found = encoding.assign_ids(counted)
     assert found.n_tokens.tolist() == [4]
     assert found.ids[0].tolist() == place(encoding, 4)
     assert torch.equal(found.ids[1], found.ids[0][counted.ids[1]])
@@ -68,7 +68,7 @@ def test_order_and_number_of_tokens_are_kept() -> None:
 def test_padding_does_not_change_the_ids_of_the_tokens() -> None:
     encoding = build("none").eval()
     counted = Positions.in_order(6, torch.device("cpu"))._replace(n_tokens=torch.tensor([4, 6, 1]))
-    for row, n in zip(encoding.place(counted).ids.tolist(), (4, 6, 1), strict=True):
+    for row, n in zip(encoding.assign_ids(counted).ids.tolist(), (4, 6, 1), strict=True):
         assert row[:n] == place(encoding, n)
 
 

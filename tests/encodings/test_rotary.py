@@ -87,5 +87,5 @@ def test_another_library_turns_alike(d_head: int, first: int) -> None:
 
 
 def test_embeddings_and_scores_are_left_alone() -> None:
-    assert type(ROTARY).embed is Encoding.embed
+    assert type(ROTARY).add_to_embeddings is Encoding.add_to_embeddings
     assert type(ROTARY).bias is Encoding.bias

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis import experiments
+from headcount.data import from_task
 from headcount.data.from_task import held_out, of_length
 from headcount.errors import InputError
 from headcount.experiments.experiment import Experiment, task_experiment, tensor_experiment
@@ -246,12 +246,12 @@ def test_a_subject_knows_where_it_comes_from(tiny_run: Run) -> None:
 
 def test_a_reference_is_large_and_apart(tiny_run: Run, tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is outside of tests: half a million tokens, none of a held-out example."""
-    monkeypatch.setattr(experiments, "REFERENCE", 2**19)
-    found = experiments.reference_for(tiny_run.task)
+    monkeypatch.setattr(from_task, "REFERENCE", 2**19)
+    found = from_task.reference_for(tiny_run.task)
     assert len(found) == 2**19 // 16
     held_out_rows = {tuple(row) for name in ("test", "validation") for row in tiny_run.task.split(name).tolist()}
     assert not held_out_rows & {tuple(row) for row in found.tolist()}
-    assert experiments.reference_for(tiny_sorter.task, 64).shape == (2**13, 64)
+    assert from_task.reference_for(tiny_sorter.task, 64).shape == (2**13, 64)
 
 
 def test_some_blocks_are_a_subject_too(tiny_sorter: Run) -> None:

@@ -28,7 +28,7 @@ def test_digits_faults_and_groups_are_counted(adder: Addition) -> None:
     broken = [Failure(i, np.array([*map(int, text)])) for i, text in predicted.items()]
     rows = np.array([*predicted, 7])  # one more broke that was not decoded
     found = failure_profile(adder, SUMS, "encoder.0.self.0", "zero", rows, broken)
-    assert (found.head, found.kind, found.n_broken) == ("encoder.0.self.0", "zero", 5)
+    assert (found.head, found.replacement, found.n_broken) == ("encoder.0.self.0", "zero", 5)
     assert found.digits == (
         Group("digit", "100s", 0, 4),
         Group("digit", "10s", 2, 4),

@@ -115,7 +115,7 @@ def test_the_mean_is_the_mean_of_each_position() -> None:
     z, heads = z_of(NUMBERS), model().heads
     found = run_interventions(experiment(), [Intervention((head,), "mean") for head in heads])
     for head, scores in zip(heads, found.scores, strict=True):
-        change = Intervention((head,), {head.site: z[head.site].mean(dim=0, keepdim=True)})
+        change = Intervention((head,), values={head.site: z[head.site].mean(dim=0, keepdim=True)})
         with torch.no_grad():
             expected = margin(plain_pass(model(), Sites.of(model()), (NUMBERS,), change), np.arange(N))
         np.testing.assert_allclose(scores, expected, atol=1e-9)

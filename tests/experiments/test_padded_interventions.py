@@ -33,7 +33,7 @@ class Reader(nn.Module):
             self.embed.weight[PAD] = HUGE
 
     def forward(self, tokens: Tensor) -> Tensor:
-        predicted = self.out(self.add_to_embeddings(tokens))[..., 0]
+        predicted = self.out(self.embed(tokens))[..., 0]
         return predicted.masked_fill(tokens == PAD, 0.0).sum(dim=1)
 
 
@@ -47,14 +47,14 @@ def experiment() -> Experiment:
         for row, length in zip(tokens, lengths, strict=True):
             row[:length] = torch.randint(PAD, (length,))
         rows = np.arange(first, first := first + len(lengths))
-        blocks.append(EvalBatch(rows, (tokens,), lambda predicted: predicted, None, {"layer": tokens != PAD}))
+        blocks.append(EvalBatch(rows, (tokens,), {LOSS.name: lambda output: output}, None, {"layer": tokens != PAD}))
     sites = Sites({SITE: Site(model.out, (SITE.head(0), SITE.head(1)))})
     return Experiment(model, sites, tuple(blocks), LOSS, "texts")
 
 
 def texts() -> list[NDArray[np.float64]]:
     """What both heads say of every text, [position, head, 3], without padding."""
-    rows = [row[row != PAD] for block in experiment().blocks for row in block.inputs[0]]
+    rows = [row[row != PAD] for block in experiment().batches for row in block.inputs[0]]
     with torch.no_grad():
         return [experiment().model.get_submodule("embed")(row).unflatten(-1, (2, 3)).numpy() for row in rows]
 
@@ -89,7 +89,7 @@ def test_the_mean_is_over_tokens(head: int) -> None:
 def test_another_example_is_never_its_padding(head: int) -> None:
     predicted, found = texts(), tried("resample", head)
     assert np.abs(found).max() < HUGE / 1000
-    for block in experiment().blocks:
+    for block in experiment().batches:
         for row in block.rows:
             possible = []
             for other in set(block.rows.tolist()) - {row}:
@@ -114,6 +114,6 @@ def test_batches_of_any_size(kind: str) -> None:
 
 def test_whoever_says_nothing_of_padding_has_none() -> None:
     """Then every position counts, and the mean is huge: this is what `token_mask` is for."""
-    blind = replace(experiment(), blocks=tuple(replace(block, token_mask={}) for block in experiment().blocks))
+    blind = replace(experiment(), batches=tuple(replace(block, token_mask={}) for block in experiment().batches))
     found = run_interventions(blind, [Intervention((SITE.head(0),), "mean")], proven=True).scores[0]
     assert np.abs(found).max() > HUGE / 100

@@ -14,8 +14,8 @@ import torch
 
 from headcount import ablate_heads, load_external
 from headcount.cli import main
-from headcount.data.from_adapter import _up_to_the_last, encoded
-from headcount.data.from_text import read
+from headcount.data.from_adapter import _up_to_the_last, adapter_dataset, encoded
+from headcount.data.from_text import adapter_input
 from headcount.errors import CheckFailed, ConfigError, HeadcountError, InputError, RunError
 from headcount.external.adapter import load_adapter
 
@@ -31,19 +31,19 @@ pytestmark = pytest.mark.usefixtures("in_tmp")
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 def test_heads_are_worth_what_the_strangers_own_code_says() -> None:
     model = load_external(ADDER)
     questions = [(question, str(sum(map(int, question.split("+"))))) for question in asked(model)]
     theirs = adder_ablation.ablate(adder_model.load_adder(), questions)
-    found = ablate_heads(ADDER, kinds=["zero"], quiet=True)
+    found = ablate_heads(ADDER, replacements=["zero"], quiet=True)
     ours: dict[Any, float] = {None: found.result.conditions[0].clean * 500}
-    for effect in found.heads:
+    for effect in found.result.heads:
         stack, layer, kind, head = effect.head.split(".")
-        ours[stack, int(layer), kind, int(head)] = effect.silenced * 500
-    assert len(model.dataset()) == len(questions) == 500
+        ours[stack, int(layer), kind, int(head)] = effect.ablated * 500
+    assert len(adapter_dataset(model)) == len(questions) == 500
     assert len(ours) == 2 * 4 + 2 * 2 * 4 + 1
     assert {head: round(right, 6) for head, right in ours.items()} == theirs
     assert len(set(theirs.values())) > 10, "heads that all cost the same are no test"
@@ -53,12 +53,12 @@ def test_heads_are_worth_what_the_strangers_own_code_says() -> None:
 
 def asked(model: Any) -> list[str]:
     """The questions as the stranger would read them, from the tensors."""
-    source = model.dataset().predict_one(np.arange(500)).inputs[0]
+    source = adapter_dataset(model).encode(np.arange(500)).inputs[0]
     return [adder_model.to_text([*row, adder_model.EOS]).replace("?", "") for row in source.tolist()]
 
 
 def test_other_examples_and_other_metrics() -> None:
-    some = ablate_heads(ADDER, "validation", "loss", kinds=["mean"], n=40, quiet=True).result
+    some = ablate_heads(ADDER, "validation", "loss", replacements=["mean"], n=40, quiet=True).result
     assert (some.metric, some.unit, some.conditions[0].n) == ("loss", "nats", 40)
     assert some.conditions[0].data == "the validation set of addition"
     assert some.conditions[0].decoded == 0
@@ -99,7 +99,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize(("body", "explanation"), BROKEN.values(), ids=BROKEN)
 def test_an_adapter_that_does_not_work_says_why(body: str, explanation: str) -> None:
     with pytest.raises(InputError, match=explanation):
-        ablate_heads(adapter(body), n=8, kinds=["zero"], quiet=True)
+        ablate_heads(adapter(body), n=8, replacements=["zero"], quiet=True)
 
 
 def test_an_adapter_of_almost_nothing() -> None:
@@ -112,7 +112,7 @@ def test_labels_of_padding_are_found_out() -> None:
     name = adapter(f"{ENCODE}\n        inputs, labels = super().encode(questions, answers)\n"
                    "        return inputs, labels.clamp(min=0)")  # fmt: skip
     with pytest.raises(CheckFailed, match=r"real decoding disagree[\s\S]*labels of padding -100"):
-        ablate_heads(name, n=100, kinds=["zero"], quiet=True)
+        ablate_heads(name, n=100, replacements=["zero"], quiet=True)
 
 
 def test_without_generate_nothing_is_decoded() -> None:
@@ -201,7 +201,7 @@ def test_checkpoints_that_do_not_fit() -> None:
 
 def test_data_of_its_own() -> None:
     name = adapter("task = None\n    def data(self): return [(f'{a}+7', str(a + 7)) for a in range(30)]")
-    found = ablate_heads(name, kinds=["zero"], quiet=True).result
+    found = ablate_heads(name, replacements=["zero"], quiet=True).result
     assert (found.conditions[0].data, found.conditions[0].n) == ("the adapter's data", 30)
     sums = [(f"{a}+7", str(a + 7)) for a in range(30)]
     assert found.conditions[0].clean * 30 == adder_ablation.count_right(adder_model.load_adder(), sums)
@@ -242,9 +242,9 @@ def test_a_classifier_is_asked_for_classes() -> None:
     model = load_external("mine.py:Mine")
     assert list(map(str, model.sites.heads)) == ["layer.0.self.0", "layer.0.self.1"]
     found = ablate_heads(model, quiet=True).result
-    dataset = model.dataset()
+    dataset = adapter_dataset(model)
     with torch.no_grad():
-        asked = [dataset.predict_one(np.array([row])) for row in range(len(dataset))]
+        asked = [dataset.encode(np.array([row])) for row in range(len(dataset))]
         right = np.mean([bool(each.scores["accuracy"](model.model(*each.inputs))) for each in asked])
     assert (found.metric, found.conditions[0].n, found.conditions[0].decoded) == ("accuracy", 60, 0)
     assert found.conditions[0].clean == pytest.approx(right)
@@ -255,18 +255,18 @@ def test_a_classifier_is_asked_for_classes() -> None:
 def test_who_does_not_generate_is_fed_the_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(SORTER)
     model = load_external("mine.py:Mine")
-    decoder_input = []
+    given = []
     encode = type(model.adapter).encode
-    monkeypatch.setattr(type(model.adapter), "encode", lambda *given: decoder_input.append(given[1:]) or encode(*given))
+    monkeypatch.setattr(type(model.adapter), "encode", lambda *args: given.append(args[1:]) or encode(*args))
     for question in ("3 5 4 9", "3 5 5 9"):
-        assert read(model, question).note == "", "it says nothing itself"
-    assert decoder_input == [(["3 5 4 9"], ["unsorted"]), (["3 5 5 9"], ["sorted"])]
+        assert adapter_input(model, question).note == "", "it generates nothing"
+    assert given == [(["3 5 4 9"], ["unsorted"]), (["3 5 5 9"], ["sorted"])]
     own = load_external(
         adapter("task, generate = None, Adapter.generate\n    def data(self): return [('1+1', '2')] * 2")
     )
-    assert read(own, "1+1").inputs[1].tolist() == adder_model.to_ids(["2"], sos=True).tolist()
+    assert adapter_input(own, "1+1").inputs[1].tolist() == adder_model.to_ids(["2"], sos=True).tolist()
     with pytest.raises(InputError, match=r"add generate\(\) to the adapter"):
-        read(own, "1+2")
+        adapter_input(own, "1+2")
 
 
 def test_what_is_asked_for_last_ends_the_tokens() -> None:

@@ -7,15 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import foreign_styles
 import pytest
 import torch
-from headcount.surgery.plans import InputSubset, ZeroFilledLinear
 from traced_cuts import ADAPTER, named, predicted, tokens, without
 
 from headcount import HeadcountError, load_external, prune_heads
 from headcount.cli import main
 from headcount.errors import CheckFailed, InputError
 from headcount.external.models import is_external
+from headcount.surgery.layers import InputSubset, ZeroFilledLinear
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +34,11 @@ def smaller(home, adder):
 
 NEW = """
 import sys, json, headcount
+from headcount.data.from_adapter import adapter_dataset
 for folder in sys.argv[1:]:
-    guest = headcount.load_guest(folder, run_adapter=True)
-    inputs = guest.exam().ask(list(range(12))).inputs
-    print(json.dumps([[head.short for head in guest.sites.heads], guest.weights_sha256, guest.model(*inputs).tolist()]))
+    model = headcount.load_external(folder, run_adapter=True)
+    inputs = adapter_dataset(model).encode(list(range(12))).inputs
+    print(json.dumps([[head.short for head in model.sites.heads], model.weights_sha256, model.model(*inputs).tolist()]))
 """
 
 
@@ -64,8 +66,12 @@ def test_the_folder(adder, smaller):
 def test_verbs(smaller, in_tmp, capsys):
     assert main(["heads", str(smaller), "--run-adapter"]) == 0
     assert "E0H0  E0H2  E0H3" in capsys.readouterr().out
-    assert main(["ablate", str(smaller), "--run-adapter", "--kinds", "zero", "--n", "20", "--json", "--quiet"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == load_external(smaller, run_adapter=True).weights_sha256
+    assert (
+        main(["ablate", str(smaller), "--run-adapter", "--replacements", "zero", "--n", "20", "--json", "--quiet"]) == 0
+    )
+    assert (
+        json.loads(capsys.readouterr().out)["weights_sha256"] == load_external(smaller, run_adapter=True).weights_sha256
+    )
     assert main(["heads", str(smaller), "--run-adapter", "--on", "37+81", "--json"]) == 0
     assert main(["prune", str(smaller), "--run-adapter", "--heads", "E0H1", "-o", "none"]) == 2
     assert "no head 'encoder.0.self.1'" in capsys.readouterr().err
@@ -73,7 +79,7 @@ def test_verbs(smaller, in_tmp, capsys):
 
 def test_a_spread_model_is_saved(home, in_tmp, capsys):
     (home / "spread.py").write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import sys; sys.path.insert(0, {str(Path(foreign_styles.__file__).parent)!r})\n"
         "import torch\nfrom foreign_styles import ByInput, Stack\nfrom headcount import Adapter, Sites\n"
         "class Model(Adapter):\n"
         "    def build(self): return Stack(ByInput)\n"
@@ -94,7 +100,7 @@ def test_a_spread_model_is_saved(home, in_tmp, capsys):
     assert sum(isinstance(each, ZeroFilledLinear | InputSubset) for each in left.inner.modules()) == 6
     expected = without(whole.model, named("L0H1,L1H0,L0H2"), tokens(3))
     torch.testing.assert_close(predicted(left.model, tokens(3)), expected)
-    assert main(["ablate", str(home / "spread2"), "--run-adapter", "--kinds", "zero", "--json", "--quiet"]) == 0
+    assert main(["ablate", str(home / "spread2"), "--run-adapter", "--replacements", "zero", "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert "layer.0.self.1" not in json.dumps(told)
     assert "layer.0.self.0" in json.dumps(told)
@@ -103,7 +109,7 @@ def test_a_spread_model_is_saved(home, in_tmp, capsys):
 def test_a_load_that_does_more_is_noticed(home, in_tmp):
     more = "    def load(self, model):\n        super().load(model)\n        model.d_model = 1\n"
     (in_tmp / "more.py").write_text(ADAPTER + more)
-    with pytest.raises(CheckFailed, match="would say something else"):
+    with pytest.raises(CheckFailed, match="would have another output"):
         prune_heads("more.py:Model", "small", heads=["E0H1"], quiet=True)
     assert not (in_tmp / "small").exists()
 
@@ -154,6 +160,31 @@ def test_damaged_files(smaller, tmp_path):
         load_external(folder, run_adapter=True)
     (folder / "headcount.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
+        load_external(folder, run_adapter=True)
+
+
+CUT = """
+    def cut(self, model, site, keep):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "explanation"),
+    [
+        (None, r"were cut out by cut\(\) of the adapter, which it does not have"),
+        ("raise KeyError('planted')", r"cut\(\) of the adapter Model fails: KeyError: 'planted'[\s\S]*at line"),
+        ("raise StopIteration('planted')", "fails: StopIteration: planted"),
+        ("sys.exit(3)", "ends the program: SystemExit: 3"),
+    ],
+)
+def test_a_cut_that_changed(smaller, tmp_path, body, explanation):
+    """The adapter may come to cut in another way, or not at all."""
+    (tmp_path / "my_adapter.py").write_text(ADAPTER + (CUT.format(body=body) if body else ""))
+    cuts = json.loads((smaller / "headcount.json").read_bytes())["cuts"]
+    by_adapter = [each | {"way": "adapter", "layers": {}, "numbers": {}, "tensors": {}} for each in cuts]
+    folder = damaged(smaller, tmp_path, adapter="../my_adapter.py", cuts=by_adapter)
+    with pytest.raises(InputError, match=f"no longer builds[\\s\\S]*or cuts it in another way[\\s\\S]*{explanation}"):
         load_external(folder, run_adapter=True)
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from headcount import ExternalModel, ablate_heads, glance_heads, load_external, prune_heads
+from headcount import ExternalModel, ablate_heads, load_external, prune_heads, summarise_attention
 from headcount.cli import main
 from headcount.errors import HeadcountError, InputError
 from headcount.external.hugging_face import load_model, save_model
@@ -29,7 +29,7 @@ from headcount.views.ablation import ablation_notes
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 @pytest.fixture(scope="module")
@@ -269,13 +269,14 @@ def test_texts_that_the_tokenizer_does_not_know(model: Path, capsys: pytest.Capt
     strange_tokenizer([]).save_pretrained(model)
     Path("text.txt").write_text(" ".join(texts.TEXTS * 4))
     capsys.readouterr()
-    assert main(["ablate", str(model), "--data", "text.txt", "--kinds", "zero", "--quiet", "--json"]) == 0
+    assert main(["ablate", str(model), "--data", "text.txt", "--replacements", "zero", "--quiet", "--json"]) == 0
     predicted = json.loads(capsys.readouterr().out)
     assert "UNKNOWN TO THE TOKENIZER: 154 of 154 tokens" in predicted["conditions"][0]["data"]
     assert main(["heads", str(model), "--on", "the old cat", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["note"].startswith("UNKNOWN TO THE TOKENIZER: 3 of 3 tokens")
     strange_tokenizer(["the", "old"]).save_pretrained(model)
-    assert glance_heads(load_external(model), "the old cat").note == "", "most are known"
+    (known,) = summarise_attention(load_external(model), "the old cat").result
+    assert known.note == "", "most are known"
 
 
 # --- losses that are no better than guessing --------------------------------------------------------------------------
@@ -288,7 +289,7 @@ def test_a_loss_like_that_of_guessing(name: str) -> None:
     Path("data").write_text(" ".join(texts.TEXTS * 4))
     if name == "t5":
         Path("data").write_text(texts.table(("source", "target"), *((a, a) for a in texts.TEXTS)))
-    result = ablate_heads(model, "data", kinds=["zero"], quiet=True).result
+    result = ablate_heads(model, "data", replacements=["zero"], quiet=True).result
     (condition,) = result.conditions
     assert condition.majority_baseline == pytest.approx(-3.8712, abs=1e-4)
     assert condition.clean < condition.majority_baseline
@@ -304,7 +305,7 @@ def test_a_loss_that_is_better_than_guessing(in_tmp: Path, capsys: pytest.Captur
     made.save_pretrained("model")
     texts.tokenizer().save_pretrained("model")
     Path("data.tsv").write_text(texts.own_labels(made, [f"{a} and {b}" for a in texts.TEXTS for b in texts.TEXTS]))
-    ask = ["ablate", "model", "--data", "data.tsv", "--metric", "loss", "--kinds", "zero", "--quiet"]
+    ask = ["ablate", "model", "--data", "data.tsv", "--metric", "loss", "--replacements", "zero", "--quiet"]
     assert main(ask) == 0
     assert "GUESSING" not in capsys.readouterr().out
     assert main([*ask, "--json"]) == 0

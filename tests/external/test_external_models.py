@@ -1,4 +1,4 @@
-"""A folder of Hugging Face's as a guest: loaded, asked, cut, and asked again by somebody else."""
+"""A folder of Hugging Face's: loaded, tried, cut, and tried again by another process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import dataset_models as texts
 import hub_models as hub
 import pytest
 import torch
-from dataset_models import TEXTS, classifier
-from test_datasets import MANY
+from dataset_models import MANY, TEXTS, classifier, dataset_of
 
-from headcount import ExternalModel, glance_heads, load_external, prune_heads
+from headcount import ExternalModel, load_external, prune_heads, summarise_attention
 from headcount.data.dataset import split_in_half
-from headcount.data.from_text import read
+from headcount.data.from_text import text_input, tokenized_model
 from headcount.errors import InputError
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.interventions import run_interventions
+from headcount.experiments.models import LoadedModel
 from headcount.external.models import digest_of, is_external, longest_of
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
@@ -30,7 +30,7 @@ from headcount.runs.run import Run
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 @pytest.fixture
@@ -48,16 +48,16 @@ def files(folder: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("config", "is_guest"),
+    ("config", "is_external_model"),
     [('{"model_type": "bert"}', True), ('{"task": {}}', False), ("[1]", False), ("7", False), ("{", False)],
 )
-def test_a_folder_is_a_guest_by_its_configuration(config: str, is_guest: bool, tmp_path: Path) -> None:
+def test_a_folder_is_external_by_its_configuration(config: str, is_external_model: bool, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(config)
-    assert is_external(tmp_path) is is_guest
-    assert is_external(str(tmp_path)) is is_guest
+    assert is_external(tmp_path) is is_external_model
+    assert is_external(str(tmp_path)) is is_external_model
 
 
-def test_names_that_are_guests(tmp_path: Path, tiny_run: Run) -> None:
+def test_names_of_external_models(tmp_path: Path, tiny_run: Run) -> None:
     assert is_external("my_adapter.py:Model")
     assert is_external(tmp_path / "a.b" / "x.py:M")
     for name in (tiny_run.folder.path, "sample:addition", "x.py", "x.py:", "x:Model", tmp_path, tmp_path / "none", ""):
@@ -71,8 +71,8 @@ def test_a_folder_is_loaded_with_all_that_goes_with_it(folder: str) -> None:
     assert not model.inner.training
     assert len(model.sites.heads) == 12
     assert model.tokenizer("a dog")["input_ids"] == texts.tokenizer()("a dog")["input_ids"]
-    assert model.tokenized.length == 64
-    assert load_external(folder, length=5).tokenized.length == 5
+    assert tokenized_model(model).length == 64
+    assert tokenized_model(load_external(folder, length=5)).length == 5
     assert model.find_head("L1H3") == HeadId.parse("layer.1.self.3")
     for head in ("L9H0", "E0H0"):
         with pytest.raises(InputError, match="no head"):
@@ -94,9 +94,7 @@ def test_the_longest_that_a_model_has_positions_for(name: str, longest: int) -> 
     model = hub.build(name)
     assert longest_of(model) == longest
     shown = [torch.full((1, length), 7) for length in (longest, longest + 1)]
-    fine, too_long = (
-        (decoder_input, *[decoder_input] * (name == "bart"), torch.ones_like(decoder_input)) for decoder_input in shown
-    )
+    fine, too_long = ((ids, *[ids] * (name == "bart"), torch.ones_like(ids)) for ids in shown)
     hub.called(name, model, fine)
     with pytest.raises((IndexError, RuntimeError, ValueError)):
         hub.called(name, model, too_long)
@@ -111,24 +109,24 @@ IN_ANOTHER_PROCESS = """
 import json, sys, torch
 from headcount import ablate_heads
 torch.set_num_threads(1)
-found = ablate_heads("cut", "data.tsv", "loss", kinds=["zero"], quiet=True).result
-print(json.dumps({"clean": found.conditions[0].clean, "heads": {each.head: each.silenced for each in found.heads}}))
+found = ablate_heads("cut", "data.tsv", "loss", replacements=["zero"], quiet=True).result
+print(json.dumps({"clean": found.conditions[0].clean, "heads": {each.head: each.ablated for each in found.heads}}))
 """
 
 
 @pytest.mark.slow
-def test_what_is_left_after_a_cut_is_what_silence_left(folder: str) -> None:
-    """Pruned here, ablated in another process, and compared with the whole model's heads silenced together."""
+def test_what_is_left_after_a_cut_is_what_ablation_left(folder: str) -> None:
+    """Pruned here, ablated in another process, and compared with the whole model's heads ablated together."""
     before = files(folder)
     gone = ["L0H1", "L2H0", "L2H3"]
     pruned = prune_heads(folder, "cut", data="data.tsv", heads=gone, quiet=True)
     assert pruned.cost is not None
-    assert pruned.run is not None
-    assert pruned.run.name == "cut"
+    assert pruned.model is not None
+    assert pruned.model.name == "cut"
     command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
     predicted = json.loads(subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout)
     model = load_external(folder)
-    experiment = experiment_on(model.model, model.sites, model.dataset("data.tsv"), metric="loss")
+    experiment = experiment_on(model.model, model.sites, dataset_of(model, "data.tsv"), metric="loss")
     heads = tuple(map(model.find_head, gone))
     left = [head for head in model.sites.heads if head not in heads]
     found = run_interventions(experiment, [Intervention(heads), *(Intervention((*heads, head)) for head in left)])
@@ -145,14 +143,14 @@ def test_a_search_and_a_cut(folder: str) -> None:
     assert found.result is not None
     assert 0 < len(found.result.chosen) < 12
     assert found.cost is not None
-    assert isinstance(found.run, ExternalModel)
-    whole, left = ({str(head) for head in each.sites.heads} for each in (load_external(folder), found.run))
+    assert isinstance(found.model, LoadedModel)
+    whole, left = ({str(head) for head in each.sites.heads} for each in (load_external(folder), found.model))
     assert left == whole - set(found.result.chosen)
     assert found.result.unit == "nats"
     assert found.result.clean < 0, "minus the loss"
-    assert found.run.tokenizer("a dog")["input_ids"] == texts.tokenizer()("a dog")["input_ids"]
-    measured = found.run.dataset("data.tsv")
-    again = experiment_on(found.run.model, found.run.sites, measured, split_in_half(measured)[1], "loss")
+    assert found.model.external.tokenizer("a dog")["input_ids"] == texts.tokenizer()("a dog")["input_ids"]
+    measured = found.model.dataset("data.tsv")
+    again = experiment_on(found.model.module, found.model.sites, measured, split_in_half(measured)[1], "loss")
     assert float(run_interventions(again, []).clean.mean()) == pytest.approx(found.result.kept.score, abs=1e-5)
     assert files(folder) == before
 
@@ -160,11 +158,11 @@ def test_a_search_and_a_cut(folder: str) -> None:
 def test_what_cannot_be_cut_is_told_first(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headcount.api.pruning._search", lambda *arguments: pytest.fail("told too late"))
     for more, explanation in (
-        ({"fine_tune": 5, "out": "cut"}, "with their own code"),
+        ({"fine_tune": 5, "out": "cut"}, "with its own code"),
         ({"heads": ["L7H0"], "out": "cut"}, "no head"),
         ({"heads": ["L0H0"]}, "add -o DIR"),
         ({"heads": [], "out": "cut"}, "no heads to cut"),
-        ({}, "what shall model be asked"),
+        ({}, "what shall model be tried on"),
     ):
         with pytest.raises(InputError, match=explanation):
             prune_heads(folder, **more, quiet=True)  # type: ignore[arg-type]
@@ -175,40 +173,40 @@ def test_what_cannot_be_cut_is_told_first(folder: str, monkeypatch: pytest.Monke
 
 def test_a_text_is_read_as_the_tokenizer_has_it(folder: str) -> None:
     model = load_external(folder)
-    reading = read(model, TEXTS[1])
+    reading = text_input(model, TEXTS[1])
     assert reading.tokens == {"layer": ["[CLS]", "a", "dog", "ran", "[SEP]"]}
     assert reading.special == {"layer": [True, False, False, False, True]}
     assert reading.inputs[0].tolist() == [model.tokenizer(TEXTS[1])["input_ids"]]
-    long = read(model, "dog " * 100)
+    long = text_input(model, "dog " * 100)
     assert long.note == "the first 64 of 102 tokens"
     with pytest.raises(InputError, match="empty text"):
-        read(model, " \n")
+        text_input(model, " \n")
 
 
 @pytest.mark.usefixtures("in_tmp")
 def test_an_encoder_decoder_reads_its_own_answer() -> None:
     model = texts.model(hub.build("bart"), "$A </s>")
-    reading = read(model, TEXTS[0])
+    reading = text_input(model, TEXTS[0])
     assert reading.tokens["encoder"] == [*TEXTS[0].split(), "</s>"]
     answer = model.inner.generate(reading.inputs[0], max_new_tokens=23, do_sample=False)  # type: ignore[operator]
     assert torch.equal(reading.inputs[1], answer[:, :-1])
-    found = glance_heads(model, TEXTS[0], "X0H1")
+    found = summarise_attention(model, TEXTS[0], "X0H1")
     assert {Path(path).name for path in found.figures} >= {"decoder.0.cross.1.png"}
     headless: Any = replace(model, model=type(model.model)(model.inner.model, model.sites, model.model.inputs))  # type: ignore[union-attr]
-    with pytest.raises(InputError, match=r"BartModel says nothing for its decoder to read"):
-        read(headless, TEXTS[0])
+    with pytest.raises(InputError, match=r"BartModel generates nothing for its decoder to read"):
+        text_input(headless, TEXTS[0])
 
 
 @pytest.mark.parametrize("text", ["a dog/cat ../ran", "../../a dog", "/a/dog", "a\ndog", "what? a: dog*"])
 def test_any_text_makes_a_file_name(folder: str, text: str) -> None:
-    found = glance_heads(folder, text)
-    for path in (found.data, *found.figures):
+    found = summarise_attention(folder, text)
+    for path in (*found.data, *found.figures):
         assert path.resolve().is_relative_to(Path("runs/model").resolve())
         assert len(path.relative_to("runs/model").parts) <= 3
     assert not set(Path().iterdir()) - {Path("model"), Path("data.tsv"), Path("runs")}
 
 
 def test_texts_with_alike_names_are_kept_apart(folder: str) -> None:
-    one, other = glance_heads(folder, "a/dog"), glance_heads(folder, "a:dog")
+    one, other = summarise_attention(folder, "a/dog"), summarise_attention(folder, "a:dog")
     assert one.data != other.data
     assert len(list(Path("runs/model/results").glob("*.json"))) == 2

@@ -18,10 +18,11 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from headcount.errors import CheckFailed, InputError, RunError
+from headcount.external import hugging_face
 from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.wrapping import CUT, wrap
-from headcount.models import saving
-from headcount.surgery.cutting import cut_heads, prove_cut
+from headcount.surgery.cutting import cut_heads
+from headcount.surgery.proof import prove_cut
 
 
 def buffers(model: nn.Module) -> dict[str, Any]:
@@ -97,13 +98,13 @@ torch.set_num_threads(1)
 for folder in sorted(Path(sys.argv[1]).glob("*/*/")):
     inputs = load_file(folder.parent / "inputs.safetensors")
     with torch.no_grad():
-        said = wrap(load_model(folder))(*(inputs[name] for name in sorted(inputs)))
-    save_file({"said": said.contiguous()}, folder.with_suffix(".said"))
+        output = wrap(load_model(folder))(*(inputs[name] for name in sorted(inputs)))
+    save_file({"output": output.contiguous()}, folder.with_suffix(".output"))
 """
 
 
 @pytest.mark.slow
-def test_another_process_says_what_the_whole_model_says_with_heads_silenced(tmp_path: Path) -> None:
+def test_in_another_process_the_output_is_that_of_the_whole_model_with_heads_ablated(tmp_path: Path) -> None:
     expected = {}
     for name in FAMILIES:
         model, inputs = hub.build(name, torch.float32), hub.inputs_of(name, torch.float32)
@@ -114,8 +115,8 @@ def test_another_process_says_what_the_whole_model_says_with_heads_silenced(tmp_
             save_model(cut_heads(model, heads), tmp_path / name / plan)
             expected[name, plan] = masked(model, heads, inputs)
     subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS, str(tmp_path)], check=True, timeout=300)
-    for (name, plan), predicted in expected.items():
-        assert apart(load_file(tmp_path / name / f"{plan}.said")["predicted"], predicted) < 1e-5, (name, plan)
+    for (name, plan), output in expected.items():
+        assert apart(load_file(tmp_path / name / f"{plan}.output")["output"], output) < 1e-5, (name, plan)
 
 
 @pytest.mark.parametrize("name", GENERATING)
@@ -133,7 +134,7 @@ def test_generating_after_loading(name: str, tmp_path: Path) -> None:
 def test_shared_weights_are_written_once(tmp_path: Path) -> None:
     model = hub.build("albert", torch.float32)
     folder = save_model(cut_heads(model, ["L1H0"]), tmp_path / "cut")
-    assert sum(each.numel() for each in load_file(folder / saving.CUT_WEIGHTS).values()) == size(model)
+    assert sum(each.numel() for each in load_file(folder / hugging_face.CUT_WEIGHTS).values()) == size(model)
     tied: Any = load_model(save_model(cut_heads(hub.build("gpt2"), ["L1H0"]), tmp_path / "tied"))
     assert tied.lm_head.weight is tied.transformer.wte.weight
 
@@ -160,7 +161,7 @@ def test_a_folder_that_is_taken_stays_as_it_is(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_folder_that_reads_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = hub.build("gpt2")
     wrong.lm_head.weight.data += 1
-    monkeypatch.setattr(saving, "load_model", lambda path: wrong)
+    monkeypatch.setattr(hugging_face, "load_model", lambda path: wrong)
     with pytest.raises(CheckFailed, match="nothing was kept"):
         save_model(hub.build("gpt2"), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
@@ -182,17 +183,17 @@ def shorten(file: Path) -> None:
 
 def rewrite(folder: Path, **tensors: torch.Tensor) -> None:
     """As save_model would, with other tensors."""
-    file = folder / saving.CUT_WEIGHTS
+    file = folder / hugging_face.CUT_WEIGHTS
     notes = json.dumps({"shared": {}, "buffers": {}})
-    save_file(load_file(file) | tensors, file, {"format": "pt", saving.HEADER: notes})
+    save_file(load_file(file) | tensors, file, {"format": "pt", hugging_face.HEADER: notes})
 
 
 NORM = "model.norm.weight"
 DAMAGE = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-    "no weights": (lambda folder: (folder / saving.CUT_WEIGHTS).unlink(), "has no model.safetensors"),
+    "no weights": (lambda folder: (folder / hugging_face.CUT_WEIGHTS).unlink(), "has no model.safetensors"),
     "half a config": (lambda folder: shorten(folder / "config.json"), "config.json is damaged"),
-    "half the weights": (lambda folder: shorten(folder / saving.CUT_WEIGHTS), "damaged or cut short"),
+    "half the weights": (lambda folder: shorten(folder / hugging_face.CUT_WEIGHTS), "damaged or cut short"),
     "no family": (lambda folder: change(folder, model_type="mamba"), "no family that headcount knows"),
     "no class": (lambda folder: change(folder, architectures=["MyOwn"]), "names no class"),
     "another class": (lambda folder: change(folder, architectures=["GPT2Model"]), "cannot be of model_type"),
@@ -203,7 +204,7 @@ DAMAGE = {
     "more layers": (lambda folder: change(folder, num_hidden_layers=4), "is missing"),
     "another shape": (lambda folder: rewrite(folder, **{NORM: torch.ones(3)}), f"{NORM} has another shape"),
     "not ours": (
-        lambda folder: save_file({"x": torch.ones(2)}, folder / saving.CUT_WEIGHTS, {"format": "pt"}),
+        lambda folder: save_file({"x": torch.ones(2)}, folder / hugging_face.CUT_WEIGHTS, {"format": "pt"}),
         "save_model did not write",
     ),
 }

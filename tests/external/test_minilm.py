@@ -13,12 +13,15 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
+from headcount.data.from_file import read_dataset
+from headcount.data.from_text import tokenized_model
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.interventions import run_interventions
 from headcount.external.models import ExternalModel, load_external
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
-from headcount.surgery.cutting import cut_heads, prove_cut
+from headcount.surgery.cutting import cut_heads
+from headcount.surgery.proof import prove_cut
 
 PAIRS = Path(__file__).parents[2] / "examples" / "data" / "sentence_pairs.tsv"
 pytestmark = pytest.mark.slow
@@ -40,34 +43,38 @@ def similarity(model: Any, tokenizer: Any, pair: tuple[str, str]) -> float:
 
 def test_the_rank_correlation_is_the_one_by_hand(model: ExternalModel) -> None:
     rows = [line.split("\t") for line in PAIRS.read_text().splitlines()[1:]]
-    dataset = model.dataset(PAIRS)
+    dataset = read_dataset(PAIRS, tokenized_model(model))
     experiment = experiment_on(model.model, model.sites, dataset)
     found = run_interventions(experiment, [])
     by_hand = [similarity(model.inner, model.tokenizer, (first, second)) for first, second, _ in rows]
     np.testing.assert_allclose(found.clean, by_hand, atol=1e-5)
     rho = spearmanr(by_hand, [float(score) for *_, score in rows]).statistic
-    assert float(experiment.figure(found.clean)) == pytest.approx(rho, abs=1e-9)
+    assert float(experiment.aggregate(found.clean)) == pytest.approx(rho, abs=1e-9)
     assert rho == pytest.approx(0.690, abs=0.005), "what the docs say"
 
 
-def test_silencing_is_zeroing_columns_by_hand(model: ExternalModel) -> None:
+def test_ablating_is_zeroing_columns_by_hand(model: ExternalModel) -> None:
     heads = [HeadId.parse(name) for name in ("L0H2", "L3H7", "L5H9")]
-    dataset = model.dataset(PAIRS)
+    dataset = read_dataset(PAIRS, tokenized_model(model))
     experiment = experiment_on(model.model, model.sites, dataset, np.arange(12))
     found = run_interventions(experiment, [Intervention((head,)) for head in heads])
     rows = [line.split("\t") for line in PAIRS.read_text().splitlines()[1:13]]
     for head, scores in zip(heads, found.scores, strict=True):
-        model: Any = deepcopy(model.inner)
-        dense = model.encoder.layer[head.site.layer].attention.output.dense
+        copy: Any = deepcopy(model.inner)
+        dense = copy.encoder.layer[head.site.layer].attention.output.dense
         with torch.no_grad():
             dense.weight[:, 32 * head.index : 32 * (head.index + 1)] = 0.0
-        by_hand = [similarity(model, model.tokenizer, (first, second)) for first, second, _ in rows]
+        by_hand = [similarity(copy, model.tokenizer, (first, second)) for first, second, _ in rows]
         np.testing.assert_allclose(scores, by_hand, atol=1e-5)
         assert np.abs(scores - found.clean).max() > 1e-3
 
 
-def test_cutting_is_silencing(model: ExternalModel) -> None:
+def test_cutting_is_ablating(model: ExternalModel) -> None:
     heads = [HeadId.parse(f"L{layer}H{head}") for layer, head in ((0, 3), (2, 11), (4, 0))]
     heads += [HeadId.parse(f"L1H{head}") for head in range(12)]
-    inputs = experiment_on(model.model, model.sites, model.dataset(PAIRS), np.arange(4)).blocks[0].inputs
+    inputs = (
+        experiment_on(model.model, model.sites, read_dataset(PAIRS, tokenized_model(model)), np.arange(4))
+        .batches[0]
+        .inputs
+    )
     assert prove_cut(model.inner, cut_heads(model.inner, heads), heads, inputs) <= 1e-5

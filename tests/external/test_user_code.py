@@ -15,8 +15,8 @@ import pytest
 import torch
 from traced_cuts import ADAPTER
 
-from headcount import ablate_heads, glance_heads, load, load_external, prune_heads
-from headcount.api.opening import loaded, ready
+from headcount import ablate_heads, load, load_external, prune_heads, summarise_attention
+from headcount.api import open_model, open_run
 from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.external.models import is_external
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("in_tmp")
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.stats.DRAWS", 199)
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
 
 
 MODEL = """
@@ -95,10 +95,10 @@ def test_each_adapter_has_the_modules_beside_it() -> None:
 
         before = set(sys.path)
         one, other = load_external(written("one", 8)), load_external(written("other", 16))
-        for model, size in ((one, 8), (other, 16), (one, 8)):
-            assert model.model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 10)
-            assert type(model.inner).__module__ == "model"
-            assert model.inner.embed.embedding_dim == size  # type: ignore[union-attr]
+        for each, size in ((one, 8), (other, 16), (one, 8)):
+            assert each.model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 10)
+            assert type(each.inner).__module__ == "model"
+            assert each.inner.embed.embedding_dim == size  # type: ignore[union-attr]
         assert load_external("one/my_adapter.py:Model").weights_sha256 == one.weights_sha256 != other.weights_sha256
         assert sys.modules["model"] is model, "what a user imported stays"
         assert model.MINE
@@ -134,13 +134,15 @@ def test_what_is_installed_is_never_put_away() -> None:
 
 def test_results_of_two_adapters_of_one_name() -> None:
     one, other = (
-        ablate_heads(written(name, size), kinds=["zero"], quiet=True) for name, size in (("one", 8), ("other", 16))
+        ablate_heads(written(name, size), replacements=["zero"], quiet=True)
+        for name, size in (("one", 8), ("other", 16))
     )
-    assert one.data == Path("runs/my_adapter.py-Model/results/ablation-zero.json")
-    assert other.data is not None
+    assert one.data == (Path("runs/my_adapter.py-Model/results/ablation-zero.json"),)
+    assert len(other.data) == 1
     assert other.data != one.data
-    assert json.loads(one.data.read_text())["model"] != json.loads(other.data.read_text())["model"]
-    again = ablate_heads("one/my_adapter.py:Model", kinds=["zero"], quiet=True)
+    digests = [json.loads(each.data[0].read_text())["weights_sha256"] for each in (one, other)]
+    assert digests[0] != digests[1]
+    again = ablate_heads("one/my_adapter.py:Model", replacements=["zero"], quiet=True)
     assert again.data == one.data
 
 
@@ -190,6 +192,15 @@ def test_exits_in_other_places(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SystemExit" in Path("my_adapter.py").read_text()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_an_iteration_that_stops_is_a_fault_like_others(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Let through, it would end somebody's loop in silence."""
+    assert main(["ablate", written("one", more=METHODS[method].replace(EXIT, "next(iter(()))")), "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert f"error: {method}() of the adapter Model fails: StopIteration: \n" in told
+    assert "next(iter(()))" in told
+
+
 def test_an_interrupt_passes() -> None:
     with pytest.raises(KeyboardInterrupt):
         load_external(written("one", more="def build(self): raise KeyboardInterrupt"))
@@ -222,14 +233,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_model_that_changes_while_it_is_asked(change: str) -> None:
+def test_a_model_that_changes_while_it_runs(change: str) -> None:
     name = written("one", more=f"def forward(self, model, ids):\n        {change}\n        return model(ids)")
     with pytest.raises(CheckFailed, match=r"said something else|differ"):
-        ablate_heads(name, kinds=["zero", "mean"], batch_size=8, quiet=True)
+        ablate_heads(name, replacements=["zero", "mean"], batch_size=8, quiet=True)
 
 
 def test_guessing_among_the_classes_of_an_adapter(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ablate", written("one"), "--metric", "loss", "--kinds", "zero", "--quiet"]) == 0
+    assert main(["ablate", written("one"), "--metric", "loss", "--replacements", "zero", "--quiet"]) == 0
     assert "even odds over 10 tokens or classes have 2.303." in " ".join(capsys.readouterr().out.split())
     assert main(["prune", "one/my_adapter.py:Model", "--metric", "loss", "--quiet"]) == 2
     assert "nats on one half of the adapter's data, guessing 2.303" in capsys.readouterr().err
@@ -261,8 +272,8 @@ def test_a_folder_runs_its_adapter_only_when_told(smaller: Path, capsys: pytest.
     file = Path("my_adapter.py").resolve()
     calls: list[Any] = [
         lambda **more: load_external(smaller, **more),
-        lambda **more: ablate_heads(smaller, n=8, kinds=["zero"], quiet=True, **more),
-        lambda **more: glance_heads(smaller, "37+81", **more),
+        lambda **more: ablate_heads(smaller, n=8, replacements=["zero"], quiet=True, **more),
+        lambda **more: summarise_attention(smaller, "37+81", **more),
         lambda **more: prune_heads(smaller, "least", heads=["E0H0"], quiet=True, **more),
     ]
     for call in calls:
@@ -284,7 +295,7 @@ def test_a_folder_runs_its_adapter_only_when_told(smaller: Path, capsys: pytest.
 def test_code_that_is_named_is_run_and_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heads", written("one"), "--json"]) == 0
     assert capsys.readouterr().err == f"running {Path('one/my_adapter.py').resolve()} to build the model\n"
-    ready(load_external("one/my_adapter.py:Model"))
+    open_model(load_external("one/my_adapter.py:Model"))
     assert capsys.readouterr().err == ""
     assert main(["adapt", "one/model.py:Net", "--json"]) == 0
     assert capsys.readouterr().err == f"running {Path('one/model.py').resolve()} to look at its class\n"
@@ -304,11 +315,11 @@ def test_a_folder_that_is_something_else_too(smaller: Path, what: str, tiny_run:
     assert is_external("both") is (what == "a Hugging Face folder")
     if what == "a damaged one":
         with pytest.raises(HeadcountError, match="damaged"):
-            ready("both")
+            open_model("both")
     else:
-        assert len(getattr(ready("both"), "sites", None) or load("both").model.heads) > 0
+        assert len(getattr(open_model("both"), "sites", None) or load("both").model.heads) > 0
     with pytest.raises(InputError, match=r"both has a model of its own besides headcount\.json"):
-        ready("both", run_adapter=True)
+        open_model("both", run_adapter=True)
     assert not Path("ran").exists()
 
 
@@ -316,7 +327,7 @@ def test_an_adapter_that_is_not_there_cannot_be_run(tiny_run: Run) -> None:
     hub.build("bert", torch.float32).save_pretrained("model")
     for name in ("model", tiny_run.folder.path, "sample:addition", "nowhere"):
         with pytest.raises(InputError, match=r"has no headcount\.json"):
-            ready(name, run_adapter=True)
+            open_model(name, run_adapter=True)
 
 
 def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,11 +335,13 @@ def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.Captur
     Path("model/model.safetensors").write_bytes(b"not even looked at")
     capsys.readouterr()
     for name in (str(smaller), "my_adapter.py:Model", "no_such_adapter.py:Model", "model"):
-        for verb in (["verify"], ["evaluate"], ["stretch"], ["positions"], ["predict", "1+1"]):
-            assert main([verb[0], name, *verb[1:]]) == 2
-            assert capsys.readouterr().err.startswith(f"error: {name} is a model that others wrote\n")
-        with pytest.raises(InputError, match="others wrote"):
-            loaded(name)
+        for verb in ("verify", "evaluate", "stretch", "positions"):
+            assert main([verb, name]) == 2
+            assert re.match(rf"error: .* needs a run: .*, and {re.escape(name)} is none\n", capsys.readouterr().err)
+        with pytest.raises(InputError, match="needs a run"):
+            open_run(name)
+    assert main(["predict", str(smaller), "1+1"]) == 2
+    assert "my_adapter.py would be run" in capsys.readouterr().err
     assert not Path("ran").exists()
 
 
@@ -359,7 +372,10 @@ DAMAGE: dict[str, Any] = {
     "a large number": cut(numbers={"encoder_layers.0.self_attn.n_heads": 10**30}),
     "a site that is none": cut(site="x"),
     "a list for a site": cut(site=["encoder.0.self"]),
-    "no such way": cut(way="by magic", heads=[0]),
+    "no such way": cut(way="by magic"),
+    "a way of other models": cut(way="headless"),
+    "a part of other models": cut(repeats={}),
+    "places in another order": cut(keep=[3, 2, 0]),
     "no such projection": cut(projection="nowhere"),
     "more than there is": cut(more=5),
 }
@@ -395,7 +411,7 @@ def test_a_forward_that_fails_later_is_told_with_its_line(n: int, capsys: pytest
     model, first = Path("one/model.py"), "x = self.embed(ids)"
     tired = f"self.calls += 1\n        assert self.calls < {n}, 'tired'\n        {first}"
     model.write_text(model.read_text().replace(first, tired))
-    assert main(["ablate", name, "--kinds", "zero", "--quiet"]) in (1, 2)
+    assert main(["ablate", name, "--replacements", "zero", "--quiet"]) in (1, 2)
     told = capsys.readouterr().err
     assert "tired" in told
     assert "Traceback" not in told
@@ -404,14 +420,14 @@ def test_a_forward_that_fails_later_is_told_with_its_line(n: int, capsys: pytest
 def test_an_adapter_in_a_folder_whose_name_is_no_text() -> None:
     name = written("one")
     Path("one").rename("d\udcff")
-    assert main(["ablate", name.replace("one", "d\udcff", 1), "--kinds", "zero", "--quiet"]) == 0
+    assert main(["ablate", name.replace("one", "d\udcff", 1), "--replacements", "zero", "--quiet"]) == 0
 
 
 def test_results_of_an_adapter_that_was_changed_are_kept_beside() -> None:
     """The same weights, but another question: what is asked of a model stands in its adapter."""
-    one = ablate_heads(written("one"), kinds=["zero"], quiet=True)
+    one = ablate_heads(written("one"), replacements=["zero"], quiet=True)
     adapter = Path("one/my_adapter.py")
     adapter.write_text(f"{adapter.read_text()}\n# asked otherwise\n")
-    other = ablate_heads("one/my_adapter.py:Model", kinds=["zero"], quiet=True)
-    assert one.result.model == other.result.model
+    other = ablate_heads("one/my_adapter.py:Model", replacements=["zero"], quiet=True)
+    assert one.result.weights_sha256 == other.result.weights_sha256
     assert one.data != other.data

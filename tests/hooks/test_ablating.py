@@ -109,11 +109,11 @@ def test_on_top_of_heads_that_are_silent_already(model: Model, inputs: tuple[Ten
 def test_any_heads_in_any_batch(data: st.DataObject) -> None:
     model, inputs = adder(norm="pre", encoding="t5"), (SOURCE, FED)
     some = st.lists(st.sampled_from(model.heads), min_size=1, max_size=5, unique=True).map(tuple)
-    changes = [Intervention(heads) for heads in data.sample(st.lists(some, min_size=1, max_size=6))]
-    base = data.sample(st.lists(st.sampled_from(model.heads), max_size=3, unique=True))
+    changes = [Intervention(heads) for heads in data.draw(st.lists(some, min_size=1, max_size=6))]
+    base = data.draw(st.lists(st.sampled_from(model.heads), max_size=3, unique=True))
     with torch.no_grad():
         recording = CachedPass(model, Sites.of(model), inputs, base)
-        for i, said in sweep(recording, changes, batch_size=data.sample(st.integers(1, 40))):
+        for i, said in sweep(recording, changes, batch_size=data.draw(st.integers(1, 40))):
             torch.testing.assert_close(said, by_hand(model, {*base, *changes[i].heads}, inputs), **close)
 
 
@@ -125,7 +125,7 @@ def test_replacements_differ_from_change_to_change(model: Model, inputs: tuple[T
     for site in list(sites)[::3]:
         z, heads = recording.z(site), sites[site].heads
         stands = [None, torch.ones_like(z), z.flip(0) * 2, z.mean(dim=0, keepdim=True)]
-        changes = [Intervention((h,), {} if s is None else {site: s}) for h, s in product(heads[:2], stands)]
+        changes = [Intervention((h,), values={} if s is None else {site: s}) for h, s in product(heads[:2], stands)]
         for i, said in sweep(recording, changes):
             torch.testing.assert_close(said, plain_pass(model, sites, inputs, changes[i]), **close)
 
@@ -142,7 +142,7 @@ def test_a_replacement_stands_where_the_head_stood() -> None:
     hook = sites[site].projection.register_forward_pre_hook(lambda module, args: (mixed.flatten(start_dim=2),))
     expected = model(SOURCE, FED)
     hook.remove()
-    change = Intervention((site.head(1),), {site: stand})
+    change = Intervention((site.head(1),), values={site: stand})
     torch.testing.assert_close(recording.replay([change]), expected, **close)
     torch.testing.assert_close(plain_pass(model, sites, (SOURCE, FED), change), expected, **close)
 

@@ -93,7 +93,7 @@ def test_a_recording_has_the_same_z_and_gated_z_is_what_is_left() -> None:
         assert torch.equal(recording.z(site), captured.z(site))
     assert not captured.z(HeadSite("layer", 0))[:, :, 0].any()
     assert captured.z(HeadSite("layer", 0))[:, :, 1].all()
-    assert tuple(recording.passages) == tuple(sites)
+    assert tuple(recording.site_records) == tuple(sites)
 
 
 @torch.no_grad()

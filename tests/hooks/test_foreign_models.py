@@ -58,9 +58,14 @@ def changes_of(recording: CachedPass) -> list[Intervention]:
     sites = recording.sites
     turned = {site: recording.z(site).flip(0) + 0.3 for site in sites}
     alone = [Intervention((head,)) for head in sites.heads]
-    replaced = [Intervention((head,), {head.site: turned[head.site]}) for head in sites.heads]
+    replaced = [Intervention((head,), values={head.site: turned[head.site]}) for head in sites.heads]
     ends = sites.heads[0], sites.heads[-1]
-    return [*alone, *replaced, Intervention(ends), Intervention(ends, {head.site: turned[head.site] for head in ends})]
+    return [
+        *alone,
+        *replaced,
+        Intervention(ends),
+        Intervention(ends, values={head.site: turned[head.site] for head in ends}),
+    ]
 
 
 @torch.no_grad()
@@ -83,7 +88,7 @@ def outcome(model: Any, given: Tensor, batch_size: int = 512, *, backwards: bool
         assert (expected - clean).abs().max() > 1e-4, "a change that changes nothing is no test"
         worst = (found[i] - expected).abs().max() / expected.abs().max()
         assert worst < 1e-6, f"{type(model).__name__}: {change.heads} is off by {worst:.1e}"
-        if not change.stands:
+        if not change.values:
             by_hand = first_tensor(columns_zeroed(model, change)(given))
             torch.testing.assert_close(found[i], by_hand, atol=1e-9, rtol=1e-9)
     return "right"
@@ -193,7 +198,7 @@ def test_a_layer_that_is_given_another_recorded_tensor_is_computed() -> None:
 def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording that forgets the change must not get through."""
     model, given = built(foreign.Model, n_layers=2), tokens(3)
-    monkeypatch.setattr(CachedPass, "rerun", lambda self, changes: self.output.repeat(len(changes), 1, 1))
+    monkeypatch.setattr(CachedPass, "replay", lambda self, changes: self.output.repeat(len(changes), 1, 1))
     assert outcome(model, given) == "refused"
     monkeypatch.undo()
     with Gates(model.sites, closed_gates(model.sites, model.sites.heads[:1])):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from headcount.models.pruning import without
 from own_models import FED, NUMBERS, SOURCE, adder, classifier
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sites import Sites
 from headcount.hooks.sweep import plain_pass, sweep
 from headcount.models.build import Model
+from headcount.surgery.cutting import cut_heads
 
 every_kind = pytest.mark.parametrize("name", REPLACEMENTS.names())
 
@@ -58,7 +58,7 @@ def test_a_kind_asks_for_all_that_it_uses(name: str) -> None:
         other = kind.make(given._replace(mean=None))
         assert (stand is None and other is None) or torch.equal(stand, other)
     if not kind.needs_donors:
-        other = kind.make(given._replace(others=given.others.flip(0)))
+        other = kind.make(given._replace(donors=given.donors.flip(0)))
         assert (stand is None and other is None) or torch.equal(stand, other)
 
 
@@ -85,7 +85,7 @@ def test_a_kind_runs_late_as_it_runs_whole(name: str, model: Model, inputs: tupl
     for head in model.heads:
         z = recording.z(head.site)
         stand = kind.make(ReplacementInputs(z, z.double().mean(dim=0), torch.arange(len(z)).roll(1)))
-        changes.append(Intervention((head,), {} if stand is None else {head.site: stand}))
+        changes.append(Intervention((head,), values={} if stand is None else {head.site: stand}))
     clean = model(*inputs)
     for i, said in sweep(recording, changes, checked=True):
         torch.testing.assert_close(said, plain_pass(model, sites, inputs, changes[i]), atol=1e-9, rtol=1e-9)
@@ -118,6 +118,6 @@ def test_masked_equals_pruned() -> None:
         recording = CachedPass(model, Sites.of(model), inputs)
         groups = [*[(head,) for head in model.heads], model.heads_at(model.sites[0]), model.heads[1::2]]
         for i, said in sweep(recording, [Intervention(heads) for heads in groups]):
-            cut = without(model, groups[i])
+            cut = cut_heads(model, groups[i])
             assert not set(groups[i]) & set(cut.heads)
             torch.testing.assert_close(said, cut(*inputs), atol=1e-9, rtol=1e-9)

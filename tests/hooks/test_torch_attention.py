@@ -14,7 +14,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.sites import Sites, opened
+from headcount.hooks.sites import Sites, unfused
 
 SITE = HeadSite("layer", 0)
 close = {"atol": 1e-9, "rtol": 1e-9}
@@ -124,10 +124,10 @@ def test_everything_is_put_back(enabled: bool) -> None:
     before = flags(module)
     try:
         for wrong in (x[..., :3], x[:, :, None]):
-            with pytest.raises((RuntimeError, AssertionError)), opened([module, module]):
+            with pytest.raises((RuntimeError, AssertionError)), unfused([module, module]):
                 module(wrong, wrong, wrong)
             assert flags(module) == before
-        with pytest.raises(ZeroDivisionError), opened([module]), opened([module]):
+        with pytest.raises(ZeroDivisionError), unfused([module]), unfused([module]):
             leave()
         assert flags(module) == before
     finally:

@@ -131,7 +131,7 @@ def look(attention: MultiHeadAttention, x: Tensor, masking: AttentionMask) -> tu
     return out, weights[SITE]
 
 
-@pytest.mark.parametrize("sharpens", [False, True])
+@pytest.mark.parametrize("scalable_softmax", [False, True])
 @pytest.mark.parametrize("encoding", ["none", "rotary", "alibi", "alibi-symmetric", "t5"])
 @pytest.mark.parametrize("length", [9, 150])
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, 3), (True, 3), (False, 70)])

@@ -208,3 +208,13 @@ def test_heads_that_no_such_model_has_are_told(task, settings, why):
     with pytest.raises(ConfigError, match=why) as error:
         RunConfig.build(task, **settings, steps=0)
     assert [fault.where.removesuffix(".0") for fault in error.value.faults] == ["model.pruned", "training.steps"]
+
+
+def test_settings_under_their_former_names_are_read():
+    """As runs of before have them in their config.json."""
+    former = {"narrow": 0.5, "matched": True, "negatives": "shuffle:1,displaced:2"}
+    data = RunConfig.build("sortedness").to_dict()
+    for name in ("small_steps", "paired"):
+        del data["task"][name]
+    task = RunConfig.from_dict({**data, "task": {**data["task"], **former}}).task
+    assert (task.small_steps, task.paired, task.negatives) == (0.5, True, "shuffle:1,moved_one:2")

@@ -18,7 +18,7 @@ from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, digest
-from headcount.runs.run import Run, ask, load
+from headcount.runs.run import Run, load, predict_one
 from headcount.runs.train import train_run
 
 
@@ -66,7 +66,7 @@ def test_an_output_that_is_no_number_is_no_answer(
     huge = {name: torch.full_like(each, 3e38) for name, each in tiny_run.model.state_dict().items()}
     run = load(rewritten(huge))
     with pytest.raises(CheckFailed, match=r"output on 3\+4 holds NaN"):
-        ask(run.model, run.task, run.task.parse("3+4"))
+        predict_one(run.model, run.task, run.task.parse("3+4"))
     assert main(["evaluate", str(run.folder.path)]) == 1
     assert main(["heads", str(run.folder.path), "--stats", "--quiet"]) == 1
 

@@ -10,23 +10,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from headcount.models.pruning import folded, held_at_means, silenced, without
+from second_routes import held_at_means, zero_heads
 
 from headcount.errors import CheckFailed, ConfigError, InputError, Interrupted, RunError
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
+from headcount.hooks.sites import Sites
 from headcount.runs import prune
 from headcount.runs.config import RunConfig
-from headcount.runs.folder import RunFolder, drafted
+from headcount.runs.folder import RunFolder, staged
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run, load
 from headcount.runs.train import train_run
+from headcount.surgery.cutting import cut_heads
+from headcount.surgery.folding import fold, mean_outputs
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -61,20 +65,20 @@ class Steps:
 def test_a_cut_run_is_a_run(tiny_run: Run, tmp_path: Path) -> None:
     cut = prune_run(tiny_run, GONE, tmp_path / "cut")
     assert [head.short for head in cut.heads] == GONE
-    assert [head.short for head in cut.run.model.heads] == ["E0H0", "D0H0", "D0H1", "X0H1", "X1H0", "X1H1"]
-    assert cut.run.config == replace(tiny_run.config, model=replace(tiny_run.config.model, pruned=GONE))
+    assert [head.short for head in cut.model.model.heads] == ["E0H0", "D0H0", "D0H1", "X0H1", "X1H0", "X1H1"]
+    assert cut.model.config == replace(tiny_run.config, model=replace(tiny_run.config.model, pruned=GONE))
     assert cut.difference < 1e-5
     assert (cut.before.parameters, cut.after.parameters) == tuple(
-        sum(weight.numel() for weight in run.model.parameters()) for run in (tiny_run, cut.run)
+        sum(weight.numel() for weight in run.model.parameters()) for run in (tiny_run, cut.model)
     )
-    assert cut.after.n_bytes == cut.run.folder.weights_file.stat().st_size < cut.before.n_bytes
-    masked = replace(tiny_run, model=silenced(tiny_run.model, GONE))
-    torch.testing.assert_close(logits(cut.run), logits(masked), atol=1e-5, rtol=0)
-    assert (logits(cut.run) - logits(tiny_run)).abs().max() > 1e-3
+    assert cut.after.n_bytes == cut.model.folder.weights_file.stat().st_size < cut.before.n_bytes
+    masked = replace(tiny_run, model=zero_heads(tiny_run.model, GONE))
+    torch.testing.assert_close(logits(cut.model), logits(masked), atol=1e-5, rtol=0)
+    assert (logits(cut.model) - logits(tiny_run)).abs().max() > 1e-3
 
 
 def test_its_folder_says_where_it_comes_from(tiny_run: Run, tmp_path: Path) -> None:
-    folder = prune_run(tiny_run, GONE, tmp_path / "cut").run.folder
+    folder = prune_run(tiny_run, GONE, tmp_path / "cut").model.folder
     manifest = folder.read_manifest()
     assert {name: manifest[name] for name in ("steps", "pruned_from", "fine_tuned")} == {
         "steps": 12,
@@ -95,13 +99,13 @@ torch.set_num_threads(1)
 run = load(sys.argv[1])
 batch = run.task.encode(run.task.split("test"))
 with torch.inference_mode():
-    said = run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.fed))
+    said = run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input))
 print(run.weights_sha256, hashlib.sha256(said.numpy().tobytes()).hexdigest(), *[head.short for head in run.model.heads])
 """
 
 
 def test_another_process_loads_it_and_hears_the_same(tiny_run: Run, tmp_path: Path) -> None:
-    run = prune_run(tiny_run, GONE, tmp_path / "cut").run
+    run = prune_run(tiny_run, GONE, tmp_path / "cut").model
     arguments = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "cut")]
     ran = subprocess.run(arguments, capture_output=True, text=True, check=True)
     predicted = hashlib.sha256(logits(run).numpy().tobytes()).hexdigest()
@@ -109,9 +113,9 @@ def test_another_process_loads_it_and_hears_the_same(tiny_run: Run, tmp_path: Pa
 
 
 def test_a_cut_run_can_be_cut_again(tiny_run: Run, tmp_path: Path) -> None:
-    first = prune_run(tiny_run, GONE[:2], tmp_path / "first").run
-    second = prune_run(first, GONE[2:], tmp_path / "second").run
-    assert second.weights_sha256 == prune_run(tiny_run, GONE, tmp_path / "at once").run.weights_sha256
+    first = prune_run(tiny_run, GONE[:2], tmp_path / "first").model
+    second = prune_run(first, GONE[2:], tmp_path / "second").model
+    assert second.weights_sha256 == prune_run(tiny_run, GONE, tmp_path / "at once").model.weights_sha256
     assert second.config.model.pruned == tuple(str(HeadId.parse(name)) for name in ("X0H0", "D1H0", "D1H1", "E0H1"))
     assert second.folder.read_manifest()["pruned_from"] == first.weights_sha256
     with pytest.raises(InputError, match=r"no head 'encoder.0.self.1' in .*first(.|\n)*cut out: D1H0, E0H1"):
@@ -121,15 +125,15 @@ def test_a_cut_run_can_be_cut_again(tiny_run: Run, tmp_path: Path) -> None:
 def test_everything_can_go(tiny_run: Run, tiny_sorter: Run, tmp_path: Path) -> None:
     for run in (tiny_run, tiny_sorter):
         cut = prune_run(run, run.model.heads, tmp_path / run.task.name)
-        assert cut.run.model.heads == cut.run.model.sites == ()
+        assert cut.model.model.heads == cut.model.model.sites == ()
         with pytest.raises(InputError, match="heads at each of no site, less those that were cut out"):
-            cut.run.find_head("E0H0")
+            cut.model.find_head("E0H0")
         with pytest.raises(InputError, match="no heads to cut out"):
-            prune_run(cut.run, cut.run.model.heads, tmp_path / "more")
+            prune_run(cut.model, cut.model.model.heads, tmp_path / "more")
 
 
 def test_attention_is_found_by_name_and_not_by_place(tiny_run: Run, tmp_path: Path) -> None:
-    run = prune_run(tiny_run, ["E0H0", "D0H0"], tmp_path / "cut").run
+    run = prune_run(tiny_run, ["E0H0", "D0H0"], tmp_path / "cut").model
     for name in ("E0H1", "D0H1"):
         shown = run.attention("3+4", name)
         torch.testing.assert_close(shown, run.predict_one("3+4").weights[run.find_head(name).site][0])
@@ -148,12 +152,13 @@ def test_means_are_folded_and_the_folder_says_over_how_many(
     gone = [head.short for head in run.model.heads if head.index == 0 or head.site.short == "D1"]
     plain, cut = (prune_run(run, gone, tmp_path / name, fold_mean=name == "folded") for name in ("plain", "folded"))
     assert (cut.folded_over, plain.folded_over) == (300, 0)
-    assert cut.run.folder.read_manifest()["folded_over"] == 300
-    assert "folded_over" not in plain.run.folder.read_manifest()
-    assert cut.run.config == plain.run.config
-    held = replace(run, model=held_at_means(run.model, gone, prune._means(run)))
-    torch.testing.assert_close(logits(cut.run), logits(held), atol=1e-5, rtol=0)
-    assert (logits(cut.run) - logits(plain.run)).abs().max() > 1e-3
+    assert cut.model.folder.read_manifest()["folded_over"] == 300
+    assert "folded_over" not in plain.model.folder.read_manifest()
+    assert cut.model.config == plain.model.config
+    means = mean_outputs(run.model, Sites.of(run.model), prune._training_inputs(run))
+    held = replace(run, model=held_at_means(run.model, gone, means))
+    torch.testing.assert_close(logits(cut.model), logits(held), atol=1e-5, rtol=0)
+    assert (logits(cut.model) - logits(plain.model)).abs().max() > 1e-3
     tuned = prune_run(run, gone, tmp_path / "tuned", fold_mean=True, fine_tune=2)
     assert tuned.difference == cut.difference
 
@@ -162,11 +167,11 @@ def test_means_are_folded_and_the_folder_says_over_how_many(
 def test_means_that_are_folded_wrongly_are_not_written(
     tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
-    def askew(model: Any, heads: Any, means: Any) -> Any:
-        return folded(model, heads, {site: (1 + wrong) * mean for site, mean in means.items()})
+    def askew(model: Any, heads: Any, means: Any, n: int) -> Any:
+        return fold(model, heads, {site: (1 + wrong) * mean for site, mean in means.items()}, n)
 
     monkeypatch.setattr(prune, "N_FOLDED", 300)
-    monkeypatch.setattr(prune, "folded", askew)
+    monkeypatch.setattr(prune, "fold", askew)
     with pytest.raises(CheckFailed, match="means in their places differ by"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fold_mean=True)
     assert not any(tmp_path.iterdir())
@@ -178,25 +183,25 @@ def test_means_that_are_folded_wrongly_are_not_written(
 def test_fine_tuning_goes_on_where_the_parent_stopped(tiny_run: Run, tmp_path: Path) -> None:
     ear, plain = Steps(), prune_run(tiny_run, GONE, tmp_path / "plain")
     cut = prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=7, listeners=[ear])
-    past, lines = tiny_run.folder.read_log(), cut.run.folder.read_log()
+    past, lines = tiny_run.folder.read_log(), cut.model.folder.read_log()
     assert lines[: len(past)] == past
     assert [line["step"] for line in lines[len(past) :] if "loss" in line] == [13, 14, 15, 16, 17, 18, 19]
     assert [line["step"] for line in lines[len(past) :] if "n" in line] == [16, 19]
     rates = [line["learning_rate"] for line in lines[len(past) :] if "loss" in line]
     assert 0 < max(rates) <= 0.1 * tiny_run.config.training.learning_rate
     assert ear.heard[-1] == 7
-    manifest = cut.run.folder.read_manifest()
+    manifest = cut.model.folder.read_manifest()
     assert (manifest["steps"], manifest["fine_tuned"], manifest["pruned_from"]) == (19, 7, tiny_run.weights_sha256)
     assert manifest["fine_tuned_at"] == pytest.approx(0.1 * tiny_run.config.training.learning_rate)
-    assert cut.run.config == plain.run.config, "the settings are the parent's, and what was cut"
-    assert cut.run.weights_sha256 != plain.run.weights_sha256
+    assert cut.model.config == plain.model.config, "the settings are the parent's, and what was cut"
+    assert cut.model.weights_sha256 != plain.model.weights_sha256
     assert cut.difference == plain.difference
 
 
 def test_fine_tuning_is_the_same_each_time(tiny_run: Run, tmp_path: Path) -> None:
     before = logits(tiny_run)
     torch.manual_seed(1)
-    again = [prune_run(tiny_run, GONE, tmp_path / name, fine_tune=6, learning_rate=1e-3).run for name in "ab"]
+    again = [prune_run(tiny_run, GONE, tmp_path / name, fine_tune=6, learning_rate=1e-3).model for name in "ab"]
     assert again[0].weights_sha256 == again[1].weights_sha256
     assert again[0].folder.log_file.read_bytes() == again[1].folder.log_file.read_bytes()
     assert again[0].folder.read_manifest()["fine_tuned_at"] == 1e-3
@@ -208,8 +213,9 @@ def test_fine_tuning_is_the_same_each_time(tiny_run: Run, tmp_path: Path) -> Non
 
 def test_a_classifier_is_fine_tuned_too(tiny_sorter: Run, tmp_path: Path) -> None:
     cut = prune_run(tiny_sorter, ["L0H1"], tmp_path / "cut", fine_tune=5)
-    assert [head.short for head in cut.run.model.heads] == ["L0H0"]
-    assert not torch.equal(logits(cut.run), logits(replace(tiny_sorter, model=without(tiny_sorter.model, ["L0H1"]))))
+    assert [head.short for head in cut.model.model.heads] == ["L0H0"]
+    plain = replace(tiny_sorter, model=cut_heads(tiny_sorter.model, ["L0H1"]))
+    assert not torch.equal(logits(cut.model), logits(plain))
 
 
 @pytest.mark.parametrize(
@@ -232,8 +238,8 @@ def test_impossible_fine_tuning_is_told(
 
 
 def test_a_wrong_cut_is_not_written(tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prune, "without", lambda model, heads: without(model, ["E0H0", *GONE[1:]]))
-    with pytest.raises(CheckFailed, match=r"the cut model and .* differ by .* nothing was written"):
+    monkeypatch.setattr(prune, "cut_heads", lambda model, heads: cut_heads(model, ["E0H0", *GONE[1:]]))
+    with pytest.raises(CheckFailed, match=r"the cut model and .* differ by"):
         prune_run(tiny_run, GONE, tmp_path / "cut")
     assert not any(tmp_path.iterdir())
 
@@ -244,7 +250,7 @@ def test_weights_that_read_otherwise_are_not_kept(
 ) -> None:
     def damaged(model: Any, step: int) -> bytes:
         with torch.no_grad():
-            other = without(model, [])
+            other = deepcopy(model)
             other.to_logits.bias[0] += 1e-4
             return weights_of(other, step)
 
@@ -260,7 +266,7 @@ def test_ctrl_c_while_fine_tuning_leaves_nothing(tiny_run: Run, tmp_path: Path) 
     with pytest.raises(Interrupted, match=r"of the fine-tuning; nothing was written"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=100, listeners=[stop])
     assert not any(tmp_path.iterdir())
-    assert prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=4).run.folder.is_finished
+    assert prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=4).model.folder.is_finished
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -275,13 +281,13 @@ def test_a_crash_leaves_nothing(tiny_run: Run, tmp_path: Path, error: type[BaseE
 
 def test_what_a_killed_process_left_is_no_run_and_in_nobodys_way(tiny_run: Run, tmp_path: Path) -> None:
     """A draft that was left once became a part of the next run of that name: two models mixed in one folder."""
-    whole = prune_run(tiny_run, GONE, tmp_path / "whole", fine_tune=4).run
+    whole = prune_run(tiny_run, GONE, tmp_path / "whole", fine_tune=4).model
     left = Path(shutil.copytree(whole.folder.path, tmp_path / ".cut.draft"))
     (left / "manifest.json").unlink()
     (left / "tokenizer.json").write_text("of another model")
     before = {file.name: file.read_bytes() for file in left.iterdir()}
     assert not RunFolder(tmp_path / "cut").holds_a_run
-    again = prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=4).run
+    again = prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=4).model
     assert {file.name for file in tmp_path.iterdir()} == {"whole", "cut", ".cut.draft"}
     assert {file.name: file.read_bytes() for file in left.iterdir()} == before
     assert {file.name for file in again.folder.path.iterdir()} == {file.name for file in whole.folder.path.iterdir()}
@@ -290,8 +296,8 @@ def test_what_a_killed_process_left_is_no_run_and_in_nobodys_way(tiny_run: Run, 
 
 
 def test_of_two_who_cut_into_one_folder_one_wins(tiny_run: Run, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="put there meanwhile"), drafted(tmp_path / "cut"):
-        first = prune_run(tiny_run, GONE, tmp_path / "cut").run
+    with pytest.raises(RunError, match="put there meanwhile"), staged(tmp_path / "cut"):
+        first = prune_run(tiny_run, GONE, tmp_path / "cut").model
     assert load(tmp_path / "cut").weights_sha256 == first.weights_sha256
     assert [file.name for file in tmp_path.iterdir()] == ["cut"]
 
@@ -311,7 +317,7 @@ def test_a_folder_that_is_taken_stays_as_it_is(tiny_run: Run, tmp_path: Path, mo
     assert {file.name for file in tmp_path.iterdir()} == {"hidden", "file", "here"}
     prune_run(tiny_run, GONE, Path("empty/below"))
     Path("void").mkdir()
-    assert prune_run(tiny_run, GONE, Path("void")).run.name == "void"
+    assert prune_run(tiny_run, GONE, Path("void")).model.name == "void"
     assert load(tmp_path / "here" / "void").weights_sha256 == load("empty/below").weights_sha256
 
 

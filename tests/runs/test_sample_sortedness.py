@@ -16,7 +16,7 @@ def predicted() -> Stretch:
 
 def test_its_stretch_is_of_these_weights(predicted):
     run = load("sample:sortedness")
-    assert predicted.model == run.weights_sha256
+    assert predicted.weights_sha256 == run.weights_sha256
     assert predicted.hard_codes == ("window of ±1",)
     assert predicted.trained == (8, 16) == run.task.trained_lengths
     assert predicted.draw == REPORTED
@@ -24,7 +24,7 @@ def test_its_stretch_is_of_these_weights(predicted):
 
 def test_it_reaches_every_length_on_every_kind(predicted):
     assert {(cell.length, cell.negative) for cell in predicted.cells} == {
-        (n, k) for n in LENGTHS for k in Sortedness.kinds
+        (n, k) for n in LENGTHS for k in Sortedness.negatives
     }
     for cell in predicted.cells:
         assert cell.n >= 1000

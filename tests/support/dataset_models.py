@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headcount.data.dataset import EvalDataset
 from headcount.data.from_file import TokenizedModel, read_dataset
+from headcount.experiments.models import LoadedModel
 from headcount.external.models import ExternalModel
 from headcount.hooks.wrapping import wrap
 
@@ -26,6 +27,7 @@ TEXTS = (
     "the dog and the cat ran under the old tree",
     "a bird",
 )
+MANY = [f"{a} and {b}" for a in TEXTS for b in TEXTS]
 WORDS = sorted({word for text in TEXTS for word in text.split()})
 
 
@@ -88,12 +90,17 @@ def dataset(folder: Path, text: str, sitting: TokenizedModel) -> EvalDataset:
     return read_dataset(file, sitting)
 
 
+def dataset_of(model: ExternalModel, data: str | Path | EvalDataset | None = None) -> EvalDataset:
+    """As verbs take it: a file, or a split of the adapter's task."""
+    return LoadedModel.of(model).dataset(data)
+
+
 def table(*rows: tuple[str, ...]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def own_labels(model: Any, asked: Sequence[str]) -> str:
-    """A table of texts and what the model says of them, so that its heads have something to lose."""
+    """A table of texts and what the model predicts for them, so that its heads have something to lose."""
     with torch.no_grad():
         predicted = [str(int(model(_ids(text)).logits.argmax())) for text in asked]
     return table(("text", "label"), *zip(asked, predicted, strict=True))

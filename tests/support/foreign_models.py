@@ -33,7 +33,7 @@ class Attention(nn.Module):
         return self.out(self.z(x))
 
 
-class EvalBatch(nn.Module):
+class Block(nn.Module):
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
         self.norm, self.attn, self.second_norm = nn.LayerNorm(D), attention, nn.LayerNorm(D)
@@ -47,7 +47,7 @@ class EvalBatch(nn.Module):
 class Model(nn.Module):
     """Tokens, blocks, logits: `block` and `attention` may be of any style."""
 
-    block: type[nn.Module] = EvalBatch
+    block: type[nn.Module] = Block
     attention: type[nn.Module] = Attention
 
     def __init__(self, n_layers: int = 3) -> None:
@@ -94,7 +94,7 @@ class TupleAttention(Attention):
         return self.out(z), z.abs().mean(dim=-1)
 
 
-class TupleBlock(EvalBatch):
+class TupleBlock(Block):
     def forward(self, x: Tensor) -> Any:
         said, weights = self.attn(self.norm(x))
         return x + said * (1 + weights[..., None].tanh()) + self.mlp(self.second_norm(x))  # in parallel
@@ -126,7 +126,7 @@ class DecoderOnly(Model):
         return self.to_logits(self.norm(x))
 
 
-class InPlaceBlock(EvalBatch):
+class InPlaceBlock(Block):
     def forward(self, x: Tensor) -> Any:
         x += self.attn(self.norm(x))
         x += self.mlp(self.second_norm(x))
@@ -146,7 +146,7 @@ class OntoTheOutput(Attention):
         return said
 
 
-class OntoTheOutputBlock(EvalBatch):
+class OntoTheOutputBlock(Block):
     def forward(self, x: Tensor) -> Any:
         x = self.attn(x)
         x += self.mlp(self.second_norm(x))
@@ -231,7 +231,7 @@ class Stream:
     x: Tensor
 
 
-class DataclassBlock(EvalBatch):
+class DataclassBlock(Block):
     """What it returns cannot be looked into."""
 
     def forward(self, x: Any) -> Any:
@@ -248,7 +248,7 @@ class Dataclasses(Model):
         return self.to_logits(self.norm(x.x))
 
 
-class KeywordBlock(EvalBatch):
+class KeywordBlock(Block):
     """Everything is called by keywords, but for the projection."""
 
     def forward(self, x: Tensor) -> Any:

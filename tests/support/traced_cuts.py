@@ -7,12 +7,12 @@ from pathlib import Path
 
 import foreign_styles as styles
 import torch
-from headcount.surgery.foreign_cutting import cut_adapted
 from torch import Tensor, nn
 
 from headcount import Adapter, Sites
 from headcount.external.adapter import Adapted, load_adapted
 from headcount.heads import HeadId
+from headcount.surgery.tracing import cut_traced
 
 ADDER = Path(__file__).parents[1] / "foreign_adder"
 ADAPTER = f"""
@@ -66,10 +66,10 @@ def adapted(adapter: Adapter) -> Adapted:
     return Adapted(adapter, *load_adapted(adapter))
 
 
-def stack(style: str) -> Adapted:
+def stack(style: str, adapter: type[Styled] = Styled) -> Adapted:
     torch.manual_seed(0)
     kind, _, path = STYLES[style]
-    return adapted(Styled(styles.Stack(kind), layer=path))
+    return adapted(adapter(styles.Stack(kind), layer=path))
 
 
 def named(heads: str) -> list[HeadId]:
@@ -93,7 +93,7 @@ def predicted(model: nn.Module, *inputs: Tensor) -> Tensor:
 
 def check(whole: Adapted, heads: list[HeadId], *inputs: Tensor) -> Adapted:
     before = predicted(whole, *inputs)
-    cut = cut_adapted(whole, heads, inputs)
+    cut = cut_traced(whole, heads, inputs)
     expected = without(whole, heads, *inputs)
     assert not torch.allclose(expected, before, atol=1e-4)
     torch.testing.assert_close(predicted(cut, *inputs), expected, atol=1e-5, rtol=1e-5)

@@ -18,8 +18,9 @@ from headcount.hooks.families import family_of
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import prove
 from headcount.hooks.wrapping import CUT, blocks_at, wrap
-from headcount.surgery.cutting import cut_heads, prove_cut
+from headcount.surgery.cutting import cut_heads
 from headcount.surgery.layers import RepeatedKV, SharedSlice, Zeros
+from headcount.surgery.proof import prove_cut
 
 QUICK = ("several", "a layer")
 """Plans that are tried every time; the others go with the slow tests."""
@@ -226,6 +227,38 @@ def test_heads_that_are_not_there(heads: list[str], explanation: str) -> None:
     with pytest.raises(InputError, match=explanation) as error:
         cut_heads(cut, heads)
     assert "no head '" not in explanation or "L0H1, L0H2" in str(error.value)
+
+
+def test_layers_on_common_queries_lose_each_their_own() -> None:
+    """Layers may share some weights and not others."""
+    model, inputs = hub.build("llama"), hub.inputs_of("llama")
+    first, second = (model.model.layers[i].self_attn for i in (0, 1))
+    second.q_proj.weight = first.q_proj.weight
+    heads = [HeadId.parse(name) for name in ("L0H0", "L1H1", "L1H2")]
+    assert apart(says(cut_heads(model, heads), inputs), masked(model, heads, inputs)) < 1e-9
+    alike = [HeadId.parse(name) for name in ("L0H1", "L1H1")]
+    cut = cut_heads(model, alike)
+    assert cut.model.layers[0].self_attn.q_proj.weight is cut.model.layers[1].self_attn.q_proj.weight
+    assert apart(says(cut, inputs), masked(model, alike, inputs)) < 1e-9
+
+
+def test_what_is_put_around_a_model_is_left_aside() -> None:
+    model, inputs = hub.build("bert"), hub.inputs_of("bert")
+    heads = planned("several", model)
+    expected = says(cut_heads(model, heads), inputs)
+    for around in (nn.DataParallel(model), torch.compile(model, backend="eager"), wrap(model)):
+        cut = cut_heads(around, heads)
+        assert type(cut) is type(model)
+        assert torch.equal(says(cut, inputs), expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_left_trains_or_rests_as_before(name: str, training: bool) -> None:
+    model = hub.build(name).train(training)
+    for plan in ("one head", "a layer"):
+        cut = cut_heads(model, planned(plan, model))
+        assert all(module.training == training for module in cut.modules())
 
 
 def test_models_that_cannot_be_cut() -> None:

@@ -1,27 +1,33 @@
-"""Heads cut out against heads silenced: the same words from smaller matrices."""
+"""Heads cut out against heads ablated: the same outputs from smaller matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from headcount.models.pruning import folded, held_at_means, mean_outputs, silenced, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from second_routes import held_at_means, zero_heads
 from torch import Tensor, nn
 
 from headcount.encodings import ENCODINGS
-from headcount.errors import InputError
+from headcount.errors import CheckFailed, InputError
 from headcount.heads import HeadId, HeadSite
+from headcount.hooks.sites import Sites
 from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.blocks import AttentionBlock, HeadlessAttention
 from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
 from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.runs import prune
+from headcount.runs.run import Run
+from headcount.surgery.cutting import cut_heads
+from headcount.surgery.folding import Inputs, Means, fold, mean_outputs
+from headcount.surgery.proof import prove_cut, prove_folded
 
 pytestmark = pytest.mark.slow  # seconds together
 
@@ -78,10 +84,11 @@ def require_same(model: Model, heads: Iterable[HeadId]) -> Model:
     """Logits, and the weights of the heads that are left, read or not; returns the cut model."""
     heads, tokens, weights = list(heads), inputs(model), AttentionCache()
     expected, shown = masked(model, heads, *tokens)
-    cut = without(model, heads)
+    cut = cut_heads(model, heads)
     torch.testing.assert_close(cut(*tokens), expected, **close)
     torch.testing.assert_close(cut(*tokens, weights=weights), expected, **close)
-    torch.testing.assert_close(silenced(model, heads)(*tokens), expected, **close)
+    torch.testing.assert_close(zero_heads(model, heads)(*tokens), expected, **close)
+    assert prove_cut(model, cut, heads, tokens) <= 1e-12
     assert set(weights) == set(cut.sites) == {head.site for head in cut.heads}
     for site in cut.sites:
         places = [place for place, head in enumerate(model.heads_at(site)) if head in cut.heads_at(site)]
@@ -139,9 +146,9 @@ def whole(request: pytest.FixtureRequest) -> EncoderDecoder:
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_any_heads_can_be_cut_in_any_order(whole: EncoderDecoder, data: st.DataObject) -> None:
-    gone = data.sample(st.lists(st.sampled_from(whole.heads), min_size=1, unique=True))
+    gone = data.draw(st.lists(st.sampled_from(whole.heads), min_size=1, unique=True))
     require_same(whole, gone)
-    require_same_in_two_steps(whole, gone, data.sample(st.integers(0, len(gone))))
+    require_same_in_two_steps(whole, gone, data.draw(st.integers(0, len(gone))))
 
 
 def test_cut_twice_is_cut_at_once(whole: EncoderDecoder) -> None:
@@ -150,8 +157,10 @@ def test_cut_twice_is_cut_at_once(whole: EncoderDecoder) -> None:
 
 
 def require_same_in_two_steps(whole: EncoderDecoder, gone: list[HeadId], middle: int) -> None:
-    at_once = without(whole, gone)
-    twice = without(without(whole, gone[:middle]), [head.short for head in gone[middle:]])
+    """Or in one, where one of the two is left with nothing to do."""
+    at_once, twice = cut_heads(whole, gone), whole
+    for part in (gone[:middle], [head.short for head in gone[middle:]]):
+        twice = cut_heads(twice, part) if part else twice
     assert twice.config == at_once.config
     assert list(twice.state_dict()) == list(at_once.state_dict())
     for one, other in zip(twice.state_dict().values(), at_once.state_dict().values(), strict=True):
@@ -162,8 +171,10 @@ def require_same_in_two_steps(whole: EncoderDecoder, gone: list[HeadId], middle:
 def test_the_comparison_can_fail() -> None:
     model = classifier(encoding="alibi")
     expected, _ = masked(model, model.heads[:1], NUMBERS)
-    for wrong in (model, without(model, model.heads[1:2]), without(model, model.heads[:2])):
+    for wrong in (model, cut_heads(model, model.heads[1:2]), cut_heads(model, model.heads[:2])):
         assert (wrong(NUMBERS) - expected).abs().max() > 1e-3
+        with pytest.raises(CheckFailed, match="differ by"):
+            prove_cut(model, wrong, model.heads[:1], [NUMBERS])
 
 
 # --- what a head says on average stays ------------------------------------------------------------------------------
@@ -182,12 +193,23 @@ def z_of(model: Model, *tokens: Tensor) -> dict[HeadSite, Tensor]:
     return {site: z.unflatten(-1, (len(model.heads_at(site)), -1)) for site, z in seen.items()}
 
 
+def with_masks(model: Model, tokens: Sequence[Tensor]) -> Inputs:
+    """One batch, and which of its positions hold tokens."""
+    stacks = ("layer",) if isinstance(model, Classifier) else ("encoder", "decoder")
+    return tokens, {stack: each != model.pad_id for stack, each in zip(stacks, tokens, strict=True)}
+
+
+def means_of(model: Model) -> Means:
+    return mean_outputs(model, Sites.of(model), [with_masks(model, inputs(model))])
+
+
 @pytest.mark.parametrize("make", [adder, classifier])
 @torch.no_grad()
 def test_means_are_over_tokens_and_not_over_padding(make: Callable[..., Any]) -> None:
     model = make()
     tokens = inputs(model)
-    found = mean_outputs(model, [[each[:1] for each in tokens], [each[1:] for each in tokens]])
+    parts = [[each[:1] for each in tokens], [each[1:] for each in tokens]]
+    found = mean_outputs(model, Sites.of(model), [with_masks(model, part) for part in parts])
     pad = {"encoder": PAD, "decoder": PAD, "layer": 20}
     for site, z in z_of(model, *tokens).items():
         stack = tokens[-1] if site.stack == "decoder" else tokens[0]
@@ -197,6 +219,16 @@ def test_means_are_over_tokens_and_not_over_padding(make: Callable[..., Any]) ->
     assert not any(projection._forward_pre_hooks for projection in model.projections.values())
 
 
+def test_a_runs_means_leave_its_padding_out(tiny_run: Run, tiny_sorter: Run) -> None:
+    """Whoever takes the means says where padding is; a run knows."""
+    for run, stacks in ((tiny_run, ["encoder", "decoder"]), (tiny_sorter, ["layer"])):
+        tokens, is_token = prune._inputs(run, run.task.split("validation"))
+        assert list(is_token) == stacks
+        for each, mask in zip(tokens, is_token.values(), strict=True):
+            assert torch.equal(mask, each != run.model.pad_id)
+    assert not is_token["layer"].all(), "sequences of unequal length"
+
+
 @pytest.mark.parametrize("lost", [("D0",), ("E0", "D1", "X0"), SITES])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @torch.no_grad()
@@ -204,14 +236,19 @@ def test_a_mean_is_folded_into_the_bias_that_stays(lost: tuple[str, ...], norm: 
     """Some heads of every site, and whole blocks, of which the bias alone is left."""
     model = adder(norm=norm, encoding="rotary")
     gone = [head for head in model.heads if head.site.short in lost or head.index == 1]
-    means = mean_outputs(model, [inputs(model)])
-    cut = without(folded(model, gone, means), gone)
+    means = means_of(model)
+    folded = fold(model, gone, means, 3)
+    cut = cut_heads(folded, gone)
     expected = held_at_means(model, gone, means)(*inputs(model))
     torch.testing.assert_close(cut(*inputs(model)), expected, **close)
-    assert (cut(*inputs(model)) - without(model, gone)(*inputs(model))).abs().max() > 1e-2, "the mean is heard"
+    assert (cut(*inputs(model)) - cut_heads(model, gone)(*inputs(model))).abs().max() > 1e-2, "the mean is heard"
     for site, z in z_of(held_at_means(model, gone, means), *inputs(model)).items():
         for place, head in enumerate(model.heads_at(site)):
             assert torch.equal(z[..., place, :], means[site][place].expand(*z.shape[:2], -1)) == (head in gone)
+    assert prove_cut(folded, cut, gone, inputs(model)) <= 1e-12
+    assert prove_folded(model, cut, gone, means, inputs(model)) <= 1e-12
+    with pytest.raises(CheckFailed, match="those heads' means in their places differ by"):
+        prove_folded(model, cut_heads(model, gone), gone, means, inputs(model))
 
 
 # --- rows, caches and answers ---------------------------------------------------------------------------------------
@@ -228,12 +265,12 @@ cuts: dict[str, Callable[[HeadId], bool]] = {
 @torch.no_grad()
 def test_answers_are_the_same_with_and_without_a_cache(which: str, norm: str) -> None:
     model = adder(norm=norm, encoding="learned")
-    cut = without(model, filter(cuts[which], model.heads))
+    cut = cut_heads(model, filter(cuts[which], model.heads))
     memory = cut.encode(SOURCE)
     predicted = greedy(cut, memory, START, 6)
     assert predicted.shape == (3, 6)
     assert torch.equal(predicted, greedy(cut, memory, START, 6, use_cache=False))
-    silent = silenced(model, filter(cuts[which], model.heads))
+    silent = zero_heads(model, filter(cuts[which], model.heads))
     assert torch.equal(predicted, greedy(silent, silent.encode(SOURCE), START, 6))
 
 
@@ -241,7 +278,7 @@ def test_answers_are_the_same_with_and_without_a_cache(which: str, norm: str) ->
 @torch.no_grad()
 def test_one_row_of_fed_tokens_still_serves_all_sources(which: str) -> None:
     model = adder()
-    cut = without(model, filter(cuts[which], model.heads))
+    cut = cut_heads(model, filter(cuts[which], model.heads))
     logits = cut(SOURCE, FED[:1])
     assert logits.shape == (3, 4, 13)
     torch.testing.assert_close(logits, cut(SOURCE, FED[:1].expand(3, -1)), **close)
@@ -260,7 +297,7 @@ def test_lost_attention_adds_its_bias_to_as_many_rows_as_attention_would() -> No
 
 
 def test_heads_keep_their_names() -> None:
-    cut = without(adder(n_heads=4), ["E0H1", "X1H0", "X1H1", "D0H0", "D0H1", "D0H2", "D0H3"])
+    cut = cut_heads(adder(n_heads=4), ["E0H1", "X1H0", "X1H1", "D0H0", "D0H1", "D0H2", "D0H3"])
     assert [site.short for site in cut.sites] == ["E0", "E1", "D1", "X0", "X1"]
     assert [head.short for head in cut.heads_at(HeadSite("encoder", 0))] == ["E0H0", "E0H2", "E0H3"]
     assert [head.short for head in cut.heads_at(HeadSite("decoder", 1, "cross"))] == ["X1H2", "X1H3"]
@@ -274,12 +311,13 @@ def test_heads_keep_their_names() -> None:
 @pytest.mark.parametrize("build", [classifier, adder])
 def test_nothing_cut_is_nothing_changed(build: Callable[..., Model]) -> None:
     model = build(encoding="fire", softmax="log-length")
-    same, named = without(model, []), build(encoding="fire", softmax="log-length", pruned=())
-    assert same.config == named.config == model.config
-    for other in (same, named):
-        assert list(other.state_dict()) == list(model.state_dict())
-        assert all(torch.equal(a, b) for a, b in zip(other.parameters(), model.parameters(), strict=True))
-        assert torch.equal(other(*inputs(model)), model(*inputs(model)))
+    named = build(encoding="fire", softmax="log-length", pruned=())
+    assert named.config == model.config
+    assert list(named.state_dict()) == list(model.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(named.parameters(), model.parameters(), strict=True))
+    assert torch.equal(named(*inputs(model)), model(*inputs(model)))
+    with pytest.raises(InputError, match="no heads to cut out"):
+        cut_heads(model, [])
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -287,7 +325,7 @@ def test_nothing_cut_is_nothing_changed(build: Callable[..., Model]) -> None:
 def test_a_cut_model_is_what_its_settings_build(build: Callable[..., Model], norm: str) -> None:
     model = build(norm=norm, encoding="t5", softmax="log-length")
     gone = [*model.heads_at(model.sites[-1]), model.heads[0]]
-    cut = without(model, gone)
+    cut = cut_heads(model, gone)
     fresh = build(norm=norm, encoding="t5", softmax="log-length", pruned=gone)
     assert fresh.config == cut.config
     assert [(n, t.shape) for n, t in fresh.state_dict().items()] == [(n, t.shape) for n, t in cut.state_dict().items()]
@@ -301,7 +339,7 @@ def test_the_copy_shares_nothing_with_the_model_and_draws_nothing() -> None:
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    for cut in (without(model, ["E0H0", *model.heads_at(HeadSite("decoder", 0))]), silenced(model, ["E0H0"])):
+    for cut in (cut_heads(model, ["E0H0", *model.heads_at(HeadSite("decoder", 0))]), zero_heads(model, ["E0H0"])):
         with torch.no_grad():
             for parameter in cut.parameters():
                 parameter.fill_(7.0)
@@ -314,7 +352,7 @@ def test_the_copy_shares_nothing_with_the_model_and_draws_nothing() -> None:
 def test_precision_and_mode_are_kept(training: bool) -> None:
     for dtype in (torch.float32, torch.float64):
         model = classifier(dropout=0.5).to(dtype).train(training)
-        cut = without(model, ["L0H0", *model.heads_at(HeadSite("layer", 1))])
+        cut = cut_heads(model, ["L0H0", *model.heads_at(HeadSite("layer", 1))])
         assert all(module.training == training for module in cut.modules())
         assert all(weight.dtype == dtype and weight.requires_grad for weight in cut.parameters())
         assert {weight.device.type for weight in cut.parameters()} == {"cpu"}
@@ -324,17 +362,16 @@ def test_precision_and_mode_are_kept(training: bool) -> None:
 def test_in_single_precision_they_differ_by_rounding_at_most() -> None:
     model = adder(encoding="rotary", softmax="log-length").float()
     gone = [head for head in model.heads if head.index == 1]
-    expected = silenced(model, gone)(SOURCE, FED)
-    assert (without(model, gone)(SOURCE, FED) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    expected = zero_heads(model, gone)(SOURCE, FED)
+    assert (cut_heads(model, gone)(SOURCE, FED) - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_heads_that_are_not_there_are_told() -> None:
-    cut = without(classifier(), ["L0H1", *(f"L1H{i}" for i in range(4))])
-    for change in (without, silenced):
-        with pytest.raises(InputError, match=r"no head L0H1, L2H0 in this model(.|\n)*L0H0, L0H2, L0H3"):
-            change(cut, ["L0H0", "L0H1", "L2H0"])
-        with pytest.raises(InputError, match="'E1' is not the name of a head"):
-            change(cut, ["E1"])
+    cut = cut_heads(classifier(), ["L0H1", *(f"L1H{i}" for i in range(4))])
+    with pytest.raises(InputError, match=r"no head L0H1, L2H0 in this model(.|\n)*L0H0, L0H2, L0H3"):
+        cut_heads(cut, ["L0H0", "L0H1", "L2H0"])
+    with pytest.raises(InputError, match="'E1' is not the name of a head"):
+        cut_heads(cut, ["E1"])
 
 
 # --- models that never had them -------------------------------------------------------------------------------------

@@ -8,15 +8,16 @@ from pathlib import Path
 import foreign_styles as styles
 import pytest
 import torch
-from headcount.surgery.foreign_cutting import cut_adapted, prove_adapted
 from torch import nn
 from traced_cuts import SETS, STYLES, Styled, adapted, check, named, predicted, size, stack, tokens, without
 
 from headcount.cli import main
 from headcount.errors import CheckFailed, InputError
 from headcount.external.adapter import Adapted
+from headcount.external.user_code import UserCodeError
 from headcount.heads import HeadId
-from headcount.surgery.tracing import head_of_output
+from headcount.surgery.proof import prove_cut
+from headcount.surgery.tracing import cut_traced, head_of_output
 
 # --- the cut ----------------------------------------------------------------------------------------------------------
 
@@ -71,7 +72,7 @@ def test_attention_of_pytorch(batch_first):
 
 def test_half_precision():
     whole = stack("fused").to(torch.float16)
-    cut = cut_adapted(whole, named("L0H1"), [tokens()])
+    cut = cut_traced(whole, named("L0H1"), [tokens()])
     assert {each.dtype for each in cut.parameters()} == {torch.float16}
 
 
@@ -86,10 +87,10 @@ def test_a_head_that_is_deaf_is_still_found():
 
 
 def test_the_proof_can_fail(adder, sums):
-    cut = cut_adapted(adder.model, named("E0H1"), sums)
+    cut = cut_traced(adder.model, named("E0H1"), sums)
     for heads in ("E0H2", "E0H1,D0H0", "X1H1"):
         with pytest.raises(CheckFailed, match="differ by"):
-            prove_adapted(adder.model, cut, named(heads), sums)
+            prove_cut(adder.model, cut, named(heads), sums)
 
 
 # --- what cannot be cut -----------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def raw(adapter: type[Styled] = Styled) -> Adapted:
 
 def test_no_way_is_found():
     with pytest.raises(CheckFailed, match=r"layer\.1\.self") as caught:
-        cut_adapted(raw(), named("L1H1"), [tokens()])
+        cut_traced(raw(), named("L1H1"), [tokens()])
     assert "no linear layer" in str(caught.value)
     assert "def cut(self, model, site, keep)" in str(caught.value)
 
@@ -133,33 +134,132 @@ def test_the_adapter_cuts_itself():
 
 def test_a_wrong_cut_is_not_taken():
     with pytest.raises(CheckFailed, match="tried cut") as caught:
-        cut_adapted(raw(Miscutting), named("L0H1"), [tokens()])
+        cut_traced(raw(Miscutting), named("L0H1"), [tokens()])
     assert "keep=[0, 2]" in str(caught.value)
     assert "differ by" in str(caught.value)
     with pytest.raises(CheckFailed, match="in their old order"):  # the model says the same, but names would be wrong
-        cut_adapted(raw(Swapping), named("L0H1"), [tokens()])
+        cut_traced(raw(Swapping), named("L0H1"), [tokens()])
 
 
 def test_what_was_tried_is_told(monkeypatch):
     whole = stack("by width")
     monkeypatch.setattr(styles.ByWidth, "forward", lambda self, x: self.out(x + x.norm() * self.linears[0](x).tanh()))
-    monkeypatch.setattr("headcount.surgery.plans.Spread.forward", lambda self, x: 1 / 0)
+    monkeypatch.setattr("headcount.surgery.layers.ZeroFilledLinear.forward", lambda self, x: 1 / 0)
     with pytest.raises(
         CheckFailed, match=r"narrow: layers\.0\.attn\.linears\.0 and layers\.0\.attn\.out; .*h = 2"
     ) as caught:
-        cut_adapted(whole, named("L0H1"), [tokens()])
+        cut_traced(whole, named("L0H1"), [tokens()])
     assert "ZeroDivisionError" in str(caught.value)
+
+
+class Odd(Exception):
+    """None that anybody expects."""
+
+
+ERRORS = [
+    ValueError("planted"),
+    AssertionError("planted"),
+    Odd("planted"),
+    StopIteration("planted"),
+    OSError("planted"),
+]
+
+
+def faulty_cut(error: BaseException) -> type[Styled]:
+    class Faulty(Styled):
+        def cut(self, model, site, keep):
+            raise error
+
+    return Faulty
+
+
+def faulty_forward(error: BaseException) -> type[Styled]:
+    class Faulty(Styled):
+        def forward(self, model, ids):
+            if model.layers[0].attn.out.weight.shape[1] < styles.WIDTH:
+                raise error
+            return model(ids)
+
+    return Faulty
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_cut_that_fails_is_told_or_left_to_headcount(error):
+    whole = stack("fused", faulty_cut(error))
+    with pytest.raises(CheckFailed, match=rf"tried cut\(\)(.|\n)*{type(error).__name__}: planted"):
+        cut_traced(whole, named("L0H1"), [tokens()])
+    cut = check(whole, named("L0H0,L0H1,L0H2"), tokens())
+    assert [plan.way for plan in cut.cuts] == ["empty"], "a block that keeps none"
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_forward_that_fails_on_the_smaller_layers_is_told(error):
+    with pytest.raises(CheckFailed, match=rf"tried narrow(.|\n)*fails: {type(error).__name__}: planted"):
+        cut_traced(stack("fused", faulty_forward(error)), named("L0H1"), [tokens()])
+
+
+@pytest.mark.parametrize("faulty", [faulty_cut, faulty_forward])
+def test_an_exit_surfaces_at_once(faulty):
+    with pytest.raises(UserCodeError, match="ends the program: SystemExit: 3") as caught:
+        cut_traced(stack("fused", faulty(SystemExit(3))), named("L0H1"), [tokens()])
+    assert isinstance(caught.value.__cause__, SystemExit)
+    with pytest.raises(KeyboardInterrupt):
+        cut_traced(stack("fused", faulty(KeyboardInterrupt())), named("L0H1"), [tokens()])
+
+
+@pytest.mark.parametrize("error", [AssertionError, AttributeError, Odd], ids=lambda error: error.__name__)
+def test_modules_whose_numbers_cannot_be_set_are_cut_in_another_way(error, monkeypatch):
+    def refuse(self, name, value):
+        if name == "h" and "h" in vars(self):
+            raise error("planted")
+        nn.Module.__setattr__(self, name, value)
+
+    whole = stack("by width")
+    monkeypatch.setattr(styles.ByWidth, "__setattr__", refuse)
+    assert [plan.way for plan in check(whole, named("L0H1"), tokens()).cuts] == ["spread"]
+
+
+def test_modules_that_cannot_be_copied(monkeypatch):
+    whole = stack("fused")
+
+    def refuse(self, memo):
+        raise Odd("planted")
+
+    monkeypatch.setattr(styles.Fused, "__deepcopy__", refuse, raising=False)
+    with pytest.raises(CheckFailed, match=r"could not be traced: .*cannot be copied: Odd: planted(.|\n)*def cut"):
+        cut_traced(whole, named("L0H1"), [tokens()])
+
+
+class Tracing(Styled):
+    def forward(self, model, ids):
+        if torch.is_grad_enabled():
+            raise Odd("planted")
+        return model(ids)
+
+
+def test_a_forward_that_fails_while_it_is_traced():
+    with pytest.raises(CheckFailed, match=r"layer\.0\.self depend on could not be traced: .*Odd: planted"):
+        cut_traced(stack("fused", Tracing), named("L0H1"), [tokens()])
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_left_trains_or_rests_as_before(style, training):
+    whole = stack(style).train(training)
+    for heads in ("L0H1", "L0H0,L0H1,L0H2"):
+        cut = cut_traced(whole, named(heads), [tokens()])
+        assert all(module.training == training for module in cut.model.modules())
 
 
 def test_all_heads_cannot_go():
     whole = stack("fused")
     with pytest.raises(InputError, match="all the heads"):
-        cut_adapted(whole, whole.head_sites.heads, [tokens()])
+        cut_traced(whole, whole.head_sites.heads, [tokens()])
 
 
 def test_nothing_is_written_when_nothing_is_proven(in_tmp, capsys):
     (in_tmp / "bring.py").write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import sys; sys.path.insert(0, {str(Path(styles.__file__).parent)!r})\n"
         "import torch\nfrom foreign_styles import Raw, Stack\nfrom headcount import Adapter, Sites\n"
         "class Model(Adapter):\n"
         "    def build(self):\n        torch.manual_seed(0)\n        return Stack(Raw)\n"

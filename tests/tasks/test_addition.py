@@ -160,8 +160,8 @@ def test_an_operand_out_of_range_is_named(text: str, outside: int) -> None:
 @unhurried
 @given(st.integers(1, 9), st.data())
 def test_the_sum_that_the_advice_shows_can_be_read(digits: int, data: st.DataObject) -> None:
-    low = data.sample(st.integers(0, 10**digits - 3))
-    high = data.sample(st.integers(low + 2, 10**digits - 1))
+    low = data.draw(st.integers(0, 10**digits - 3))
+    high = data.draw(st.integers(low + 2, 10**digits - 1))
     task = Addition(AdditionConfig(digits=digits, low=low, high=high, n_validation=1, n_test=1))
     with pytest.raises(InputError) as caught:
         task.parse("?")

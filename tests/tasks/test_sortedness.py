@@ -192,7 +192,7 @@ def test_stretched_sequences_are_never_narrow():
 
 def test_shares_are_what_was_written():
     assert kind_shares("shuffle:1,adjacent:3") == {"shuffle": 0.25, "adjacent": 0.75}
-    assert kind_shares(" displaced : 0.5 , adjacent") == pytest.approx({"moved_one": 1 / 3, "adjacent": 2 / 3})
+    assert kind_shares(" moved_one : 0.5 , adjacent") == pytest.approx({"moved_one": 1 / 3, "adjacent": 2 / 3})
 
 
 def test_negatives_come_in_the_shares_asked_for():

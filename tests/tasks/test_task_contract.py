@@ -234,7 +234,7 @@ def test_the_walk_is_the_whole_domain(writer: SequenceTask) -> None:
 
 def test_classes_and_kinds_have_names(sorter: ClassTask) -> None:
     assert len(set(sorter.classes)) == len(sorter.classes) >= 2
-    assert len(set(sorter.kinds)) == len(sorter.kinds) >= 1
+    assert len(set(sorter.negatives)) == len(sorter.negatives) >= 1
 
 
 def test_both_classes_are_in_every_set(sorter: ClassTask) -> None:
@@ -273,7 +273,7 @@ def test_trained_lengths_are_those_of_training(sorter: ClassTask) -> None:
 
 @pytest.mark.parametrize("length", [2, 3, 16, 17, 300])
 def test_stretched_examples_have_any_length_and_the_class_asked_for(sorter: ClassTask, length: int) -> None:
-    for kind in (None, *sorter.kinds):
+    for kind in (None, *sorter.negatives):
         one, again, other = (
             sorter.sample_of_length(np.random.default_rng(seed), length, kind, 20) for seed in (0, 0, 1)
         )

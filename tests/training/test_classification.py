@@ -141,7 +141,7 @@ def test_a_perfect_model_is_right_everywhere(task):
     found = evaluate(Judge(task.pad_id), task, "test", "abc")
     assert (found.accuracy.right.correct, found.accuracy.right.n) == (30, 30)
     assert all(scores.right.rate == 1 for scores in found.rows)
-    assert (found.wrong, found.constant, found.model, found.split) == ((), None, "abc", "test")
+    assert (found.wrong, found.constant, found.weights_sha256, found.split) == ((), None, "abc", "test")
     assert [(each.group, each.right.correct) for each in found.answer_shares] == [("unsorted", 15), ("sorted", 15)]
 
 

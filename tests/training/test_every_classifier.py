@@ -67,7 +67,7 @@ def test_the_padding_fault_and_a_fixed_training_set(tiny_sorting):
 
 
 def test_hard_examples_of_a_classifier_are_training_examples(tiny_sorting, monkeypatch):
-    monkeypatch.setattr("headcount.training.loop.MOSTLY_RIGHT", 0.0)
+    monkeypatch.setattr("headcount.training.loop.SEARCH_FROM", 0.0)
     config = RunConfig.build("sortedness", **tiny_sorting | {"hard_share": 0.5})
     task, model = build(config)
     state = new_state(model, config.training)

@@ -34,10 +34,10 @@ def effect(head, kind, i, length=None):
     return Effect(
         head=head,
         short=HeadId.parse(head).short,
-        kind=kind,
+        replacement=kind,
         metric="free-running",
         clean=0.9,
-        silenced=0.9 - drop,
+        ablated=0.9 - drop,
         drop=drop,
         low=drop - 0.02,
         high=drop + 0.03,
@@ -64,7 +64,7 @@ def condition(heads, kinds, length=None):
         clean_interval=(0.88, 0.92),
         majority_baseline=0.5,
         decoded=80,
-        decoded_kinds=("zero",),
+        decoded_replacements=("zero",),
         importances=tuple(Importance(head, 0.01 * (i + 1), 0.001, 0.1 * (i + 1)) for i, head in enumerate(heads)),
         agreements=tuple(Agreement(kind, False, len(heads), AGREEMENT) for kind in kinds),
         n_mean=32768,
@@ -77,12 +77,12 @@ def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
     """A result as it is read from a file."""
     heads = heads or [f"{site}.{i}" for site in SITES for i in range(3)]
     result = Ablation(
-        run="runs/add",
-        model="digest",
+        name="runs/add",
+        weights_sha256="digest",
         metric="free-running",
         unit="points",
         is_accuracy=True,
-        kinds=tuple(kinds),
+        replacements=tuple(kinds),
         heads=tuple(effect(h, k, i, length) for length in lengths for k in kinds for i, h in enumerate(heads)),
         conditions=tuple(condition(heads, kinds, length) for length in lengths),
         proof=tuple(SiteProof(site, 1e-7, 2e-7, 3.0, 0.0) for site in SITES),
@@ -92,7 +92,7 @@ def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
 
 def as_loss(result):
     effects = tuple(
-        replace(e, metric="loss", clean=-0.25, silenced=-0.25 - e.drop, band=None, examples_needed=None)
+        replace(e, metric="loss", clean=-0.25, ablated=-0.25 - e.drop, band=None, examples_needed=None)
         for e in result.heads
     )
     conditions = tuple(replace(each, clean=-0.25, clean_interval=(-0.3, -0.2)) for each in result.conditions)
@@ -133,7 +133,7 @@ def test_the_ranking_has_every_head_and_its_interval(kinds):
     marks = [box for box in axes.containers if hasattr(box, "lines")]
     assert [box.get_label() for box in marks] == list(kinds)
     for kind, box in zip(kinds, marks, strict=True):
-        mine = [e for e in result.heads if e.kind == kind]
+        mine = [e for e in result.heads if e.replacement == kind]
         assert box.lines[0].get_xdata() == pytest.approx([100 * e.drop for e in mine])
         ends = np.array(box.lines[2][0].get_segments())[:, :, 0]
         assert ends == pytest.approx(np.array([[100 * e.low, 100 * e.high] for e in mine]))
@@ -173,10 +173,10 @@ def test_the_map_has_every_number():
     result = made()
     figure = view.draw_map(result, result.conditions[0])
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles == [f"{kind}: drop (points)" for kind in result.kinds] + ["gradient: mean |dL/dg|"]
-    for axes, kind in zip(figure.axes, result.kinds, strict=False):
-        again = ["†" * (e.n != result.conditions[0].n) for e in result.heads if e.kind == kind]
-        drops = [f"{100 * e.drop:.1f}" for e in result.heads if e.kind == kind]
+    assert titles == [f"{kind}: drop (points)" for kind in result.replacements] + ["gradient: mean |dL/dg|"]
+    for axes, kind in zip(figure.axes, result.replacements, strict=False):
+        again = ["†" * (e.n != result.conditions[0].n) for e in result.heads if e.replacement == kind]
+        drops = [f"{100 * e.drop:.1f}" for e in result.heads if e.replacement == kind]
         expected = [drop + mark for drop, mark in zip(drops, again, strict=True)]
         assert [text.get_text() for text in axes.texts] == expected
     assert figure.axes[-1].texts[0].get_text() == "1.0e-2"
@@ -367,7 +367,7 @@ def test_a_figure_needs_no_torch():
 
 
 def test_markdown_has_the_ranking_as_printed_and_escapes_names():
-    result = replace(made(), run="runs/a|b*c`d\ne")
+    result = replace(made(), name="runs/a|b*c`d\ne")
     text = export.ablation_markdown(result)
     (where,) = result.conditions
     head, rows = view.ablation_rows(result, where)

@@ -11,7 +11,7 @@ AT_16 = Effect(
     *("layer.0.self.0", "L0H0", "zero", "accuracy", 1.0, 0.8, 0.2, 0.15, 0.25, 0.001, "critical"),
     *(None, None, 80, 0, 400, 1, 1, 0.1, 16),
 )
-AT_64 = replace(AT_16, clean=0.5, silenced=0.5, drop=0.0, low=-0.01, high=0.01, p=1.0, band=None, worse=0, length=64)
+AT_64 = replace(AT_16, clean=0.5, ablated=0.5, drop=0.0, low=-0.01, high=0.01, p=1.0, band=None, worse=0, length=64)
 
 
 def made(*effects: Effect) -> Ablation:

@@ -185,7 +185,7 @@ def test_pages_of_all_sizes_are_tidy(kinds: Any, sizes: dict[str, Any]) -> None:
 def test_a_closeup_names_tokens(n: int) -> None:
     result = made(layer=n)
     weights = np.random.default_rng(0).dirichlet(np.ones(n), size=n)
-    figure = view.draw_head(result, "L1H2", weights)
+    figure = view.draw_head_on_text(result, "L1H2", weights)
     every = 1 if n <= 40 else 2 if n == 41 else 13
     names = [f"{i}: layer{i}" if every > 1 else f"layer{i}" for i in range(0, n, every)]
     assert labels(figure) == (names, names)
@@ -201,7 +201,7 @@ def test_a_closeup_names_tokens(n: int) -> None:
 
 def test_a_closeup_of_cross_attention_has_both_texts() -> None:
     weights = np.full((5, 300), 1 / 300)
-    figure = view.draw_head(made(*TRANSLATOR, encoder=300, decoder=5), HeadId.parse("X0H1"), weights)
+    figure = view.draw_head_on_text(made(*TRANSLATOR, encoder=300, decoder=5), HeadId.parse("X0H1"), weights)
     queries, keys = labels(figure)
     assert queries == [f"decoder{i}" for i in range(5)]
     assert keys[:2] == ["0: encoder0", "8: encoder8"]
@@ -212,7 +212,7 @@ def test_a_closeup_of_cross_attention_has_both_texts() -> None:
 def test_a_closeup_of_very_many_tokens_is_pooled() -> None:
     n = 3 * view.MOST_CLOSE
     weights = np.random.default_rng(0).dirichlet(np.ones(n), size=n)
-    figure = view.draw_head(made(layer=n), "L0H0", weights)
+    figure = view.draw_head_on_text(made(layer=n), "L0H0", weights)
     picture = figure.axes[0].images[0].get_array()
     assert picture is not None
     expected = weights.reshape(n // 3, 3, n // 3, 3).sum(axis=3).mean(axis=1)
@@ -223,7 +223,7 @@ def test_a_closeup_of_very_many_tokens_is_pooled() -> None:
 def test_tokens_are_text_whatever_they_hold() -> None:
     result = made(layer=len(ODD))
     result = replace(result, title=" ".join(ODD), axes=(replace(result.axes[0], tokens=ODD),))
-    figure = view.draw_head(result, "L0H0", np.eye(len(ODD)))
+    figure = view.draw_head_on_text(result, "L0H0", np.eye(len(ODD)))
     assert labels(figure)[0] == ["$a", "b$", "[red]", "□□", "\\n", "averyveryverylo…"]
     require_tidy(figure)
     require_tidy(view.draw_mosaic(result, "layer", "self"))
@@ -233,11 +233,11 @@ def test_tokens_are_text_whatever_they_hold() -> None:
 def test_faults_are_told() -> None:
     result = made(layer=6)
     with pytest.raises(InputError, match=r"no head 'layer.0.self.3' in models/bert"):
-        view.draw_head(result, "L0H3", np.eye(6))
+        view.draw_head_on_text(result, "L0H3", np.eye(6))
     with pytest.raises(InputError, match=r"no head 'encoder.0.self.0'"):
-        view.draw_head(result, "E0H0", np.eye(6))
+        view.draw_head_on_text(result, "E0H0", np.eye(6))
     with pytest.raises(InputError, match=r"weights of \(5, 5\) for 6 queries and 6 keys"):
-        view.draw_head(result, "L0H0", np.eye(5))
+        view.draw_head_on_text(result, "L0H0", np.eye(5))
     with pytest.raises(InputError, match=r"no decoder cross-attention\n  it has layer.0.self \(3 heads\), layer.1"):
         view.draw_mosaic(result, "decoder", "cross")
 

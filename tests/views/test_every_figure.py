@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_ablation_figures as ablations
-import test_glance_figures as glances
+import test_attention_summary_figures as glances
 import test_pruning_figures as prunings
 import test_stretch_figures as stretches
 from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ def ablated(shape: Shape, lengths: Sequence[int | None] = (None,)) -> Any:
     made = ablations.made(kinds, shape.names, lengths)
     conditions = tuple(replace(each, data=shape.data, clean_interval=(0.88, 0.92)) for each in made.conditions)
     void = tuple(replace(each, band=None) if each.length == 64 else each for each in made.heads)
-    return replace(made, run=shape.run, conditions=conditions, heads=void)
+    return replace(made, name=shape.run, conditions=conditions, heads=void)
 
 
 def evaluated(shape: Shape) -> Evaluation:
@@ -179,7 +179,7 @@ def sample_of_length(shape: Shape, label: str = "rotary, max") -> Any:
     hard_codes = () if shape.panels == 1 else ("a window of ±1", "neighbours")
     ids = stretches.result().ids if "adjacent" in kinds else ()
     return stretches.result(
-        run=shape.run,
+        name=shape.run,
         label=label,
         cells=cells,
         attention_shares=attention_shares,
@@ -193,7 +193,7 @@ def compared(shape: Shape) -> list[Any]:
     """Runs of one label have their names beside it."""
     labels = ["rotary, max", *(f"encoding {i}, max" for i in range(1, 2 * shape.panels - 1))]
     found = [sample_of_length(shape, label) for label in labels]
-    return found if shape.panels == 1 else [*found, replace(found[0], recipe="other", run=shape.run[::-1])]
+    return found if shape.panels == 1 else [*found, replace(found[0], recipe="other", name=shape.run[::-1])]
 
 
 def glanced(shape: Shape) -> Any:
@@ -204,7 +204,7 @@ def glanced(shape: Shape) -> Any:
 
 def pruned(shape: Shape) -> Any:
     n = len(shape.names)
-    return prunings.made(n, run=shape.run, chosen_on=shape.data, measured_on=shape.data, metric=shape.token * 3)
+    return prunings.made(n, name=shape.run, chosen_on=shape.data, measured_on=shape.data, metric=shape.token * 3)
 
 
 def of_few_heads(shape: Shape) -> Shape:
@@ -231,13 +231,15 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_curves": lambda shape: curves.draw_curves(log(shape), f"Training of {shape.run}"),
     "draw_mosaic": lambda shape: attention_summary.draw_mosaic(glanced(shape), "layer", "self"),
     "draw_mosaics": lambda shape: attention_summary.draw_mosaics(glanced(shape)),
-    "draw_closeup": lambda shape: attention_summary.draw_head(glanced(shape), "L0H0", np.eye(shape.tokens)),
+    "draw_head_on_text": lambda shape: attention_summary.draw_head_on_text(
+        glanced(shape), "L0H0", np.eye(shape.tokens)
+    ),
     "draw_matching": lambda shape: matching.draw_matching(matched(of_few_heads(shape))),
     "draw_positions": lambda shape: {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
     },
     "draw_encodings": lambda shape: positions.draw_encodings(
-        replace(encodings(shape.heads), run=ODD * 3, trained="learned", n_trained=3)
+        replace(encodings(shape.heads), name=ODD * 3, trained="learned", n_trained=3)
     ),
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),

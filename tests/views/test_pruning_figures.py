@@ -29,15 +29,15 @@ def made(n=6, **changes):
         points = [Point(k + 1, heads[(k + i) % n], s, s - 0.02, s + 0.03) for k, s in enumerate(scores)]
         curves.append(Curve(name, (whole, *points)))
     result = Pruning(
-        run="runs/sort",
-        model="digest",
+        name="runs/sort",
+        weights_sha256="digest",
         metric="accuracy",
         unit="points",
         chosen_on="the first 1,000 of the validation set",
         measured_on="the test set",
         n=2000,
         n_heads=n,
-        kinds=("zero", "mean", "resample"),
+        replacements=("zero", "mean", "resample"),
         loss=0.01,
         clean=0.95,
         harmless=tuple(heads[:2]),
@@ -68,7 +68,7 @@ def made(n=6, **changes):
 def cost():
     made_cost = Cost(
         parent="runs/sort",
-        run="small",
+        name="small",
         heads=("layer.0.self.0", "layer.0.self.1"),
         n_heads=(6, 4),
         lost_blocks=("layer.0.self",),

@@ -62,8 +62,8 @@ def result(**changes):
     attention_shares = tuple(attention_share(n, f"layer.0.self.{i}", 0.1 * i) for n in LENGTHS for i in (0, 1))
     ids = ShiftedIds(0, cell(16, "adjacent", 20), 0.0), ShiftedIds(48, cell(16, "adjacent", 12), 7.5)
     made = Stretch(
-        run="runs/a",
-        model="digest",
+        name="runs/a",
+        weights_sha256="digest",
         encoding="rotary",
         pooling="max",
         hard_codes=(),
@@ -140,7 +140,7 @@ def test_the_label_says_what_the_model_was_given(hard_codes, expected):
 
 def test_several_seeds_get_one_line_with_a_band():
     worse = tuple(replace(c, accuracy=c.accuracy - 0.4) for c in result().cells)
-    figure = draw_stretch([result(), result(run="runs/b", seed=1, cells=worse)])
+    figure = draw_stretch([result(), result(name="runs/b", seed=1, cells=worse)])
     assert legend(figure) == ["rotary, max  (generic, 2 seeds: mean and range)"]
     shuffle = figure.axes[0]
     np.testing.assert_allclose(lines(shuffle)[0][1], [[8, 80], [16, 80], [64, 70]])
@@ -156,7 +156,7 @@ def test_one_constant_seed_among_sound_ones_has_its_own_cross():
 
 
 def test_runs_that_differ_in_more_than_their_seed_are_never_averaged():
-    deeper = result(run="runs/deep", recipe="two", cells=result().cells[:4])
+    deeper = result(name="runs/deep", recipe="two", cells=result().cells[:4])
     figure = draw_stretch([result(), deeper])
     assert legend(figure) == [
         "runs/a: rotary, max  (generic, 95 % interval)",
@@ -297,7 +297,7 @@ def test_an_evaluation_has_a_row_per_group(tiny_sorter):
 def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter, tiny_run):
     found = evaluate(tiny_sorter.model, tiny_sorter.task, "test")
     sound, stuck = replace(found, constant=None), replace(found, constant="sorted")
-    shares = [f"“{each.group}” to {percent(each.right)}" for each in found.constant_class]
+    shares = [f"“{each.group}” to {percent(each.right)}" for each in found.answer_shares]
     assert answers_note(sound) == "it says " + ", ".join(shares)
     assert answers_note(stuck).startswith("CONSTANT: it says “sorted”")
     assert answers_note(tiny_run.evaluate("test")) == ""

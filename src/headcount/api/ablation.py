@@ -52,7 +52,7 @@ def ablate_heads(
     experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in asked]
     for replacement in replacements or ():
         REPLACEMENTS.get(replacement)
-    if opened.output:
+    if opened.has_output:
         opened.output.require_writable()
     done, how = [], {"donors": donors, "batch_size": batch_size}
     for length, experiment in zip(asked, experiments, strict=True):
@@ -68,7 +68,7 @@ def ablate_heads(
     every = replacements is None or set(replacements) == set(REPLACEMENTS.names())
     name = result_name(
         "ablation",
-        data=asked_data(data) if opened.output else None,
+        data=asked_data(data) if opened.has_output else None,
         metric=metric,
         replacements=None if every else replacements,
         n=n,
@@ -102,7 +102,7 @@ def _result(opened: OpenModel, metric: Metric, done: Sequence[AblationRun]) -> A
 
 
 def _save(opened: OpenModel, name: str, result: Ablation) -> Saved[Ablation]:
-    if opened.output is None:
+    if not opened.has_output:
         return Saved(result)
     by_length = len(result.conditions) > 1
     figures = {f"{name}-by-length.png": draw_lengths(result)} if by_length else {}

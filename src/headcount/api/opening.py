@@ -45,7 +45,8 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
         raise InputError(
             f"{what} needs a run: a model whose task and settings are known, and "
             f"{run if isinstance(run, str | Path) else getattr(run, 'name', type(run).__name__)} is none",
-            "train one: headcount train addition; or use sample:addition",
+            "train one: headcount train addition",
+            "or use sample:addition",
         )
     if str(run).endswith(".py") and Path(run).is_file():
         raise InputError(f"which class of {run}?", f"say {run}:Class, one that inherits headcount.Adapter")

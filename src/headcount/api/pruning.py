@@ -80,7 +80,6 @@ def prune_heads(
             orders=unless(ORDERS, n_orders),
             batch=unless(BATCH, batch_size),
         )
-        assert opened.output is not None, "checked before the search"
         figure = opened.output.write_figure(f"{name}.png", png(draw_pruning(result)))
         found = Saved(result, (opened.output.write_result(name, result),), (figure,))
         heads = result.chosen
@@ -101,10 +100,10 @@ def _require_sense(
     opened: OpenModel, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int, fold_mean: bool
 ) -> None:
     """Find out before a long search what could not be done after it."""
-    if opened.output is None:
+    if not opened.has_output:
         raise InputError("a bare module cannot be pruned", "cut heads out of it: headcount.cut_heads(model, heads)")
     if fine_tune < 0:
-        raise InputError(f"--fine-tune must be at least 0, got {fine_tune}")
+        raise InputError(f"--fine-tune must be at least 0, got {fine_tune}", "it is steps of fine-tuning")
     if fine_tune:
         opened.require_training()
     if heads is not None:
@@ -133,7 +132,6 @@ def _search(
     if not 1 <= n_orders <= MOST_ORDERS:
         raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
     _require_something_to_lose(opened, selection_set)
-    assert opened.output is not None, "checked before"
     opened.output.require_writable()
     with counting(f"removing heads of {opened.name}, %", quiet=quiet) as progress:
         return prune_curves(

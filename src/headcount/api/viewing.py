@@ -21,7 +21,7 @@ from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
 from headcount.views.attention import draw_heads, draw_over_examples, draw_pages
-from headcount.views.attention_summary import draw_head, draw_mosaics, draw_over_texts
+from headcount.views.attention_summary import draw_head_on_text, draw_mosaics, draw_over_texts
 from headcount.views.length_generalisation import draw_dispersion, draw_stretch
 from headcount.views.matching import draw_matching
 from headcount.views.positions import draw_encodings, draw_positions
@@ -88,7 +88,7 @@ def summarise_attention(
         results,
         data,
         figures,
-        (_output(opened).write_figure(f"head-{found.short}-{file_name(*texts)}.png", png(page)),),
+        (opened.output.write_figure(f"head-{found.short}-{file_name(*texts)}.png", png(page)),),
     )
 
 
@@ -109,15 +109,10 @@ def _summary(opened: OpenModel, text: str, head: HeadId | None) -> tuple[Attenti
     name, figures, weights = f"heads-{file_name(text)}", draw_mosaics(found), None
     if head is not None:
         weights = head_pattern(opened.module, opened.sites, given.inputs, head)
-        figures[str(head)] = draw_head(found, head, weights)
-    output = _output(opened)
+        figures[str(head)] = draw_head_on_text(found, head, weights)
+    output = opened.output
     written = tuple(output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items())
     return found, Saved(None, (output.write_result(name, found),), written), weights
-
-
-def _output(opened: OpenModel) -> RunFolder:
-    assert opened.output is not None, "a bare module takes no texts"
-    return opened.output
 
 
 def _suffix(norm_weighted: bool) -> str:

@@ -20,6 +20,8 @@ from headcount.registry import Registry
 from headcount.views.progress import LOST, Terminal
 
 VERBS = Registry("headcount.cli")
+FORMER = {"--kinds": "--replacements", "--narrow": "--small-steps", "--matched": "--paired"}
+"""Flags that had other names."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,6 +122,8 @@ def _unknown(argument: str, parser: argparse.ArgumentParser) -> InputError:
         return InputError(f"{parser.prog} takes no further {shortened(argument)!r}", f"see: {parser.prog} --help")
     known = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     flag = argument.partition("=")[0]
+    if flag in FORMER:
+        return InputError(f"{flag} is called {FORMER[flag]} now", f"see: {parser.prog} --help")
     return InputError(
         f"{parser.prog} has no {shortened(flag)!r}", suggestion(flag, known), f"see: {parser.prog} --help"
     )

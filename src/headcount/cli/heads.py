@@ -55,6 +55,12 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--norm-weighted is for pictures and statistics", "add --on, --all-test or --stats")
     model = api.open_model(args.model, run_adapter=args.run_adapter)
     examples = None if args.on is None else list(dict.fromkeys(args.on))
+    needs = "--stats" if args.stats else "--all-test" if args.all_test else "--norm-weighted"
+    if (args.stats or args.all_test or args.norm_weighted) and not isinstance(model, RunModel):
+        raise InputError(
+            f"{needs} needs a run, whose task and own attention are known, and {model.label} is none",
+            'try --on "a text"',
+        )
     if args.stats:
         return _stats(model, args)
     if examples is None and not args.all_test:
@@ -153,12 +159,12 @@ def _list(model: OpenModel, as_json: bool) -> int:
     """Where its heads are."""
     from headcount.hooks.wrapping import projection_paths
 
-    paths = projection_paths(model.module, model.sites)
+    paths = projection_paths(model.inner, model.sites)
     if as_json:
         heads = [{"head": str(h), "short": h.short, "projection": paths[h.site]} for h in model.sites.heads]
-        print_json({"model": model.label, "heads": heads})
+        print_json({"model": type(model.inner).__name__, "heads": heads})
         return 0
-    title = f"{model.label}: {len(model.sites.heads)} heads"
+    title = f"{model.label}: {type(model.inner).__name__}, {len(model.sites.heads)} heads"
     table = Table("site", "heads", "output projection", title=title, title_justify="left")
     for site, found in model.sites.items():
         table.add_row(str(site), "  ".join(head.short for head in found.heads), paths[site])

@@ -133,6 +133,10 @@ class EvalDataset:
     largest_loss: float | None = None
     """Where examples are answered right or wrong, what one that breaks may lose by a loss: even odds, or more."""
 
+    def __post_init__(self) -> None:
+        if self.largest_loss is None and any(metric.is_accuracy for metric in self.metrics):
+            object.__setattr__(self, "largest_loss", 0.0)
+
     def __len__(self) -> int:
         return len(self.lengths)
 

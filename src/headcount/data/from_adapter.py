@@ -86,7 +86,6 @@ def _dataset(adapter: Adapter, model: Adapted, pairs: Pairs, data: str, *, is_se
         width=1024,
         majority_baseline=lambda rows: majority_baseline,
         decode=decode if generates else None,
-        largest_loss=0.0,
     )
 
 

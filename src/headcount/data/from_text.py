@@ -79,7 +79,7 @@ def _answered(external: ExternalModel, source: Tensor) -> Tensor:
     model: Any = external.inner
     if not hasattr(model, "generate"):
         raise InputError(
-            f"{type(model).__name__} says nothing for its decoder to read",
+            f"{type(model).__name__} generates nothing for its decoder to read",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
     most = min(MOST_SAID, longest_of(model) - 1)

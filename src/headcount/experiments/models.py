@@ -66,9 +66,14 @@ class OpenModel:
     """What it was trained on, where that is one of headcount's tasks."""
 
     @property
-    def output(self) -> RunFolder | None:
-        """Where results are written; None for a bare module."""
-        return None
+    def inner(self) -> nn.Module:
+        """The model as whoever wrote it has it."""
+        return self.module
+
+    @property
+    def output(self) -> RunFolder:
+        """Where results are written."""
+        raise InputError("a bare module has no folder for results", "give a run, a folder or an adapter")
 
     def find_head(self, head: str | HeadId) -> HeadId:
         """The head of that name, if this model has it."""
@@ -113,13 +118,17 @@ class OpenModel:
         """Examples to choose heads on, others to measure on, and some of those to try random orders on."""
         raise NotImplementedError
 
+    has_output: ClassVar[bool] = True
+    """Whether results have a place; asking for `output` makes it."""
     can_lose_all_heads: ClassVar[bool] = False
     measures_itself: ClassVar[bool] = False
     """Whether what is left can be measured without further examples."""
 
     def require_training(self) -> None:
         """Refuse to train what is left of a model whose training is not known."""
-        raise InputError(f"how {self.name} is trained is not known", "fine-tune what is left with its own code")
+        raise InputError(
+            f"--fine-tune: how {self.name} is trained is not known", "fine-tune what is left with its own code"
+        )
 
     def cut(
         self,
@@ -269,6 +278,11 @@ class LoadedModel(OpenModel):
         return self.external.adapter
 
     @property
+    def inner(self) -> nn.Module:
+        """The model as whoever wrote it has it."""
+        return self.external.inner
+
+    @property
     def output(self) -> RunFolder:
         """A folder in runs/, which becomes this model's own."""
         return self.external.output
@@ -358,8 +372,9 @@ class LoadedModel(OpenModel):
     ) -> Cut[OpenModel]:
         """As a folder that Hugging Face's library or the adapter's file is needed for."""
         assert measured is not None, "made for the cut"
-        means = [(batch.inputs, batch.token_mask) for batch in _means_over(measured)] if fold_mean else ()
-        made = prune_external(self.external, heads, out, measured.batches[0].inputs, means)
+        over = means_over(measured) if fold_mean else ()
+        means, n_means = [(batch.inputs, batch.token_mask) for batch in over], sum(len(batch.rows) for batch in over)
+        made = prune_external(self.external, heads, out, measured.batches[0].inputs, means, n_means)
         left = LoadedModel.of(made.model)
         return Cut(left, made.heads, made.difference, made.before, made.after, made.folded_over)
 
@@ -367,6 +382,8 @@ class LoadedModel(OpenModel):
 @dataclass(frozen=True)
 class BareModel(OpenModel):
     """A module of one's own, tried on tensors; nothing is written anywhere."""
+
+    has_output: ClassVar[bool] = False
 
     @classmethod
     def of(cls, module: nn.Module, sites: Sites | None = None) -> BareModel:
@@ -399,7 +416,7 @@ def _smaller(n: int | None, most: int | None) -> int | None:
     return min((each for each in (n, most) if each is not None), default=None)
 
 
-def _means_over(experiment: Experiment) -> Sequence[EvalBatch]:
+def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
     """Examples that nothing is measured on, where there are any."""
     measured = {id(batch) for batch in experiment.batches}
     return [batch for batch in experiment.reference if id(batch) not in measured] or experiment.batches

@@ -105,7 +105,7 @@ def _require_same(adapted: Adapted, draft: Path, folder: Path, inputs: Sequence[
         apart = difference(read(*inputs), adapted(*inputs))
     if not apart <= TOLERANCE:
         raise CheckFailed(
-            f"the model that is read from {folder} would say something else (by {apart:.2g}): nothing was kept",
+            f"the model that is read from {folder} would have another output (by {apart:.2g}): nothing was kept",
             "does load() of the adapter do more than fill in weights? let build() do that",
         )
 

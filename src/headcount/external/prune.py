@@ -30,22 +30,23 @@ def prune_external(
     out: Path,
     inputs: Sequence[Tensor],
     means: Sequence[Inputs] = (),
+    n_means: int = 0,
 ) -> Cut[ExternalModel]:
     """Cut these heads out, proven on `inputs`; write a folder, read it, and prove it again.
 
-    If there are batches to take `means` over, what the heads output on average over them stays in the biases.
+    If there are batches to take `means` over, what the heads output on average over their `n_means` examples stays in
+    the biases.
     """
     gone = tuple(dict.fromkeys(model.find_head(head) for head in heads))
     if len(gone) == len(model.sites.heads):
         raise InputError(f"all heads of {model.name} would go", "lower --loss, or name the heads: --heads")
     whole: Any = model.model
-    n = sum(len(each[0]) for each, _ in means)
     average = mean_outputs(whole, model.sites, means) if means else None
-    kept = whole if average is None else fold(whole, gone, average, n)
+    kept = whole if average is None else fold(whole, gone, average, n_means)
     cut = cut_traced(kept, gone, inputs) if isinstance(kept, Adapted) else cut_heads(kept.model, gone)
     difference = _proven(whole, kept, cut, gone, average, inputs)
     if isinstance(cut, Adapted):
-        save_cut(cut, model.weights_sha256, out, inputs, folded_over=n)
+        save_cut(cut, model.weights_sha256, out, inputs, folded_over=n_means)
     else:
         save_model(cut, out, model.tokenizer)
     device = next(model.inner.parameters()).device
@@ -54,7 +55,7 @@ def prune_external(
     again = _proven(whole, kept, left.model if is_adapted else left.inner, gone, average, inputs)
     if not again <= TOLERANCE:
         raise CheckFailed(f"what was written to {out} differs by {again:.1e} from what was cut", "please report this")
-    return Cut(left, gone, max(difference, again), Size.of(model.inner), Size.of(left.inner), n)
+    return Cut(left, gone, max(difference, again), Size.of(model.inner), Size.of(left.inner), n_means)
 
 
 def _proven(

@@ -184,7 +184,7 @@ def _tried(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str,
     return heads, () if has_weights else ("no weights yet: say checkpoint = ..., or load them in build()",)
 
 
-# --- skeleton guesses -------------------------------------------------------------------------------------------------
+# --- guesses ----------------------------------------------------------------------------------------------------------
 # What a checkpoint tells of a model that cannot be built yet: the names and shapes of its weights.
 
 
@@ -250,7 +250,7 @@ def _is_wide(name: str, tensor: Tensor, width: int) -> bool:
     return "." in name and tensor.dim() == 2 and tensor.shape[1] == width and bool(re.search(r"\.\d+\.", name))
 
 
-# --- skeleton text ----------------------------------------------------------------------------------------------------
+# --- the text ---------------------------------------------------------------------------------------------------------
 # The words of a first adapter.
 
 

@@ -47,7 +47,8 @@ def user_code_errors(
     except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
         place = _place(error, adapter.folder)
-        raise UserCodeError(f"{method}() of the adapter {name} {_failed(error)}", place) from error
+        cause = None if isinstance(error, StopIteration) else error  # as a cause, contextlib would let it through
+        raise UserCodeError(f"{method}() of the adapter {name} {_failed(error)}", place) from cause
 
 
 def import_file(file: Path) -> Any:

@@ -8,5 +8,4 @@ layers   layers without some of their features, and what stands where no head is
 cutting  a copy of a model without some of its heads
 folding  what heads output on average, kept in the biases of their output projections
 proof    a cut model has the output that the whole one has with those heads ablated
-saving   weights written, read again and compared
 """

@@ -21,6 +21,7 @@ from torch import nn
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.hooks.families import Family, family_of, model_types
+from headcount.hooks.finding import unwrap
 from headcount.hooks.wrapping import BIASED, CUT, Wrapped, blocks_at, cut_from, wrap
 from headcount.models.blocks import Transformer
 from headcount.surgery.family import family_plans
@@ -64,18 +65,20 @@ class Cut(Generic[T]):
 
 def cut_heads(model: nn.Module, heads: Iterable[HeadId | str]) -> Any:
     """A copy without these heads; the other heads keep their names."""
-    whole: Any = model.model if isinstance(model, Wrapped) else model
     asked = dict.fromkeys(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
     if not asked:
         raise InputError("no heads to cut out", "name some: cut_heads(model, ['L0H3'])")
-    copy: Any = deepcopy(whole)
-    if isinstance(copy, Transformer):
-        _require_heads(copy, asked)
-        _apply(own_plans(copy, asked), copy)
-        tell_settings(copy, asked)
-        return copy
-    family, before = known_family(copy), set(cut_from(copy))
-    wrap(copy).head_sites.head_slots(asked)  # they are there, or this says what is
+    whole: Any = model.model if isinstance(model, Wrapped) else unwrap(model)
+    if isinstance(whole, Transformer):
+        _require_heads(whole, asked)
+        own = deepcopy(whole)
+        _apply(own_plans(own, asked), own)
+        tell_settings(own, asked)
+        return own
+    wrapped = wrap(model)
+    family, before = known_family(wrapped.model), set(cut_from(wrapped.model))
+    wrapped.head_sites.head_slots(asked)  # they are there, or this says what is
+    copy: Any = deepcopy(wrapped.model)
     _apply(list(family_plans(copy, family, before, before | asked.keys())), copy)
     setattr(copy.config, CUT, [str(head) for head in sorted(before | asked.keys())])
     return copy

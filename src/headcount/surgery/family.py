@@ -1,12 +1,10 @@
-"""Plans for Hugging Face models: their family's table says where queries, keys and values are, and how they are laid
-out.
+"""Plans for Hugging Face models: their family's table says where queries, keys and values are, and their layout.
 
 In some places more is needed than smaller layers:
 
 * Query heads that share keys and values, unevenly after the cut: the key and value heads still in use are repeated
-after
-  the projection, once for every query head. No weight is stored twice, but the cache then holds as many heads as there
-  are queries.
+  after the projection, once for every query head. No weight is stored twice, but the cache then holds as many heads as
+  there are queries.
 * T5's position biases stay whole and are handed on whole; every block picks its own.
 * A block without heads outputs the bias of its output projection. No weight is left of it, but one head of zeros is
   still computed and cached, and shown as attention: the model's own code cannot do with none.
@@ -192,7 +190,8 @@ def _give_each_its_own(model: nn.Module, family: Family) -> None:
     n_layers = config.num_hidden_layers
     shared = {id(each): each for each in (*groups.parameters(), *groups.buffers(), config)}
     serving = [groups[int(i / (n_layers / len(groups)))] for i in range(n_layers)]
-    setattr(holder, name, nn.ModuleList(deepcopy(group, dict(shared)) for group in serving))
+    own = nn.ModuleList(deepcopy(group, dict(shared)) for group in serving)
+    setattr(holder, name, own.train(groups.training))
     config.num_hidden_groups = n_layers
 
 

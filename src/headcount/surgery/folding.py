@@ -23,7 +23,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.capture import Capture
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.sites import Sites
-from headcount.hooks.wrapping import BIASED, FOLDED, Wrapped, wrap
+from headcount.hooks.wrapping import BIASED, FOLDED, wrap
 from headcount.surgery.layers import add_bias
 
 Means = Mapping[HeadSite, Float[Tensor, "head d_head"]]
@@ -53,9 +53,10 @@ def mean_outputs(model: nn.Module, sites: Sites, batches: Iterable[Inputs]) -> M
 def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
     """A copy whose biases hold what these heads output on average, over `n` examples."""
     heads, copy = tuple(heads), deepcopy(model)
-    sites = wrap(copy).head_sites
+    wrapped = wrap(copy)
+    sites = wrapped.head_sites
     biased = [site for site in sites.head_slots(heads) if not _has_bias(sites[site].projection)]
-    if biased and not (isinstance(copy, Wrapped) and copy.family):  # of which folders are read with biases again
+    if biased and not wrapped.family:  # whose folders are read with biases again
         raise InputError(
             f"the output projection of {biased[0]} has no bias to put a mean into",
             "give it one in the model's own code: bias=True, and zeros in the checkpoint",
@@ -64,8 +65,8 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
     fold_in_place(sites, heads, means)
     for site in sites.head_slots(heads):
         _require_bias_of_its_own(copy, sites, site)
-    if isinstance(copy, Wrapped):
-        config: Any = copy.model.config
+    if wrapped.family:
+        config: Any = wrapped.model.config
         setattr(config, FOLDED, n)
         setattr(config, BIASED, sorted({*getattr(config, BIASED, ()), *map(str, biased)}))
     return copy

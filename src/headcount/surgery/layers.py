@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from headcount.errors import InputError
 
-Made = dict[Tensor, nn.Parameter]
-"""Narrowed parameters by the whole ones, for layers that share them."""
+Made = dict[tuple[Tensor, int, tuple[int, ...]], nn.Parameter]
+"""Narrowed parameters by the whole ones, the axis and what was kept of it: layers that share them still do."""
 
 
 class RepeatedKV(nn.Linear):
@@ -54,7 +54,7 @@ class BiasAlone(nn.Module):
 
 
 class Zeros(nn.Module):
-    """Stands where queries, keys or values were computed: those of one head that nobody hears."""
+    """Stands where queries, keys or values were computed: those of one head, which is connected to nothing."""
 
     def __init__(self, n_outputs: int) -> None:
         super().__init__()
@@ -178,13 +178,18 @@ def require_plain(what: str, layer: nn.Module) -> None:
 
 
 def _taken(old: nn.Parameter, axis: int, kept: Tensor, made: Made) -> nn.Parameter:
-    if old not in made:
-        made[old] = nn.Parameter(old.detach().index_select(axis, kept.to(old.device)), old.requires_grad)
-    return made[old]
+    key = old, axis, tuple(kept.tolist())
+    if key not in made:
+        made[key] = nn.Parameter(old.detach().index_select(axis, kept.to(old.device)), old.requires_grad)
+    return made[key]
 
 
 def _weight(layer: nn.Module) -> nn.Parameter:
-    assert isinstance(layer.weight, nn.Parameter)
+    if not isinstance(layer.weight, nn.Parameter):
+        raise InputError(
+            f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",
+            "give it plain weights first, as torch.nn.utils.remove_weight_norm does",
+        )
     return layer.weight
 
 
@@ -198,8 +203,8 @@ def _is_conv(layer: nn.Module) -> bool:
     return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
 
 
-# --- cut bias ---------------------------------------------------------------------------------------------------------
-# T5's position biases, which are computed once for all heads of all layers and handed from layer to layer.
+# --- T5's position biases ---------------------------------------------------------------------------------------------
+# They are computed once for all heads of all layers and handed from layer to layer.
 #
 # Whatever a layer has lost, it takes and hands on the biases of all the heads that there once were, and uses its own.
 
@@ -255,12 +260,12 @@ def _blank(kind: Any) -> nn.Module:
     return made.__new__(made)
 
 
-# --- foreign torch ----------------------------------------------------------------------------------------------------
-# PyTorch's own attention with any number of heads: nn.MultiheadAttention cannot have fewer than fill its width.
+# --- PyTorch's own attention ------------------------------------------------------------------------------------------
+# With any number of heads: nn.MultiheadAttention cannot have fewer than fill its width.
 
 
 class PrunedMHA(nn.Module):
-    """What is left of an nn.MultiheadAttention; it is called as that is, and says what that says."""
+    """What is left of an nn.MultiheadAttention; it is called as that is, and has the output that that has."""
 
     in_proj_bias = None
     _qkv_same_embed_dim = False  # so nn.TransformerEncoderLayer does not pass it by
@@ -269,7 +274,7 @@ class PrunedMHA(nn.Module):
     def __init__(self, old: nn.Module, keep: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(old, nn.MultiheadAttention) or old.bias_k is not None or old.add_zero_attn:
-            raise InputError("heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "silence them")
+            raise InputError("heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them")
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
         self.head_dim, self.num_heads = old.head_dim, len(keep)
         chosen = features(keep, old.head_dim).to(old.out_proj.weight.device)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.errors import HeadcountError, InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.sites import Site, Sites
 from headcount.models.blocks import AttentionBlock
@@ -31,6 +32,9 @@ CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
 """An adapter's own way: the model, the site, and the places in z of the heads that stay."""
 MOST = 2**20
 """Outputs of a layer, and more than any attribute of an attention module."""
+TRACED_WAYS = ("narrow", "spread", "empty", "torch", "adapter")
+WRITTEN = ("site", "heads", "keep", "way", "projection", "layers", "numbers", "tensors")
+"""Of plans for an adapter's model, the only ones that are written to a file."""
 
 
 @dataclass(frozen=True)
@@ -75,21 +79,24 @@ class SitePlan:
 
     def to_dict(self) -> dict[str, Any]:
         """For a file that has the weights beside it: how many outputs stay is all that is to be known."""
-        kept = ("site", "heads", "keep", "way", "projection", "numbers", "tensors")
         told = asdict(self)
-        return {name: told[name] for name in kept} | {"layers": {path: len(n) for path, n in self.layers.items()}}
+        return {name: told[name] for name in WRITTEN} | {"layers": {path: len(n) for path, n in self.layers.items()}}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> SitePlan:
         """To be applied to a model whose weights are read afterwards; what cannot be is a ValueError."""
+        if odd := sorted(map(str, told.keys() - set(WRITTEN))):
+            raise ValueError(f"{odd[0]!r} is no part of a cut")
         heads, keep = tuple(told["heads"]), tuple(told["keep"])
         counts = [*heads, *told["layers"].values(), *told["numbers"].values(), *told["tensors"].values()]
         if odd := [each for each in counts if type(each) is not int or not 0 <= each <= MOST]:
             raise ValueError(f"{odd[0]!r} is no number of heads or outputs")
-        if len(set(heads)) != len(heads) or not set(keep) <= set(range(len(heads))):
+        if len(set(heads)) != len(heads) or list(keep) != [place for place in range(len(heads)) if place in keep]:
             raise ValueError(f"heads {list(heads)[:8]} of which the places {list(keep)[:8]} stay")
         if odd := [name for name in ("site", "way", "projection") if not isinstance(told[name], str)]:
             raise ValueError(f"{odd[0]} = {told[odd[0]]!r}")
+        if told["way"] not in TRACED_WAYS:
+            raise ValueError(f"no way to cut is called {told['way']!r}")
         HeadId.parse(f"{told['site']}.0")
         layers = {path: tuple(range(n)) for path, n in told["layers"].items()}
         return cls(**{**told, "heads": heads, "keep": keep, "layers": layers})
@@ -101,7 +108,8 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
         weight = model.get_submodule(plan.projection).weight
         cut.pick_bias(model.get_submodule(path), places, n_all, weight.device if isinstance(weight, Tensor) else None)
     if plan.way == "adapter":
-        assert custom is not None, "planned with one"
+        if custom is None:
+            raise InputError("these heads were cut out by cut() of the adapter, which it does not have any more")
         custom(model, plan.name, list(plan.keep))
     elif plan.way == "torch":
         replace(model, plan.projection.rpartition(".")[0], lambda old: PrunedMHA(old, plan.keep))
@@ -110,6 +118,7 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
         block = model.get_submodule(plan.projection.rpartition(".attention.")[0])
         assert isinstance(block, AttentionBlock), "planned for one"
         block.drop_attention()
+        block.train(block.training)
     elif plan.way == "empty":
         _empty(plan, model)
     else:
@@ -123,7 +132,12 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
         raise ValueError(f"{name} has other heads than it had when it was cut")
-    path = apply_plan(plan, model, {}, custom)
+    try:
+        path = apply_plan(plan, model, {}, custom)
+    except HeadcountError:
+        raise
+    except Exception as error:  # somebody's modules, whose attributes are set: anything may happen
+        raise InputError(f"{name} cannot be changed: {type(error).__name__}: {error}") from error
     left = {site: each for site, each in sites.items() if site != name}
     if plan.keep:
         heads = tuple(sites[name].heads[place] for place in plan.keep)
@@ -134,7 +148,8 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
 def replace(model: nn.Module, path: str, make: Callable[[Any], nn.Module]) -> None:
     """Put what is made of a module in its place."""
     above, _, last = path.rpartition(".")
-    setattr(model.get_submodule(above), last, make(model.get_submodule(path)))
+    old = model.get_submodule(path)
+    setattr(model.get_submodule(above), last, make(old).train(old.training))
 
 
 def _empty(plan: SitePlan, model: nn.Module) -> None:

@@ -34,7 +34,7 @@ from headcount.surgery.plan import CustomCut, Places, SitePlan, apply_to_sites
 from headcount.surgery.proof import TOLERANCE, ForceFloat64, double_by_default, prove_cut
 
 FAILURES = (HeadcountError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What applying a plan to somebody's modules may end in; a forward pass of theirs that fails is a HeadcountError."""
+"""What a plan for somebody's modules may end in; whatever goes wrong in their own code is a HeadcountError."""
 ROWS = 16
 """Examples that each way to cut is tried on; what comes out is proven on more."""
 Connectivity = dict[str, Tensor]
@@ -101,8 +101,15 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
 
 
 def _applied(plan: SitePlan, traced: Traceable) -> Traceable:
-    copy = deepcopy(traced)
+    copy = _copied(traced)
     return copy.after(plan, copy.model, apply_to_sites(plan, copy.model, copy.head_sites, copy.custom_cut))
+
+
+def _copied(traced: Traceable) -> Any:
+    try:
+        return deepcopy(traced)
+    except Exception as error:  # somebody's modules: anything may happen
+        raise InputError(f"the model cannot be copied: {type(error).__name__}: {error}") from error
 
 
 def _prove(
@@ -158,7 +165,7 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Any) 
 def _connectivity(traced: Traceable, name: HeadSite, inputs: Any) -> Connectivity:
     try:
         return trace(traced, name, inputs)
-    except (HeadcountError, RuntimeError) as error:
+    except FAILURES as error:
         raise CheckFailed(
             f"what the heads at {name} depend on could not be traced: {type(error).__name__}: {error}",
             "say how to cut in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut",
@@ -222,8 +229,7 @@ def _with_heads(model: nn.Module, home: str, n: int) -> Numbers:
 
 def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> Connectivity:
     """The layers that some head of a site depends on."""
-    copy: Any = deepcopy(traced)
-    copy = copy.cpu().double().eval()
+    copy = _copied(traced).cpu().double().eval()
     site = copy.head_sites[name]
     loose, z = dict[str, list[Tensor]](), list[Tensor]()
     with ExitStack() as hooks:

@@ -75,7 +75,7 @@ def draw_mosaic(result: AttentionSummary, stack: str, kind: str) -> Figure:
     return figure
 
 
-def draw_head(result: AttentionSummary, head: str | HeadId, weights: Picture) -> Figure:
+def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Picture) -> Figure:
     """One head's own weights [query, key], with tokens on the axes."""
     found = HeadId.parse(str(head))
     site = next((site for site in result.sites if site.site == str(found.site)), None)

@@ -65,7 +65,7 @@ def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ..
 
 def answers_note(evaluation: Evaluation | Classification) -> str:
     """How often a classifier gives each answer; empty for a model that writes its answers."""
-    answer_shares = getattr(evaluation, "says", ())
+    answer_shares = getattr(evaluation, "answer_shares", ())
     shares = ", ".join(f"“{each.group}” to {percent(each.right)}" for each in answer_shares)
     if constant := getattr(evaluation, "constant", None):
         return f"CONSTANT: it says “{constant}” to (nearly) everything ({shares})"

@@ -21,7 +21,7 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
         raise InputError(f"{type(model).__name__} is no encoder-decoder", "give plain text, or text and label")
     if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
         raise InputError(
-            f"{type(model).__name__} says no tokens",
+            f"{type(model).__name__} outputs no tokens",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
     sources, targets = tokenized.tokens([row[0] for row in table]), _targets(table, tokenized)

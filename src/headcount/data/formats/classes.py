@@ -52,7 +52,6 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
         encode,
         width,
         majority_baseline=lambda rows: majority_share(right[rows]),
-        largest_loss=0.0,
     )
 
 
@@ -72,7 +71,7 @@ def _class_of(label: str, tokenized: TokenizedModel) -> int:
 def _require_classes(logits: Tensor, tokenized: TokenizedModel) -> None:
     if logits.dim() != 2 or logits.shape[1] != tokenized.config.num_labels:
         raise InputError(
-            f"the model says a tensor of shape {tuple(logits.shape)}, not one row of logits for each text",
+            f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each text",
             "load it as a classifier (AutoModelForSequenceClassification)",
         )
 

@@ -23,7 +23,7 @@ def make(name: str, text: str, tokenized: TokenizedModel) -> EvalDataset:
     """How well masked tokens of the text are filled in."""
     mask = getattr(tokenized.tokenizer, "mask_token_id", None)
     if mask is None:
-        raise InputError("this tokenizer has no mask token", "such a model cannot be asked for masked tokens")
+        raise InputError("this tokenizer has no mask token", "such a model cannot be scored on masked tokens")
     begin, end = _around(tokenized)
     inner = windows(name, text, tokenized, len(begin) + len(end))
     n, length = inner.shape

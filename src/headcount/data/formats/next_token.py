@@ -1,4 +1,4 @@
-"""Plain text, for models that say the next token."""
+"""Plain text, for models that predict the next token."""
 
 from __future__ import annotations
 

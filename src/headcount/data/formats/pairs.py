@@ -65,7 +65,8 @@ def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
     """Of rows 0 and 1, 2 and 3, ...: the cosine between the means over their tokens."""
     if hidden.dim() != 3 or hidden.shape[:2] != mask.shape:
         raise InputError(
-            f"the model says a tensor of shape {tuple(hidden.shape)}, not hidden states of {tuple(mask.shape)} tokens",
+            f"the model outputs a tensor of shape {tuple(hidden.shape)}, "
+            f"not hidden states of {tuple(mask.shape)} tokens",
             "load it without a head (AutoModel)",
         )
     token_mask = mask.to(hidden)[..., None]
