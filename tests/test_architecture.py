@@ -1,114 +1,73 @@
-"""Imports point back along the arrow task -> model -> training -> run -> analysis -> view -> command line, only."""
+"""The rooms are in their order, imports point back along it only, and the page about it is true.
+
+The order itself, and what reads imports, are in tools/rooms.py.
+"""
 
 from __future__ import annotations
 
-import ast
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from tools import rooms
+from tools.house import traced
+from tools.rooms import BASE, FLOOR_OF, ROOMS, Import, all_imports, modules, room
 
 import headcount
+from headcount import registry
+from headcount.cli import main
 from headcount.registry import Registry
+from headcount.runs.config import RunConfig
+from headcount.runs.run import build
 
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(headcount.__file__).parent
-BASE = ("headcount", "errors", "seeds", "registry", "heads", "limits", "statistics", "results", "config")
-FLOORS = (
-    BASE,
-    ("tasks",),
-    ("encodings", "poolings"),
-    ("models",),
-    ("training",),
-    ("runs",),
-    ("instruments",),
-    ("analysis",),
-    ("guests",),
-    ("audit", "studies"),
-    ("views",),
-    ("api",),
-    ("lab",),
-    ("cli", "__main__"),
-)
-FLOOR_OF = {room: majority_baseline for majority_baseline, rooms in enumerate(FLOORS) for room in rooms}
-KNOW_NO_TORCH = ("views", "heads", "results", "statistics", "config", "tasks")
+KNOW_NO_TORCH = ("views", "heads", "results", "stats", "bands", "config", "tasks")
 VIEWS_MAY_RUN = (*BASE, "tasks", "views")
-GUARDS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+HOOKS_MAY_IMPORT = ("hooks", "errors", "heads", "registry")
+"""Of headcount: they are usable alone, ..."""
+HOOKS_MAY_NEED = ("torch", "numpy", "jaxtyping", *sys.stdlib_module_names)
+"""... and of others."""
 
 
-@dataclass(frozen=True)
-class Import:
-    """`module` imports `target`; a name taken from a module counts as the module if it is none itself."""
-
-    module: str
-    target: str
-    line: int
-    for_types: bool
+# --- imports ----------------------------------------------------------------------------------------------------------
 
 
-def room(module: str) -> str:
-    """`headcount.models.blocks` lives in `models`; the package itself is a room of the base."""
-    return module.split(".")[1] if "." in module else module
-
-
-def modules(source: Path) -> dict[str, Path]:
-    """Dotted name and file of every module below the package folder `source`."""
-    found = {}
-    for path in sorted(source.rglob("*.py")):
-        parts = path.relative_to(source).with_suffix("").parts
-        found[".".join(("headcount", *parts)).removesuffix(".__init__")] = path
-    return found
-
-
-def imports(module: str, path: Path, known: set[str]) -> Iterator[Import]:
-    """Every import in a file, also those inside functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) in GUARDS]
-    for_types = {id(node) for guard in guards for part in guard.body for node in ast.walk(part)}
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
-            origin = ".".join(filter(None, (above, node.module)))
-            targets = [_home(origin, alias.name, known) for alias in node.names]
-        else:
-            continue
-        yield from (Import(module, target, node.lineno, id(node) in for_types) for target in targets)
-
-
-def _home(origin: str, name: str, known: set[str]) -> str:
-    """The module that `from origin import name` is about; what the package hands out lazily lives elsewhere."""
-    if f"{origin}.{name}" in known:
-        return f"{origin}.{name}"
-    return headcount._HOMES.get(name, origin) if origin == "headcount" else origin
+def test_the_rooms_are_those_that_are_there() -> None:
+    assert {room(name) for name in modules(SOURCE)} == set(FLOOR_OF)
+    assert sum(map(len, ROOMS)) == len(FLOOR_OF)  # none is listed twice
 
 
 def fault(found: Import) -> str | None:
     """Why this import is forbidden, if it is."""
-    importer, target = room(found.module), found.target
-    if target.split(".")[0] == "torch":
-        return "knows no torch" if importer in KNOW_NO_TORCH else None
-    if target.split(".")[0] != "headcount" or (found.module == "headcount" and found.for_types):
+    importer, target, package = room(found.module), room(found.target), found.target.split(".")[0]
+    if package != "headcount":
+        if package == "torch" and importer in KNOW_NO_TORCH:
+            return "knows no torch"
+        return "is nothing that hooks may need" if importer == "hooks" and package not in HOOKS_MAY_NEED else None
+    if found.is_export:
         return None
-    if importer not in FLOOR_OF or room(target) not in FLOOR_OF:
-        return "has a room without a floor: put it into FLOORS"
-    if FLOOR_OF[importer] < FLOOR_OF[room(target)]:
+    if importer not in FLOOR_OF or target not in FLOOR_OF:
+        return "has a room without a place: put it into ROOMS"
+    if FLOOR_OF[importer] < FLOOR_OF[target]:
         return "points the wrong way"
-    if importer == "views" and not found.for_types and room(target) not in VIEWS_MAY_RUN:
+    if importer == "hooks" and target not in HOOKS_MAY_IMPORT:
+        return "is not for hooks, which are usable alone"
+    if importer == "views" and not found.for_types and target not in VIEWS_MAY_RUN:
         return "may only be imported by a view under TYPE_CHECKING"
     return None
 
 
 def faults(source: Path) -> list[str]:
     """Every forbidden import below a package folder."""
-    found = modules(source)
-    everything = [item for module, path in found.items() for item in imports(module, path, set(found))]
-    told = [(item, fault(item)) for item in everything]
+    told = [(item, fault(item)) for item in all_imports(source)]
     return [f"{item.module}:{item.line}: {item.target} {why}" for item, why in told if why]
 
 
@@ -124,7 +83,10 @@ PLANTS = {
     "inside a function": ("heads.py", "def f():\n    from headcount.tasks import TASKS", "points the wrong way"),
     "types only": ("seeds.py", "if TYPE_CHECKING:\n    from headcount.api import train", "points the wrong way"),
     "lazy door": ("models/new.py", "from headcount import load", "headcount.runs.run points the wrong way"),
-    "unknown room": ("attic/new.py", "from headcount import api", "put it into FLOORS"),
+    "batches know no experiment": ("data/new.py", "import headcount.experiments.models", "points the wrong way"),
+    "surgery knows no run": ("surgery/new.py", "from headcount.runs import run", "headcount.runs.run points the wrong"),
+    "unknown room": ("attic/new.py", "from headcount import api", "put it into ROOMS"),
+    "old room": ("analysis/new.py", "from headcount.instruments import gates", "put it into ROOMS"),
     "view": ("views/new.py", "from headcount.training import loop", "under TYPE_CHECKING"),
     "view, not": ("views/new.py", "if not TYPE_CHECKING: from headcount.runs import run", "under TYPE_CHECKING"),
     "view, else": (
@@ -134,6 +96,11 @@ PLANTS = {
     ),
     "torch in a view": ("views/new.py", "def f():\n    import torch.nn", "torch.nn knows no torch"),
     "torch in a task": ("tasks/new.py", "from torch import Tensor", "torch knows no torch"),
+    "torch in statistics": ("stats.py", "import torch", "torch knows no torch"),
+    "hooks and a task": ("hooks/new.py", "from headcount.tasks import TASKS", "is not for hooks"),
+    "hooks and the base": ("hooks/new.py", "from headcount.config import config", "is not for hooks"),
+    "hooks, for types": ("hooks/new.py", "if TYPE_CHECKING: import headcount.results", "is not for hooks"),
+    "hooks and others": ("hooks/new.py", "def f():\n    import transformers", "is nothing that hooks may need"),
 }
 FINE = {
     "down": ("analysis/new.py", "from headcount.runs.run import Run"),
@@ -143,6 +110,7 @@ FINE = {
     "lazy door": ("cli/new.py", "from headcount import load"),
     "version": ("errors.py", "from headcount import __version__"),
     "torch in a model": ("models/new.py", "import torch"),
+    "hooks": ("hooks/new.py", "import math, torch.nn, numpy, jaxtyping\nfrom headcount.heads import HeadId"),
 }
 
 
@@ -189,13 +157,39 @@ def test_help_and_the_torchless_rooms_do_not_load_torch() -> None:
     assert (ran.stdout, ran.stderr) == ("False\n", "")
 
 
-@pytest.mark.parametrize("folder", ["tasks", "encodings", "poolings", "cli"])
+ALONE = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*sorted({name.split(".")[1] for name in sys.modules if name.startswith("headcount.")}))
+"""
+
+
+def test_hooks_load_nothing_else_of_headcount() -> None:
+    """What they import may import more."""
+    names = [name for name in modules(SOURCE) if room(name) == "hooks"]
+    ran = subprocess.run([sys.executable, "-c", ALONE, *names], capture_output=True, text=True, check=False)
+    assert (ran.stdout.split(), ran.stderr) == (sorted(HOOKS_MAY_IMPORT), "")
+
+
+# --- parts and exported names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["tasks", "encodings", "data/formats", "cli"])
 def test_every_part_module_has_a_part(folder: str) -> None:
-    registry = Registry(f"headcount.{folder}")
+    found = Registry(f"headcount.{folder.replace('/', '.')}")
     files = {path.stem for path in (SOURCE / folder).glob("*.py")} - {"base"}
     parts = {stem.replace("_", "-") for stem in files if not stem.startswith("_")}
-    assert set(registry.names()) == parts != set()
-    assert all(registry.get(name) is not None for name in parts)
+    assert set(found.names()) == parts != set()
+    assert all(found.get(name) is not None for name in parts)
+
+
+@pytest.mark.parametrize("home", ["models.poolings", "hooks.families", "hooks.replacements"])
+def test_every_entry_of_a_table_is_a_part(home: str) -> None:
+    """Names are read off the source, so the table has to be written out there."""
+    found, table = Registry(f"headcount.{home}"), importlib.import_module(f"headcount.{home}").PARTS
+    assert found.names() == tuple(table) != ()
+    assert all(found.get(name) is part for name, part in table.items())
 
 
 @pytest.mark.parametrize("name", headcount.__all__)
@@ -209,3 +203,164 @@ def test_every_lazy_name_is_exported_and_nothing_else_resolves() -> None:
     assert {*headcount._HOMES, "__version__"} == set(headcount.__all__) == set(dir(headcount))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         headcount.nonsense  # noqa: B018
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+DECISIONS = {file.name: file.read_text() for file in sorted((ROOT / "docs" / "adr").glob("*.md"))}
+PAGES = {
+    "docs/architecture.md": ARCHITECTURE,
+    "CONTRIBUTING.md": (ROOT / "CONTRIBUTING.md").read_text(),
+    "docs/adr/0010-one-house.md": DECISIONS["0010-one-house.md"],
+}
+"""Pages that name nothing that is gone; of older decisions, what they add about today."""
+PAGES |= {
+    f"docs/adr/{name}": added
+    for name, text in DECISIONS.items()
+    if (added := "\n\n".join(part for part in text.split("\n\n") if part.startswith("**Amended 2026-11-17")))
+}
+TO_BE_WRITTEN = ("mine", "my_package", "my_adapter")
+"""What stands for the reader's own."""
+FILE = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|toml|yml|txt)))`")
+DOTTED = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
+
+
+def names_of_files(text: str) -> list[str]:
+    """Paths in backticks."""
+    return [name for name in FILE.findall(text) if not any(own in name for own in TO_BE_WRITTEN)]
+
+
+def names_in_code(text: str) -> list[str]:
+    """Dotted names in backticks that are no files."""
+    return [name for name in DOTTED.findall(text) if not FILE.fullmatch(f"`{name}`")]
+
+
+def resolve(name: str) -> Any:
+    """`models.encoder_decoder.greedy`: the longest module, then attributes."""
+    parts = name.removeprefix("headcount.").split(".")
+    module = headcount
+    while parts and f"{module.__name__}.{parts[0]}" in modules(SOURCE):
+        module = importlib.import_module(f"{module.__name__}.{parts.pop(0)}")
+    found: Any = module
+    for part in parts:
+        found = getattr(found, part)
+    return found
+
+
+def test_the_diagram_is_current() -> None:
+    assert rooms.with_diagram(ARCHITECTURE, rooms.diagram()) == ARCHITECTURE, "run: python -m tools.rooms --write"
+
+
+def test_the_diagram_shows_what_is_imported(tmp_path: Path) -> None:
+    for name in (*(f"{each}/__init__" for (each, *_) in ROOMS[1:]), "__init__", "heads"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text('"""What it is.\n\nAnd more."""\n')
+    (tmp_path / "tasks" / "one.py").write_text("import headcount.heads")
+    (tmp_path / "models" / "one.py").write_text("import headcount.tasks, headcount.heads")
+    (tmp_path / "views" / "one.py").write_text("if TYPE_CHECKING: import headcount.models, headcount.tasks")
+    graph = re.findall(r"^    (.+)$", rooms.diagram(tmp_path), flags=re.MULTILINE)
+    assert graph == ["base --> tasks", "tasks --> models", "models -.->|types| views"]
+    assert "| `tasks` | What it is. |" in rooms.diagram(tmp_path)
+
+
+def test_the_diagram_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main([]) == 0
+    assert capsys.readouterr().out == rooms.diagram()
+
+
+def test_a_page_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="no markers"):
+        rooms.with_diagram("a page", "a diagram")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    for name in names_of_files(PAGES[page]):
+        assert any((home / name).exists() for home in (ROOT, SOURCE, ROOT / "docs")), name
+    for name in re.findall(r"\]\(([^)#:]+)\)", PAGES[page]):
+        assert ((ROOT / page).parent / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_function_that_a_page_names_is_there(page: str) -> None:
+    groups = {f"headcount.{each.rpartition('.')[2]}" for each in registry_homes()}
+    for name in names_in_code(PAGES[page]):
+        assert name in groups or resolve(name) is not None
+
+
+def registry_homes() -> Iterator[str]:
+    """Every registry in the source."""
+    for path in modules(SOURCE).values():
+        yield from re.findall(r"^\w+ = Registry\(\"([\w.]+)\"\)", path.read_text(), flags=re.MULTILINE)
+
+
+def test_the_page_lists_every_registry() -> None:
+    row = r"^\| [\w ]+ \| .*`src/headcount/([\w/.]+)` \| `headcount\.(\w+)` \|$"
+    listed = re.findall(row, ARCHITECTURE, flags=re.MULTILINE)
+    homes = {path.removesuffix(".py").strip("/").replace("/", "."): group for path, group in listed}
+    assert {f"headcount.{home}" for home in homes} == set(registry_homes())
+    assert all(home.rpartition(".")[2] == group for home, group in homes.items())
+
+
+def test_names_were_found() -> None:
+    assert len(names_of_files(ARCHITECTURE)) > 15
+    assert len(names_in_code(ARCHITECTURE)) > 40
+    assert len(PAGES) > 8
+
+
+def test_the_encoding_of_the_page_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,), (settings,) = (re.findall(rf"```{kind}\n(.*?)```", ARCHITECTURE, re.DOTALL) for kind in ("python", "toml"))
+    ((group, points),) = tomllib.loads(settings)["project"]["entry-points"].items()
+    info, package = tmp_path / "my_package-1.0.dist-info", tmp_path / "my_package"
+    for folder in (info, package):
+        folder.mkdir()
+    (package / "kerple.py").write_text(code)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items()))
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._loaders.cache_clear()
+    try:
+        _, model = build(RunConfig.build("sortedness", encoding="kerple", d_model=16, n_heads=2, d_ff=16))
+        assert any(type(module).__name__ == "Kerple" for module in model.modules())
+        scores = model.eval()(importlib.import_module("torch").tensor([[3, 5, 5, 9], [9, 5, 5, 3]]))
+        assert scores.isfinite().all()
+    finally:
+        registry._loaders.cache_clear()
+
+
+def steps_of(command: str) -> dict[str, Any]:
+    """What the page says a command goes through, by name."""
+    (text,) = re.findall(rf"^### `{re.escape(command)}`\n(.*?)(?=^#|\Z)", ARCHITECTURE, re.DOTALL | re.MULTILINE)
+    return {name: resolve(name) for name in names_in_code(text)}
+
+
+def missed(command: str, arguments: list[str]) -> list[str]:
+    """Steps of the page that the command does not go through; of a class, any of its methods will do."""
+    steps = steps_of(command)
+    with traced(SOURCE) as calls:
+        assert main(arguments) == 0
+    called = {(Path(file).relative_to(SOURCE), name) for _, (file, name) in calls}
+
+    def is_called(step: Any) -> bool:
+        home = Path(*step.__module__.split(".")[1:]).with_suffix(".py")
+        names = [name for file, name in called if file == home]
+        begins = f"{step.__qualname__}." if isinstance(step, type) else None
+        return any(name.startswith(begins) if begins else name == step.__qualname__ for name in names)
+
+    return [name for name, step in steps.items() if not is_called(step)]
+
+
+PATHS = {
+    "headcount heads sample:addition --on 374+814": [],
+    "headcount ablate sample:addition": ["--replacements", "zero"],
+}
+"""By command, what makes it quicker and leaves its path as it is."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_tmp")
+@pytest.mark.parametrize("command", PATHS)
+def test_the_path_to_a_picture_is_as_the_page_says(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
+    assert missed(command, [*command.split()[1:], *PATHS[command]]) == []
