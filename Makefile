@@ -26,7 +26,7 @@ check: $(READY)              ## style, types and the fast tests: under a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" --ignore=tests/guests -q
+	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" -q
 
 bench: $(READY) $(LENS)/.ready    ## ratios, measured side by side
 	$(BIN)/python -m benchmarks

@@ -50,11 +50,6 @@ TINY_SORTING: dict[str, Any] = {
 """Short sequences on a model of a thousand weights."""
 
 
-OF_OTHERS = ("hub_families", "head_mask", "wrapping", "unreachable", "torch_attention", "torch_layers")
-OF_OTHERS = tuple(f"test_{name}" for name in (*OF_OTHERS, "guest_cli", "adapt_cli", "glance"))
-"""Files of tests that are about models of others, outside of the room of guests."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=4, help="how often the kill test kills")
     parser.addoption("--long", action="store_true", help="tests/robustness in the long form: minutes, not seconds")
@@ -62,14 +57,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a model that has learned something waits for its training: slow.
-
-    So are attacks, and models of others, but for BERT where every family of Hugging Face models must pass a test.
-    """
+    """Whatever needs a model that has learned something waits for its training: slow."""
     for item in items:
-        family = getattr(getattr(item, "callspec", None), "params", {}).get("name")
-        of_others = item.path.parent.name in ("guests", "robustness") or item.path.stem in OF_OTHERS
-        if "good_run" in getattr(item, "fixturenames", ()) or (of_others and family != "bert"):
+        if "good_run" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 

@@ -29,6 +29,8 @@ from headcount.hooks.wrapping import wrap
 from headcount.views.attention_summary import draw_mosaics
 from headcount.views.style import png
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 MEASURES = ("first", "previous", "itself", "next", "special", "entropy_share", "distance")
 BESIDE = {"previous": 1, "itself": 0, "next": -1}
 WINDOWS = {"mistral": lambda layer: 4, "gpt_neo": lambda layer: 3 if layer % 2 else 99}

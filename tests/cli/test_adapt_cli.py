@@ -11,6 +11,8 @@ import pytest
 
 from headcount.cli import main
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 ADDER = Path(__file__).parents[1] / "foreign_adder"
 
 

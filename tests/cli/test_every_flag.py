@@ -22,6 +22,7 @@ from headcount.cli._command import given_settings
 from headcount.cli._main import _parser
 from headcount.config import NameIn
 from headcount.errors import ConfigError, HeadcountError
+from headcount.experiments.models import OpenModel
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run
 from headcount.tasks import TASKS
@@ -243,7 +244,7 @@ def test_a_flag_reaches_the_work(called: Callable[[str], Call], case: tuple[str,
 
 def _equal(one: Any, other: Any) -> bool:
     """Models are opened, and announcers made, anew for each line."""
-    if isinstance(one, Run) and isinstance(other, Run):
+    if isinstance(one, Run | OpenModel) and isinstance(other, Run | OpenModel):
         return one.name == other.name
     return one == other or (callable(one) and callable(other))
 

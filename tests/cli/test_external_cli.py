@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 HERE = Path(__file__).parents[1]
 
 import dataset_models as texts  # noqa: E402

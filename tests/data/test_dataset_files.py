@@ -19,6 +19,8 @@ from headcount.errors import InputError, RunError
 from headcount.external.models import ExternalModel
 from headcount.registry import Registry
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 
 def bart(kind: Any) -> Any:
     return kind(transformers.BartConfig(**hub.FAMILIES["bart"][2])).eval()

@@ -27,6 +27,8 @@ from headcount.experiments.interventions import parts_of, run_interventions
 from headcount.external.models import ExternalModel
 from headcount.hooks.replay import Intervention
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 CLASSES = table(("text", "label"), *((text, str(i % 3)) for i, text in enumerate(MANY)))
 PAIRS = table(("first", "second", "score"), *((a, b, str(len(a) % 7)) for a in TEXTS for b in TEXTS))
 

@@ -18,6 +18,8 @@ from headcount.data.dataset import EvalDataset
 from headcount.data.from_file import TokenizedModel
 from headcount.errors import InputError
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 ALL = " ".join(TEXTS * 3)
 
 

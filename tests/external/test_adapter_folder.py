@@ -18,6 +18,8 @@ from headcount.errors import CheckFailed, InputError
 from headcount.external.models import is_external
 from headcount.surgery.layers import InputSubset, ZeroFilledLinear
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 
 @pytest.fixture(scope="module")
 def smaller(home, adder):

@@ -26,6 +26,8 @@ from headcount.external.hugging_face import load_model, save_model
 from headcount.surgery.cutting import cut_heads
 from headcount.views.ablation import ablation_notes
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,8 @@ from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from headcount.hooks.wrapping import CUT, wrap
 from headcount.surgery.cutting import cut_heads
 from headcount.surgery.proof import prove_cut
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 
 def buffers(model: nn.Module) -> dict[str, Any]:
     return dict(model.named_buffers())

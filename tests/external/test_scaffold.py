@@ -16,6 +16,8 @@ from headcount.errors import InputError
 from headcount.external.adapter import load_adapted, load_adapter
 from headcount.external.scaffold import guessed_values, tree_of, write_scaffold
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 ADDER = Path(__file__).parents[1] / "foreign_adder"
 SMALL = """
 import torch

@@ -26,7 +26,11 @@ from headcount.hooks.wrapping import wrap
 close = {"atol": 1e-9, "rtol": 1e-9}
 nearly = {"atol": 1e-6, "rtol": 0}
 """Some models take the softmax in single precision, whatever theirs is."""
-every_family = pytest.mark.parametrize("name", hub.FAMILIES)
+slow = pytest.mark.slow
+every_family = pytest.mark.parametrize(
+    "name", [name if name == "bert" else pytest.param(name, marks=slow) for name in hub.FAMILIES]
+)
+"""BERT among the fast tests, the others among the slow ones."""
 
 
 def head(place: Place) -> HeadId:
@@ -134,6 +138,7 @@ def test_in_a_sweep_too_alone_and_together(name: str) -> None:
 
 
 @torch.no_grad()
+@slow
 @pytest.mark.parametrize("name", ["albert", "albert in groups", "gpt2", "t5", "bart"])
 def test_on_top_of_silent_heads(name: str) -> None:
     model, inputs = hub.build(name), hub.inputs_of(name)
@@ -147,6 +152,7 @@ def test_on_top_of_silent_heads(name: str) -> None:
 
 
 @torch.no_grad()
+@slow
 @pytest.mark.parametrize("name", ["bert", "albert", "gpt2", "llama", "t5", "bart", "vit"])
 def test_in_single_precision(name: str) -> None:
     model, inputs = hub.build(name, torch.float32), hub.inputs_of(name, torch.float32)
@@ -163,6 +169,7 @@ def test_in_single_precision(name: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers, about settings that nobody made
+@slow
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
 def test_while_it_generates_with_its_cache(name: str) -> None:
     model, tokens = hub.build(name), hub.inputs_of(name)[0][:1]
@@ -214,6 +221,7 @@ def test_attention_is_what_eager_mode_shows(name: str, mode: str) -> None:
     assert trace(model) == before
 
 
+@slow
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
 @pytest.mark.parametrize("mode", ["sdpa", "eager"])
 def test_padding_on_the_left_leaves_queries_that_see_nothing(name: str, mode: str) -> None:

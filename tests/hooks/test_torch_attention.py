@@ -16,6 +16,8 @@ from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.sites import Sites, unfused
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 SITE = HeadSite("layer", 0)
 close = {"atol": 1e-9, "rtol": 1e-9}
 

@@ -20,6 +20,8 @@ from headcount.hooks.sites import Sites
 from headcount.hooks.sweep import sweep
 from headcount.hooks.wrapping import wrap
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 SITE = HeadSite("layer", 0)
 close = {"atol": 1e-9, "rtol": 1e-9}
 

@@ -24,6 +24,8 @@ from headcount.hooks.sites import Site, Sites
 from headcount.hooks.sweep import sweep
 from headcount.hooks.wrapping import wrap
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 TOKENS = torch.randint(N_TOKENS, (3, 5), generator=torch.Generator().manual_seed(0))
 PATTERN = "blocks.*.attn.out"
 

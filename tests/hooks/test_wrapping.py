@@ -13,6 +13,8 @@ from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import Wrapped, wrap
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 
 def test_too_many_tensors_are_an_error() -> None:
     wrapped, (tokens, mask) = wrap(hub.build("gpt2")), hub.inputs_of("gpt2")

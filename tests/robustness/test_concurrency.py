@@ -22,7 +22,7 @@ from headcount.runs.train import train_run
 
 FORKED = multiprocessing.get_context("fork")
 """The modules are there already; a fresh process would take seconds to import them."""
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 
 def at_once(jobs: list[Callable[[], object]]) -> list[str]:
@@ -127,7 +127,7 @@ def test_one_of_two_trainings_into_one_folder_wins(
 def test_one_of_two_prunes_into_one_folder_wins(tiny_run: Any, tmp_path: Path, long: bool, count: Counter[str]) -> None:
     """Whole, and of one model: not the weights of one with the settings of the other."""
     cuts = (["E0H0"], ["X1H1", "D0H0"])
-    alone = [prune_run(tiny_run, cut, tmp_path / f"alone-{len(cut)}").run for cut in cuts]
+    alone = [prune_run(tiny_run, cut, tmp_path / f"alone-{len(cut)}").model for cut in cuts]
     for number in range(50 if long else 3):
         path = tmp_path / f"both-{number}"
         told = at_once([lambda cut=cut, path=path: prune_run(tiny_run, cut, path) for cut in cuts])  # type: ignore[misc]

@@ -19,6 +19,8 @@ import safetensors.torch
 import torch
 from worker import Prediction, Worker
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 SHORT, LONG = 60, 1600
 MOST_TOLD = 30
 READERS: dict[str, tuple[str, ...]] = {

@@ -13,6 +13,8 @@ import pytest
 from lines import Lines
 from worker import Prediction, Worker
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 SHORT, LONG = 150, 5000
 FRESH_AFTER = 20
 """Lines that work in one folder before it is made anew."""

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from worker import Prediction, Worker
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 TRAIN = "train addition --digits 1 --d-model 8 --n-heads 2 --d-ff 8 --n-validation 10 --n-test 10 --n-encoder-layers 1"
 TRAIN += " --n-decoder-layers 1 --batch-size 4 --steps 2 --checkpoint-every 1 --device cpu --quiet"
 VERBS = {

@@ -22,6 +22,8 @@ from headcount.surgery.cutting import cut_heads
 from headcount.surgery.layers import RepeatedKV, SharedSlice, Zeros
 from headcount.surgery.proof import prove_cut
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 QUICK = ("several", "a layer")
 """Plans that are tried every time; the others go with the slow tests."""
 plans = pytest.mark.parametrize(

@@ -32,6 +32,8 @@ from headcount.surgery.cutting import cut_heads
 from headcount.surgery.folding import Means, fold, fold_in_place, mean_outputs
 from headcount.surgery.proof import prove_cut, prove_folded
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 FOLDABLE = [name for name in FAMILIES if "albert" not in name or name == "distilbert"]
 PLANS = ("several", "a layer")
 

@@ -19,6 +19,8 @@ from headcount.heads import HeadId
 from headcount.surgery.proof import prove_cut
 from headcount.surgery.tracing import cut_traced, head_of_output
 
+pytestmark = pytest.mark.slow  # models of others, or many processes
+
 # --- the cut ----------------------------------------------------------------------------------------------------------
 
 

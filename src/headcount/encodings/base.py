@@ -77,8 +77,6 @@ def build_encoding(
     made: Encoding = ENCODINGS.get(settings.encoding)(d_model, n_heads, settings, causal=causal)
     if random_positions is None:
         return made
-    from headcount.encodings.base import Randomised  # a wrapper is an encoding itself
-
     return Randomised(made, random_positions)
 
 

@@ -1,7 +1,7 @@
 """Silence, scale or replace heads while a model runs: z' = g z + (1 - g) r.
 
-    with Gates(sites, silenced(sites, [HeadId.parse("E0H1")])):
-        model(source, fed)                       # without that head
+    with Gates(sites, closed_gates(sites, [HeadId.parse("E0H1")])):
+        model(source, decoder_input)                       # without that head
 
 A gate g is per row and head, so that many experiments ride in one batch; a replacement r (0 unless given) is per row
 and position. A gate that is open for all rows leaves no hook at all, so open gates change no bit. Contexts nest, and

@@ -8,7 +8,7 @@ kind is drawn, and tested, apart:
 
     shuffle          any order at all: broken nearly everywhere, so nearly any model catches it
     transpositions   max(2, L // 3) times two places change their values (the newer reports' data)
-    displaced        one value is taken out and put back somewhere else
+    moved_one        one value is taken out and put back somewhere else
     adjacent         two neighbours of different value change places: one broken pair, the hardest
 
 The reports' fault (off by default): `padding_is_zero` fills short sequences with the number 0 and does not mask it.
@@ -141,7 +141,7 @@ def kind_shares(text: str) -> dict[str, float]:
 #
 #     shuffle          any order at all: broken nearly everywhere, so nearly any model catches it
 #     transpositions   max(2, L // 3) times two places change their values (the newer reports' data)
-#     displaced        one value is taken out and put back somewhere else
+#     moved_one        one value is taken out and put back somewhere else
 #     adjacent         two neighbours of different value change places: one broken pair, the hardest
 #
 # The reports' fault (off by default): `padding_is_zero` fills short sequences with the number 0 and does not mask it.
