@@ -13,7 +13,9 @@ import math
 from headcount.stats import PairedDifference
 
 CRITICAL, IMPORTANT = 0.10, 0.01
-BANDS = ("critical", "important", "undecided", "redundant")
+BANDS = ("critical", "important", "redundant", "undecided")
+FEW = 10
+"""Examples that should not carry half of a sum."""
 Z = 1.96
 POWER = ((Z + 0.84) / Z) ** 2
 """More examples for a power of 80 %, against those for one of 50 %."""

@@ -8,6 +8,7 @@
     ├── Interrupted             asked to stop by a signal; everything is saved
     └── CheckFailed             a check that was asked for did not hold
         └── InstrumentError     an intervention that did not reach the model
+            └── ReplayError     a cached pass that cannot stand for a whole one
 
 The command line prints the message without a traceback and exits with the error's `exit_code`: 1 for a failed check,
 128 + N when stopped by signal N (130 by Ctrl-C), 2 for the rest.
@@ -103,3 +104,7 @@ class CheckFailed(HeadcountError):
 
 class InstrumentError(CheckFailed):
     """An intervention that did not reach what it was to act on: never a plausible zero."""
+
+
+class ReplayError(InstrumentError):
+    """A pass that was begun late differs from a whole one: the model's modules depend on more than their inputs."""

@@ -2,6 +2,7 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,6 @@ from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
-from headcount.training import device as workers
 from headcount.training.evaluation import answer, margins
 from headcount.views.report import verdict
 
@@ -33,13 +33,13 @@ def test_every_sum_is_checked_and_every_error_listed(tiny_run):
     assert certificate.least_margin is None
     assert (100, 100) in told
     assert told[-1] == (100 + certificate.decoded, 100 + certificate.decoded)
-    assert certificate.model == tiny_run.weights_sha256
+    assert certificate.weights_sha256 == tiny_run.weights_sha256
     assert Certificate.from_json(certificate.to_json()) == certificate
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
 def test_cores_change_nothing(tiny_run, monkeypatch, cores):
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     before, certificate = torch.get_num_threads(), verify(tiny_run)
     monkeypatch.setattr(exhaustive, "workers", lambda model: contextlib.nullcontext(map))
     assert replace(certificate, environment={}) == replace(verify(tiny_run), environment={})
@@ -127,7 +127,7 @@ def test_the_packaged_sample_has_its_certificate():
     run = load("sample:addition")
     text = (run.folder.path / "results" / "certificate.json").read_text()
     certificate = Certificate.from_json(text)
-    assert (certificate.model, certificate.total, certificate.errors) == (run.weights_sha256, 810_000, 0)
+    assert (certificate.weights_sha256, certificate.total, certificate.errors) == (run.weights_sha256, 810_000, 0)
     assert (certificate.distinct, certificate.undecided) == (810_000, 0)
     assert certificate.times_error > 1000
 

@@ -11,6 +11,7 @@ from headcount.analysis.exhaustive import verify
 from headcount.analysis.length_generalisation import stretch
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.positions import positions_of
+from headcount.heads import HeadId
 from headcount.runs.config import RunConfig
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run
@@ -27,10 +28,10 @@ CUTS = {"one": ["E0H0"], "uneven": ["D0H0", "D1H1", "X1H0", "X1H1"], "all": None
 @pytest.fixture(scope="module", params=CUTS)
 def cut(request: pytest.FixtureRequest, tiny_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     heads = CUTS[request.param] or tiny_run.model.heads
-    return prune_run(tiny_run, heads, tmp_path_factory.mktemp("cut") / request.param).run
+    return prune_run(tiny_run, heads, tmp_path_factory.mktemp("cut") / request.param).model
 
 
-def require_unquantised(patterns: AttentionPatterns, run: Run) -> None:
+def require_all_heads(patterns: AttentionPatterns, run: Run) -> None:
     shown = [head for site in patterns.sites for head in site.heads]
     assert [head.head for head in shown] == [str(head) for head in run.model.heads]
     for head in shown:
@@ -39,8 +40,8 @@ def require_unquantised(patterns: AttentionPatterns, run: Run) -> None:
 
 def test_heads_are_shown_by_their_own_names(cut: Run) -> None:
     on_one, on_all = patterns_on(cut, "3+4"), average_patterns(cut, "test")
-    require_unquantised(on_one, cut)
-    require_unquantised(on_all, cut)
+    require_all_heads(on_one, cut)
+    require_all_heads(on_all, cut)
     for site in on_one.sites:
         for head in site.heads:
             np.testing.assert_allclose(head.weights, cut.attention("3+4", head.head), atol=1e-5)
@@ -49,8 +50,8 @@ def test_heads_are_shown_by_their_own_names(cut: Run) -> None:
 
 def test_a_page_leaves_the_place_of_a_missing_head_empty(cut: Run) -> None:
     pages = draw_pages(patterns_on(cut, "3+4"))
-    kinds = dict.fromkeys(f"{site.stack}-{site.kind}" for site in cut.model.sites)
-    assert list(pages) == list(kinds)
+    sites = dict.fromkeys(f"{site.stack}-{site.kind}" for site in cut.model.sites)
+    assert list(pages) == list(sites)
     for kind, figure in pages.items():
         assert png(figure).startswith(b"\x89PNG")
         heads = [head for head in cut.model.heads if f"{head.site.stack}-{head.site.kind}" == kind]
@@ -62,12 +63,12 @@ def test_a_page_leaves_the_place_of_a_missing_head_empty(cut: Run) -> None:
             assert first == any(f"({head.short})" in axes.get_title() for head in _first_of_each_row(cut))
 
 
-def _first_of_each_row(run: Run) -> list[object]:
+def _first_of_each_row(run: Run) -> list[HeadId]:
     return [run.model.heads_at(site)[0] for site in run.model.sites]
 
 
 def test_a_page_of_unequal_rows(tiny_run: Run, tmp_path: Path) -> None:
-    run = prune_run(tiny_run, ["D0H0", "X1H0", "X1H1"], tmp_path / "cut").run
+    run = prune_run(tiny_run, ["D0H0", "X1H0", "X1H1"], tmp_path / "cut").model
     page = draw_pages(patterns_on(run, "3+4"))["decoder-self"]
     assert [axes.get_title() for axes in page.axes[:4]] == [
         "",
@@ -79,7 +80,7 @@ def test_a_page_of_unequal_rows(tiny_run: Run, tmp_path: Path) -> None:
 
 
 def test_answers_are_evaluated_and_verified(cut: Run) -> None:
-    """Verification decodes for real what one forward pass, fed one row for many sources, calls right or wrong."""
+    """Verification decodes for real what one forward pass, given one row for many sources, calls right or wrong."""
     evaluation = cut.evaluate("test")
     assert evaluation.exact.teacher_forced == evaluation.exact.free_running
     certificate = verify(cut, sample=30)
@@ -94,21 +95,23 @@ def test_rows_of_a_position_table_began_as_the_parents_did(cut: Run, tiny_run: R
 
 @pytest.mark.parametrize("gone", [["L0H0"], ["L0H0", "L0H1"]], ids="-".join)
 def test_a_classifier_is_stretched(tiny_sorter: Run, tmp_path: Path, gone: list[str]) -> None:
-    run = prune_run(tiny_sorter, gone, tmp_path / "cut").run
+    run = prune_run(tiny_sorter, gone, tmp_path / "cut").model
     found = stretch(run, [4, 9], ["adjacent"], 8)
     heads = [str(head) for head in run.model.heads]
-    assert [(look.length, look.head) for look in found.looks] == [(n, head) for n in (4, 9) for head in heads]
+    assert [(share.length, share.head) for share in found.attention_shares] == [
+        (n, head) for n in (4, 9) for head in heads
+    ]
     assert png(draw_dispersion(found)).startswith(b"\x89PNG")
     assert found.label.endswith(f"less {len(gone)} heads")
-    require_unquantised(average_patterns(run, "test"), run)
+    require_all_heads(average_patterns(run, "test"), run)
 
 
 def test_cut_later_is_another_recipe_than_trained_without(tiny_sorter: Run, tmp_path: Path) -> None:
     control = RunConfig.build("sortedness", base=tiny_sorter.config, pruned="L0H1")
     runs = [
         tiny_sorter,
-        prune_run(tiny_sorter, ["L0H1"], tmp_path / "cut").run,
-        prune_run(tiny_sorter, ["L0H1"], tmp_path / "tuned", fine_tune=3).run,
+        prune_run(tiny_sorter, ["L0H1"], tmp_path / "cut").model,
+        prune_run(tiny_sorter, ["L0H1"], tmp_path / "tuned", fine_tune=3).model,
         train_run(control, tmp_path / "control"),
     ]
     assert runs[1].config == runs[2].config == runs[3].config

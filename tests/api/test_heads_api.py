@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from headcount.errors import InputError, RunError
 from headcount.heads import HeadSite
 from headcount.hooks.sites import Site, Sites
 from headcount.runs.run import Run, load
+from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import answer
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -53,7 +54,7 @@ TARGET = torch.arange(N) % 6
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no pictures: those of the command line are looked at."""
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
-    for module in ("ablating", "pruning"):
+    for module in ("ablation", "pruning"):
         monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
 
 
@@ -78,16 +79,19 @@ def test_any_module_with_its_sites(foreign: Foreign) -> None:
     foreign.train()
     shown = ablate_heads(foreign, [TOKENS, WEIGHTS], height, sites=sites_of(foreign), batch_size=16, quiet=True)
     assert foreign.training, "it is left as it was"
-    assert (shown.data, shown.figures) == (None, ())
+    assert (shown.data, shown.figures, shown.others) == ((), (), ())
     result = shown.result
-    assert (result.metric, result.is_accuracy, result.kinds) == ("height", False, ("resample", "zero", "mean"))
-    assert [(e.head, e.kind) for e in shown.heads] == [(f"layer.0.self.{i}", k) for k in result.kinds for i in range(3)]
+    assert (result.metric, result.is_accuracy) == ("height", False)
+    assert result.replacements == ("resample", "zero", "mean")
+    assert [(effect.head, effect.replacement) for effect in result.heads] == [
+        (f"layer.0.self.{i}", replacement) for replacement in result.replacements for i in range(3)
+    ]
     (condition,) = result.conditions
     assert (condition.n, condition.data, condition.decoded) == (N, "given examples", 0)
     foreign.eval()
     with torch.no_grad():
         clean = height(foreign(TOKENS, WEIGHTS), np.arange(N))
-        for effect in (each for each in shown.heads if each.kind == "zero"):
+        for effect in (each for each in result.heads if each.replacement == "zero"):
             copy = deepcopy(foreign)
             index = int(effect.head[-1])
             copy.out.weight[:, 2 * index : 2 * index + 2] = 0.0
@@ -103,22 +107,26 @@ def test_any_module_with_its_sites(foreign: Foreign) -> None:
 def test_one_tensor_is_enough(foreign: Foreign) -> None:
     model = nn.Sequential(nn.Embedding(7, 6), nn.Linear(6, 6), nn.Flatten(), nn.Linear(24, 2))
     sites = Sites({SITE: Site(model[1], tuple(map(SITE.head, range(2))))})
-    shown = ablate_heads(model, TOKENS, lambda output, rows: output[:, 0], sites=sites, kinds=("zero",), quiet=True)
-    assert [effect.short for effect in shown.heads] == ["L0H0", "L0H1"]
+    shown = ablate_heads(
+        model, TOKENS, lambda output, rows: output[:, 0], sites=sites, replacements=("zero",), quiet=True
+    )
+    assert [effect.short for effect in shown.result.heads] == ["L0H0", "L0H1"]
 
 
 def test_our_own_models_say_where_their_heads_are(tiny_sorter: Run) -> None:
     numbers = torch.from_numpy(tiny_sorter.task.split("test")[:, :3].copy())
-    shown = ablate_heads(tiny_sorter.model, numbers, lambda logits, rows: logits[:, 1], kinds=("mean",), quiet=True)
-    assert [effect.short for effect in shown.heads] == ["L0H0", "L0H1"]
+    shown = ablate_heads(
+        tiny_sorter.model, numbers, lambda logits, rows: logits[:, 1], replacements=("mean",), quiet=True
+    )
+    assert [effect.short for effect in shown.result.heads] == ["L0H0", "L0H1"]
 
 
-@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32], ids=str)
-def test_a_metric_may_say_right_or_wrong(foreign: Foreign, kind: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32], ids=str)
+def test_a_metric_may_say_right_or_wrong(foreign: Foreign, dtype: torch.dtype) -> None:
     def right(output: Tensor, rows: Any) -> Tensor:
-        return (output.argmax(dim=-1) == TARGET[rows]).to(kind)
+        return (output.argmax(dim=-1) == TARGET[rows]).to(dtype)
 
-    shown = ablate_heads(foreign, [TOKENS, WEIGHTS], right, sites=sites_of(foreign), kinds=("zero",), quiet=True)
+    shown = ablate_heads(foreign, [TOKENS, WEIGHTS], right, sites=sites_of(foreign), replacements=("zero",), quiet=True)
     foreign.eval()
     clean = (foreign(TOKENS, WEIGHTS).argmax(dim=1) == TARGET).double().mean()
     assert shown.result.conditions[0].clean == pytest.approx(float(clean))
@@ -160,26 +168,26 @@ def test_a_run_with_a_metric_of_ones_own(tiny_run: Run) -> None:
         seen.append(sorted(rows.tolist()))
         return logits[:, 0, 0] + torch.from_numpy(test[rows].sum(axis=1))
 
-    shown = ablate_heads(tiny_run, metric=first_digit, kinds=("zero",), quiet=True)
+    shown = ablate_heads(tiny_run, metric=first_digit, replacements=("zero",), quiet=True)
     assert {tuple(rows) for rows in seen} == {tuple(range(10))}
     assert (shown.result.metric, shown.result.unit, shown.result.is_accuracy) == ("first_digit", "", False)
-    batch = tiny_run.task.encode(test)  # type: ignore[attr-defined]
+    batch = cast(SequenceTask, tiny_run.task).encode(test)
     with torch.no_grad():
         logits = tiny_run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input))
     assert shown.result.conditions[0].clean == pytest.approx(float(logits[:, 0, 0].mean()) + test.sum(axis=1).mean())
-    assert shown.data is not None
-    assert Ablation.from_json(shown.data.read_text()) == shown.result
+    (data,) = shown.data
+    assert Ablation.from_json(data.read_text()) == shown.result
 
 
 @pytest.mark.slow
 def test_given_examples(good_run: Run) -> None:
     sums = [(a, b) for a in range(5) for b in range(5)]
-    shown = ablate_heads(good_run, sums, kinds=("zero",), quiet=True)
+    shown = ablate_heads(good_run, sums, replacements=("zero",), quiet=True)
     (condition,) = shown.result.conditions
-    right = answer(good_run.model, good_run.task, np.array(sums)).free_hits.all(axis=1)  # type: ignore[arg-type]
+    right = answer(good_run.model, good_run.task, np.array(sums)).free_hits.all(axis=1)
     assert (condition.n, condition.data, condition.clean) == (25, "given examples", right.mean())
     assert condition.decoded == 8 * 10
-    assert ablate_heads(good_run, np.array(sums), kinds=("zero",), quiet=True).result == shown.result
+    assert ablate_heads(good_run, np.array(sums), replacements=("zero",), quiet=True).result == shown.result
 
 
 @pytest.mark.parametrize("examples", [np.empty((0, 2), dtype=int), [1, 2, 3], [[1.5, 2.0], [3.0, 4.0]]], ids=str)
@@ -191,19 +199,19 @@ def test_examples_that_are_none_are_told(tiny_run: Run, examples: Any) -> None:
 @pytest.mark.parametrize("size", [1, 6, 8])
 def test_no_batch_is_too_small(tiny_sorter: Run, size: int) -> None:
     small = ablate_heads(tiny_sorter, batch_size=size, quiet=True)
-    assert len(small.heads) == 6
+    assert len(small.result.heads) == 6
 
 
-def test_no_kinds_are_told(tiny_run: Run) -> None:
-    with pytest.raises(InputError, match="kind"):
-        ablate_heads(tiny_run, kinds=(), quiet=True)
+def test_no_replacements_are_told(tiny_run: Run) -> None:
+    with pytest.raises(InputError, match="there are: resample, zero, mean"):
+        ablate_heads(tiny_run, replacements=(), quiet=True)
 
 
 def test_the_loss_of_a_run_by_its_name(tiny_sorter: Run) -> None:
-    by_name = ablate_heads(str(tiny_sorter.folder.path), metric="loss", kinds=("zero",), quiet=True)
-    by_run = ablate_heads(tiny_sorter, metric="loss", kinds=("zero",), quiet=True)
+    by_name = ablate_heads(str(tiny_sorter.folder.path), metric="loss", replacements=("zero",), quiet=True)
+    by_run = ablate_heads(tiny_sorter, metric="loss", replacements=("zero",), quiet=True)
     assert by_name.result.heads == by_run.result.heads
-    assert by_run.result.model == tiny_sorter.weights_sha256
+    assert by_run.result.weights_sha256 == tiny_sorter.weights_sha256
 
 
 # --- pruning --------------------------------------------------------------------------------------------------------
@@ -219,7 +227,7 @@ def test_a_pruned_run_scores_what_was_promised(good_run: Run, tmp_path: Path) ->
     assert 0 < len(kept) < 10
     for n, promised in ((40, (shown.result.clean, shown.result.kept.score)), (None, shown.cost.score)):
         examples, what = held_out(cut.task, "test", n)
-        right = [answer(run.model, run.task, examples).free_hits.all(axis=1) for run in (good_run, cut)]  # type: ignore[arg-type]
+        right = [answer(run.model, run.task, examples).free_hits.all(axis=1) for run in (good_run, cut)]
         assert promised == pytest.approx([each.mean() for each in right])
         assert what in (shown.result.measured_on, shown.cost.data)
     assert cut.folder.read_manifest()["pruned_from"] == good_run.weights_sha256
@@ -227,12 +235,12 @@ def test_a_pruned_run_scores_what_was_promised(good_run: Run, tmp_path: Path) ->
 
 def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:
     shown = prune_heads("sample:sortedness", length=5, n=12, n_orders=2, quiet=True)
-    assert (shown.run, shown.cost) == (None, None)
+    assert (shown.model, shown.cost) == (None, None)
     assert shown.result is not None
     assert shown.result.measured_on == "fresh sequences of 5, half of them sorted"
     assert (shown.result.n, shown.result.n_orders) == (12, 2)
-    assert shown.data is not None
-    assert Pruning.from_json(shown.data.read_text()) == shown.result
+    (data,) = shown.data
+    assert Pruning.from_json(data.read_text()) == shown.result
     assert [path.name for path in in_tmp.iterdir()] == ["runs"]
 
 
@@ -245,7 +253,7 @@ def test_a_model_that_has_nothing_to_lose_is_not_searched(tiny_sorter: Run, monk
 def test_given_heads_are_cut_without_a_search(tiny_run: Run, tmp_path: Path) -> None:
     head = tiny_run.model.heads[0]
     shown = prune_heads(tiny_run, tmp_path / "cut", heads=[head, "X1H1"], fine_tune=4, quiet=True)
-    assert (shown.result, shown.data, shown.figure) == (None, None, None)
+    assert (shown.result, shown.data, shown.figures) == (None, (), ())
     assert shown.cost is not None
     assert (shown.cost.heads, shown.cost.fine_tuned) == ((str(head), "decoder.1.cross.1"), 4)
     assert json.loads((tmp_path / "cut" / "manifest.json").read_text())["fine_tuned"] == 4

@@ -10,8 +10,7 @@ import hub_models as hub
 import pytest
 import torch
 import transformers
-from dataset_models import TEXTS, classifier, dataset, dataset_of, table, tokenized
-from test_formats import ALL, ANSWERS, CLASSES, PAIRS
+from dataset_models import ALL, ANSWERS, CLASSES, PAIRS, TEXTS, classifier, dataset, dataset_of, table, tokenized
 
 from headcount import ablate_heads, load_external, load_model
 from headcount.data.from_file import FORMATS, read_dataset

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from dataset_models import TEXTS, classifier, dataset, decoding_classifier, table, tokenized
+from dataset_models import (
+    ALL,
+    ANSWERS,
+    CLASSES,
+    PAIRS,
+    SCORES,
+    TEXTS,
+    classifier,
+    dataset,
+    decoding_classifier,
+    table,
+    tokenized,
+)
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
@@ -19,8 +31,6 @@ from headcount.data.from_file import TokenizedModel
 from headcount.errors import InputError
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
-
-ALL = " ".join(TEXTS * 3)
 
 
 def asked(taken: EvalDataset, rows: list[int], model: Any, metric: str | None = None) -> np.ndarray[Any, Any]:
@@ -97,9 +107,6 @@ def test_a_short_text_is_still_two_windows(tmp_path: Path) -> None:
 
 # --- classes ----------------------------------------------------------------------------------------------------------
 
-LABELS = ("cat", "dog", "bird", "2", "DOG", "0")
-CLASSES = table(("text", "label"), *zip(TEXTS, LABELS, strict=True))
-
 
 def test_classes_one_text_at_a_time(tmp_path: Path) -> None:
     sitting = tokenized(classifier())
@@ -131,10 +138,6 @@ def test_a_decoder_finds_where_a_text_ends(tmp_path: Path) -> None:
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------------
-
-SCORES = ("5", "1.5", "0", "4", "1.5", "3e0")
-PAIRS = table(("second", "score", "first"), *zip(TEXTS[1:] + TEXTS[:1], SCORES, TEXTS, strict=True))
-"""Columns may stand in any order."""
 
 
 def t5_encoder() -> Any:
@@ -173,8 +176,6 @@ def test_cosines_one_sentence_at_a_time(model: Any, tmp_path: Path) -> None:
 
 
 # --- sources and targets ----------------------------------------------------------------------------------------------
-
-ANSWERS = table(("source", "target"), *zip(TEXTS, TEXTS[3:] + TEXTS[:3], strict=True))
 
 
 @pytest.mark.parametrize("name", hub.SEQUENCE_TO_SEQUENCE)

@@ -1,10 +1,10 @@
-"""Examples in blocks of one length, and scores that agree with how models are evaluated."""
+"""Examples in batches of one length, and scores that agree with how models are evaluated."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from headcount.hooks.sites import Sites
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run
 from headcount.runs.train import train_run
+from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.classification import classify
 from headcount.training.evaluation import answer
 
@@ -33,7 +34,14 @@ FAULTS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=FAULTS)
 def adder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Trained until it is often right and often wrong."""
-    small = {"digits": 1, "d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 32}
+    small: dict[str, Any] = {
+        "digits": 1,
+        "d_model": 16,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+        "d_ff": 32,
+    }
     small |= {"n_validation": 10, "n_test": 10, "threads": 1, "device": "cpu", "target": None, "learning_rate": 5e-3}
     small |= {"steps": 60, "batch_size": 32, "eval_every": 60, "checkpoint_every": 60}
     path = tmp_path_factory.mktemp("adders") / "run"
@@ -44,8 +52,8 @@ def scores(experiment: Experiment) -> np.ndarray[Any, Any]:
     """In the order of the examples."""
     found = np.full(experiment.n, np.nan)
     with torch.no_grad():
-        for block in experiment.batches:
-            found[block.rows] = block.score(experiment.model(*block.inputs)).double().numpy()
+        for batch in experiment.batches:
+            found[batch.rows] = experiment.score(batch, experiment.model(*batch.inputs)).double().numpy()
     return found
 
 
@@ -53,8 +61,8 @@ def scores(experiment: Experiment) -> np.ndarray[Any, Any]:
 
 
 def test_an_adder_scores_as_it_is_evaluated(adder: Run) -> None:
-    sums = np.concatenate(list(adder.task.iter_domain()))  # type: ignore[attr-defined]
-    predicted = answer(adder.model, adder.task, sums)  # type: ignore[arg-type]
+    sums = np.concatenate(list(cast(SequenceTask, adder.task).iter_domain()))
+    predicted = answer(adder.model, adder.task, sums)
     expected = {"free-running": predicted.free_hits, "teacher-forced": predicted.teacher_forced_hits}
     for name, hits in expected.items():
         right = hits.all(axis=1)
@@ -66,7 +74,7 @@ def test_an_adder_scores_as_it_is_evaluated(adder: Run) -> None:
 def test_the_loss_of_an_adder_is_that_of_what_is_asked(adder: Run) -> None:
     """Token by token, in plain Python; an example that asks nothing costs nothing."""
     sums = np.array([[0, 0], [0, 4], [5, 5], [7, 9], [0, 0]])
-    batch = adder.task.encode(sums)  # type: ignore[attr-defined]
+    batch = cast(SequenceTask, adder.task).encode(sums)
     with torch.no_grad():
         chances = adder.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input)).log_softmax(dim=-1)
     found = scores(task_experiment(adder, sums, "", "loss", at_once=3))
@@ -77,7 +85,7 @@ def test_the_loss_of_an_adder_is_that_of_what_is_asked(adder: Run) -> None:
 
 def test_a_classifier_scores_as_it_is_evaluated(tiny_sorter: Run) -> None:
     examples = np.concatenate([tiny_sorter.task.split(name) for name in ("test", "validation")])
-    predicted = classify(tiny_sorter.model, tiny_sorter.task, examples)  # type: ignore[arg-type]
+    predicted = classify(tiny_sorter.model, tiny_sorter.task, examples)
     np.testing.assert_array_equal(scores(task_experiment(tiny_sorter, examples, "", at_once=3)), predicted.hits)
     chances = torch.from_numpy(predicted.logits).log_softmax(dim=1)[np.arange(40), predicted.labels]
     np.testing.assert_allclose(scores(task_experiment(tiny_sorter, examples, "", "loss")), chances, atol=1e-5)
@@ -93,9 +101,9 @@ def test_the_loss_that_gradients_are_of_is_positive(adder: Run, tiny_sorter: Run
     for run in (adder, tiny_sorter):
         experiment = task_experiment(run, run.task.split("test"), "")
         with torch.no_grad():
-            for block in experiment.batches:
-                assert block.loss is not None
-                assert (block.loss(run.model(*block.inputs)) >= 0).all()
+            for batch in experiment.batches:
+                assert batch.loss is not None
+                assert (batch.loss(run.model(*batch.inputs)) >= 0).all()
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "los", ""])
@@ -113,37 +121,37 @@ def test_a_metric_may_be_a_function_of_the_examples_numbers(tiny_sorter: Run) ->
     np.testing.assert_array_equal(scores(experiment), np.arange(20))
 
 
-# --- blocks ---------------------------------------------------------------------------------------------------------
+# --- batches ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 8, 100])
-def test_blocks_hold_every_example_once_and_one_length_each(tiny_sorter: Run, at_once: int) -> None:
+def test_batches_hold_every_example_once_and_one_length_each(tiny_sorter: Run, at_once: int) -> None:
     examples = tiny_sorter.task.split("test")
-    lengths = tiny_sorter.task.lengths(examples)  # type: ignore[attr-defined]
+    lengths = cast(ClassTask, tiny_sorter.task).lengths(examples)
     experiment = task_experiment(tiny_sorter, examples, "", at_once=at_once)
-    assert sorted(np.concatenate([block.rows for block in experiment.batches])) == list(range(20))
+    assert sorted(np.concatenate([batch.rows for batch in experiment.batches])) == list(range(20))
     assert experiment.n == 20
-    for block in experiment.batches:
-        (length,) = set(lengths[block.rows])
-        np.testing.assert_array_equal(block.inputs[0], examples[block.rows][:, :length])
-        assert len(block.rows) <= max(at_once, 3)
+    for batch in experiment.batches:
+        (length,) = set(lengths[batch.rows])
+        np.testing.assert_array_equal(batch.inputs[0], examples[batch.rows][:, :length])
+        assert len(batch.rows) <= max(at_once, 3)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4])
 def test_no_example_is_alone_if_it_can_be_helped(tiny_run: Run, at_once: int) -> None:
-    """Otherwise there is nobody to resample from."""
+    """Otherwise there is no row to resample from."""
     for n in (2, 3, 5, 7, 9):
         experiment = task_experiment(tiny_run, tiny_run.task.split("test")[:n], "", at_once=at_once)
-        assert min(len(block.rows) for block in experiment.batches) >= 2
+        assert min(len(batch.rows) for batch in experiment.batches) >= 2
 
 
-def test_blocks_of_any_model_are_in_order() -> None:
+def test_batches_of_any_model_are_in_order() -> None:
     inputs = [torch.arange(48).reshape(12, 4), torch.arange(12)]
     experiment = tensor_experiment(torch.nn.Linear(1, 1), _no_sites(), inputs, lambda output, rows: output, at_once=4)
-    np.testing.assert_array_equal(np.concatenate([block.rows for block in experiment.batches]), np.arange(12))
+    np.testing.assert_array_equal(np.concatenate([batch.rows for batch in experiment.batches]), np.arange(12))
     for i, each in enumerate(inputs):
-        assert torch.equal(torch.cat([block.inputs[i] for block in experiment.batches]), each)
-    assert 4 not in {len(block.rows) for block in experiment.batches}, "four rows of four could be columns"
+        assert torch.equal(torch.cat([batch.inputs[i] for batch in experiment.batches]), each)
+    assert 4 not in {len(batch.rows) for batch in experiment.batches}, "four rows of four could be columns"
 
 
 @pytest.mark.parametrize("inputs", [[], [torch.zeros(0, 3)], [torch.zeros(3, 2), torch.zeros(4, 2)]])
@@ -162,9 +170,9 @@ def _no_sites() -> Any:
 def test_held_out_examples_are_those_of_the_split(tiny_run: Run) -> None:
     task = tiny_run.task
     for n in (None, 10):
-        examples, predicted = held_out(task, "test", n)
+        examples, what = held_out(task, "test", n)
         np.testing.assert_array_equal(examples, task.split("test"))
-        assert predicted == "the test set"
+        assert what == "the test set"
     with pytest.raises(InputError, match="no split 'exam'"):
         held_out(task, "exam", None)
     for few in (1, 0, -3):
@@ -174,8 +182,8 @@ def test_held_out_examples_are_those_of_the_split(tiny_run: Run) -> None:
 
 def test_some_of_a_split_are_drawn_from_all_of_it_and_always_the_same(tiny_sorter: Run) -> None:
     task: Any = tiny_sorter.task
-    examples, predicted = held_out(task, "test", 12)
-    assert predicted == "12 of the test set"
+    examples, what = held_out(task, "test", 12)
+    assert what == "12 of the test set"
     rows = {row.tobytes() for row in examples}
     assert len(rows) == 12
     assert rows < {row.tobytes() for row in task.split("test")}
@@ -209,7 +217,7 @@ def test_sequences_of_one_length_are_half_sorted(tiny_sorter: Run, n: int) -> No
 
 
 def test_a_class_is_not_told_by_its_place(tiny_sorter: Run) -> None:
-    labels = tiny_sorter.task.encode(of_length(tiny_sorter.task, 6, 40)[0]).labels  # type: ignore[attr-defined]
+    labels = cast(ClassTask, tiny_sorter.task).encode(of_length(tiny_sorter.task, 6, 40)[0]).labels
     assert 0 < labels[:20].sum() < 20
 
 
@@ -224,7 +232,7 @@ def test_too_few_sequences_are_told(tiny_sorter: Run, n: int) -> None:
         of_length(tiny_sorter.task, 6, n)
 
 
-def test_one_answer_to_everything_is_the_floor(tiny_sorter: Run, tiny_run: Run) -> None:
+def test_one_answer_to_everything_is_the_majority_baseline(tiny_sorter: Run, tiny_run: Run) -> None:
     task: Any = tiny_sorter.task
     examples = task.split("test")[:15]
     labels = task.encode(examples).labels
@@ -235,13 +243,13 @@ def test_one_answer_to_everything_is_the_floor(tiny_sorter: Run, tiny_run: Run) 
     assert task_experiment(tiny_run, tiny_run.task.split("test"), "").majority_baseline == 0
 
 
-def test_a_subject_knows_where_it_comes_from(tiny_run: Run) -> None:
+def test_an_experiment_knows_where_it_comes_from(tiny_run: Run) -> None:
     examples = tiny_run.task.split("test")
     experiment = task_experiment(tiny_run, examples, "the test set")
     assert (experiment.data, experiment.task, experiment.model) == ("the test set", tiny_run.task, tiny_run.model)
-    assert experiment.examples is examples
+    np.testing.assert_array_equal(np.asarray(experiment.examples), examples)
     assert experiment.sites.heads == tiny_run.model.heads
-    assert replace(experiment, blocks=experiment.batches[:0]).n == 0
+    assert replace(experiment, batches=experiment.batches[:0]).n == 0
 
 
 def test_a_reference_is_large_and_apart(tiny_run: Run, tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,15 +262,15 @@ def test_a_reference_is_large_and_apart(tiny_run: Run, tiny_sorter: Run, monkeyp
     assert from_task.reference_for(tiny_sorter.task, 64).shape == (2**13, 64)
 
 
-def test_some_blocks_are_a_subject_too(tiny_sorter: Run) -> None:
+def test_some_batches_are_an_experiment_too(tiny_sorter: Run) -> None:
     whole = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "", at_once=4)
     some = replace(whole, clusters=np.arange(whole.n)).some(5)
     assert 2 <= some.n < whole.n
-    assert sorted(np.concatenate([block.rows for block in some.batches])) == list(range(some.n))
+    assert sorted(np.concatenate([batch.rows for batch in some.batches])) == list(range(some.n))
     assert some.clusters is not None
     assert some.examples is not None
     kept = some.clusters
-    lengths = [block.inputs[0].shape[1] for block in some.batches]
-    assert (lengths[0], lengths[-1]) == (min(lengths), whole.blocks[-1].inputs[0].shape[1]), "short ones and long ones"
-    np.testing.assert_array_equal(some.examples, whole.examples[kept])  # type: ignore[index]
+    lengths = [batch.inputs[0].shape[1] for batch in some.batches]
+    assert (lengths[0], lengths[-1]) == (min(lengths), whole.batches[-1].inputs[0].shape[1]), "short ones and long ones"
+    np.testing.assert_array_equal(some.examples, whole.examples[kept])
     assert whole.some(10**6).n == whole.n

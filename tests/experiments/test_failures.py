@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from headcount.experiments.decoding_check import SHOWN, Failure, Group, failure_
 from headcount.experiments.experiment import task_experiment
 from headcount.runs.run import Run
 from headcount.tasks.addition import Addition, AdditionConfig
+from headcount.tasks.base import SequenceTask
 
 SUMS = np.array([[15, 17], [20, 30], [95, 15], [11, 12], [44, 44], [99, 11], [10, 10], [77, 13]])
 """Carries: 1, 0, 2, 0, 0, 2, 0, 1."""
@@ -50,7 +51,12 @@ def test_the_most_frequent_fault_comes_first(adder: Addition) -> None:
     texts = {0: "932", 1: "950", 3: "022", 4: "888"}
     broken = [Failure(i, np.array([*map(int, text)])) for i, text in texts.items()]
     found = failure_profile(adder, SUMS, "h", "mean", np.array([*texts]), broken)
-    expected = Counter(f for b in broken for f in adder.faults(SUMS[b.example], b.predicted))  # type: ignore[arg-type]
+    expected = Counter(
+        fault
+        for each in broken
+        if each.predicted is not None
+        for fault in adder.faults(SUMS[each.example], each.predicted)
+    )
     assert {(g.group, g.broken) for g in found.faults} == set(expected.items())
     counts = [group.broken for group in found.faults]
     assert counts == sorted(counts, reverse=True)
@@ -77,7 +83,7 @@ def test_a_few_examples_are_kept(adder: Addition) -> None:
     assert found.digits[0].n == len(SUMS)
 
 
-def test_a_classifier_says_the_other_class(tiny_sorter: Run) -> None:
+def test_a_classifier_predicts_the_other_class(tiny_sorter: Run) -> None:
     task: Any = tiny_sorter.task
     examples = task.split("test")
     labels = task.encode(examples).labels
@@ -96,7 +102,8 @@ def test_a_classifier_says_the_other_class(tiny_sorter: Run) -> None:
 
 def test_what_broke_is_what_got_worse(good_run: Run) -> None:
     """From the sweep to the table: only examples that were right before."""
-    experiment = task_experiment(good_run, np.concatenate(list(good_run.task.iter_domain())), "")  # type: ignore[attr-defined]
+    every = np.concatenate(list(cast(SequenceTask, good_run.task).iter_domain()))
+    experiment = task_experiment(good_run, every, "")
     found = ablate(experiment, ("zero",), examples=True)
     pairs = list(zip(found.condition.failures, found.effects, strict=True))
     assert [(each.head, each.n_broken) for each, _ in pairs] == [(effect.head, effect.worse) for _, effect in pairs]

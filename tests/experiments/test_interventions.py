@@ -1,4 +1,4 @@
-"""Trials in one job against a plain loop of whole passes."""
+"""Interventions in one job against a plain loop of whole passes."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def experiment(metric: Callable[..., Any] = margin, at_once: int = 6, n: int = N
     return tensor_experiment(model(), Sites.of(model()), [NUMBERS[:n]], metric, at_once=at_once)
 
 
-def trials(*kinds: str) -> list[Intervention]:
+def interventions(*replacements: str) -> list[Intervention]:
     """Heads alone, and two together."""
     groups = [*[(head,) for head in model().heads], (model().heads[0], model().heads[-1])]
-    return [Intervention(heads, kind) for kind in kinds for heads in groups]
+    return [Intervention(heads, replacement) for replacement in replacements for heads in groups]
 
 
 def zeroed(heads: tuple[HeadId, ...]) -> Classifier:
@@ -71,28 +71,28 @@ def zeroed(heads: tuple[HeadId, ...]) -> Classifier:
 
 
 def test_zero_is_a_copy_with_the_columns_zeroed() -> None:
-    tried = trials("zero")
+    tried = interventions("zero")
     found = run_interventions(experiment(), tried)
     with torch.no_grad():
         np.testing.assert_allclose(found.clean, margin(model()(NUMBERS), np.arange(N)), atol=1e-9)
-        for trial, scores in zip(tried, found.scores, strict=True):
-            np.testing.assert_allclose(scores, margin(zeroed(trial.heads)(NUMBERS), np.arange(N)), atol=1e-9)
+        for intervention, scores in zip(tried, found.scores, strict=True):
+            np.testing.assert_allclose(scores, margin(zeroed(intervention.heads)(NUMBERS), np.arange(N)), atol=1e-9)
     assert (np.abs(found.scores - found.clean).max(axis=1) > 1e-4).all()
 
 
-@pytest.mark.parametrize("kind", REPLACEMENTS.names())
-def test_scores_are_those_of_whole_passes(kind: str) -> None:
-    """With the very stand-ins that were used, one trial and one block at a time."""
-    subj, tried = experiment(), trials(kind)
+@pytest.mark.parametrize("replacement", REPLACEMENTS.names())
+def test_scores_are_those_of_whole_passes(replacement: str) -> None:
+    """With the very replacements that were used, one intervention and one batch at a time."""
+    asked, tried = experiment(), interventions(replacement)
     expected = np.full((len(tried), N), np.nan)
 
-    def look(seen: BatchOutcome) -> None:
-        for i, change in enumerate(seen.changes):
+    def on_batch(seen: BatchOutcome) -> None:
+        for i, change in enumerate(seen.interventions):
             assert change.heads == tried[i].heads
-            predicted = plain_pass(model(), subj.sites, seen.block.inputs, change)
-            expected[i, seen.block.rows] = seen.block.score(predicted)
+            predicted = plain_pass(model(), asked.sites, seen.batch.inputs, change)
+            expected[i, seen.batch.rows] = asked.score(seen.batch, predicted)
 
-    found = run_interventions(subj, tried, look=look)
+    found = run_interventions(asked, tried, on_batch=on_batch)
     np.testing.assert_allclose(found.scores, expected, atol=1e-9)
 
 
@@ -121,50 +121,50 @@ def test_the_mean_is_the_mean_of_each_position() -> None:
         np.testing.assert_allclose(scores, expected, atol=1e-9)
 
 
-def test_the_mean_of_blocks_of_different_lengths(tiny_sorter: Run) -> None:
+def test_the_mean_of_batches_of_different_lengths(tiny_sorter: Run) -> None:
     """Each position over the examples that have it."""
     examples = tiny_sorter.task.split("test")
-    subj = task_experiment(tiny_sorter, examples, "", "loss", at_once=3)
-    lengths = {block.inputs[0].shape[1] for block in subj.blocks}
+    asked = task_experiment(tiny_sorter, examples, "", "loss", at_once=3)
+    lengths = {batch.inputs[0].shape[1] for batch in asked.batches}
     assert len(lengths) > 2
-    site = subj.sites.heads[0].site
-    sums, counts, stands = torch.zeros(max(lengths), 2, 4), torch.zeros(max(lengths), 1, 1), {}
+    site = asked.sites.heads[0].site
+    sums, counts, values = torch.zeros(max(lengths), 2, 4), torch.zeros(max(lengths), 1, 1), {}
 
-    def look(tried: BatchOutcome) -> None:
-        z = tried.recording.z(site)
+    def on_batch(tried: BatchOutcome) -> None:
+        z = tried.cached.z(site)
         sums[: z.shape[1]] += z.sum(dim=0)
         counts[: z.shape[1]] += len(z)
-        stands[z.shape[1]] = tried.changes[0].stands[site]
+        values[z.shape[1]] = tried.interventions[0].values[site]
 
-    run_interventions(subj, [Intervention(subj.sites.heads[:1], "mean")], look=look)
-    assert set(stands) == lengths
-    for length, stand in stands.items():
+    run_interventions(asked, [Intervention(asked.sites.heads[:1], "mean")], on_batch=on_batch)
+    assert set(values) == lengths
+    for length, value in values.items():
         expected = (sums / counts)[None, :length].double()
-        torch.testing.assert_close(stand.expand(1, length, 2, 4), expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(value.expand(1, length, 2, 4), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_resampling_takes_another_example_and_always_the_same() -> None:
     taken: list[list[int]] = []
 
-    def look(tried: BatchOutcome) -> None:
-        (stand,) = tried.changes[0].stands.values()
-        z = tried.recording.z(model().sites[0])
-        taken.append([next(i for i in range(len(z)) if torch.equal(row, z[i])) for row in stand])
+    def on_batch(tried: BatchOutcome) -> None:
+        (value,) = tried.interventions[0].values.values()
+        z = tried.cached.z(model().sites[0])
+        taken.append([next(i for i in range(len(z)) if torch.equal(row, z[i])) for row in value])
 
     for _ in range(2):
-        run_interventions(experiment(at_once=4, n=8), [Intervention(model().heads[:1], "resample")], look=look)
+        run_interventions(experiment(at_once=4, n=8), [Intervention(model().heads[:1], "resample")], on_batch=on_batch)
     assert taken[:2] == taken[2:]
     for others in taken:
-        assert sorted(others) == list(range(4)), "everybody stands in once"
+        assert sorted(others) == list(range(4)), "every row is a donor once"
         assert all(other != row for row, other in enumerate(others))
 
 
-# --- blocks and batches ---------------------------------------------------------------------------------------------
+# --- batches and passes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("at_once", "batch_size"), [(2, 1), (3, 10), (N + 2, 7)])
-def test_neither_blocks_nor_batches_change_a_score(at_once: int, batch_size: int) -> None:
-    found = run_interventions(experiment(at_once=at_once), trials("zero", "mean"), batch_size=batch_size)
+def test_neither_batches_nor_passes_change_a_score(at_once: int, batch_size: int) -> None:
+    found = run_interventions(experiment(at_once=at_once), interventions("zero", "mean"), batch_size=batch_size)
     np.testing.assert_allclose(found.clean, whole().clean, atol=1e-9)
     np.testing.assert_allclose(found.scores, whole().scores, atol=1e-9)
 
@@ -172,27 +172,28 @@ def test_neither_blocks_nor_batches_change_a_score(at_once: int, batch_size: int
 @pytest.mark.slow
 @settings(deadline=None, max_examples=30, derandomize=True)
 @given(at_once=st.integers(1, N + 2), batch_size=st.integers(1, 60))
-def test_no_blocks_and_no_batches_change_a_score(at_once: int, batch_size: int) -> None:
-    test_neither_blocks_nor_batches_change_a_score(at_once, batch_size)
+def test_no_batches_and_no_passes_change_a_score(at_once: int, batch_size: int) -> None:
+    test_neither_batches_nor_passes_change_a_score(at_once, batch_size)
 
 
 @cache
 def whole() -> Any:
-    return run_interventions(experiment(at_once=N), trials("zero", "mean"))
+    return run_interventions(experiment(at_once=N), interventions("zero", "mean"))
 
 
-def test_batches_do_not_change_whom_a_head_is_resampled_from() -> None:
+def test_passes_do_not_change_whom_a_head_is_resampled_from() -> None:
     found = [
-        run_interventions(experiment(at_once=6), trials("resample"), batch_size=size).scores for size in (1, 7, 512)
+        run_interventions(experiment(at_once=6), interventions("resample"), batch_size=size).scores
+        for size in (1, 7, 512)
     ]
     np.testing.assert_allclose(found[0], found[1], atol=1e-9)
     np.testing.assert_allclose(found[0], found[2], atol=1e-9)
 
 
 @pytest.mark.parametrize("n", [5, 9])
-def test_no_example_is_left_alone_in_a_block(n: int) -> None:
-    """One more than a full block: still there is somebody to resample from."""
-    found = run_interventions(experiment(at_once=4, n=n), trials("resample"))
+def test_no_example_is_left_alone_in_a_batch(n: int) -> None:
+    """One more than a full batch: still there is a row to resample from."""
+    found = run_interventions(experiment(at_once=4, n=n), interventions("resample"))
     assert np.isfinite(found.scores).all()
 
 
@@ -203,22 +204,22 @@ def test_scores_arrive_at_their_examples(tiny_sorter: Run) -> None:
         return torch.from_numpy(rows) + 100 * output.isnan().any(dim=1)
 
     examples = tiny_sorter.task.split("test")
-    subj = task_experiment(tiny_sorter, examples, "", row_number, at_once=3)
-    assert sorted(np.concatenate([block.rows for block in subj.blocks])) == list(range(len(examples)))
-    assert [row for block in subj.blocks for row in block.rows] != list(range(len(examples)))
-    found = run_interventions(subj, [Intervention((head,)) for head in subj.sites.heads])
+    asked = task_experiment(tiny_sorter, examples, "", row_number, at_once=3)
+    assert sorted(np.concatenate([batch.rows for batch in asked.batches])) == list(range(len(examples)))
+    assert [row for batch in asked.batches for row in batch.rows] != list(range(len(examples)))
+    found = run_interventions(asked, [Intervention((head,)) for head in asked.sites.heads])
     np.testing.assert_array_equal(found.clean, np.arange(len(examples)))
-    np.testing.assert_array_equal(found.scores, np.tile(np.arange(len(examples)), (len(subj.sites.heads), 1)))
+    np.testing.assert_array_equal(found.scores, np.tile(np.arange(len(examples)), (len(asked.sites.heads), 1)))
 
 
-# --- heads that are silent throughout ---------------------------------------------------------------------------------
+# --- heads that are ablated throughout --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", REPLACEMENTS.names())
-def test_heads_of_the_base_stay_silent(kind: str) -> None:
-    """As if their columns were 0, from the clean score to the stand-ins of their neighbours."""
+@pytest.mark.parametrize("replacement", REPLACEMENTS.names())
+def test_heads_of_the_base_stay_ablated(replacement: str) -> None:
+    """As if their columns were 0, from the clean score to the replacements of their neighbours."""
     base = (model().heads[0], model().heads[3])
-    others = [Intervention((head,), kind) for head in model().heads if head not in base]
+    others = [Intervention((head,), replacement) for head in model().heads if head not in base]
     found = run_interventions(experiment(), others, base=base)
     copy = zeroed(base)
     cut = tensor_experiment(copy, Sites.of(copy), [NUMBERS], margin, at_once=6)
@@ -238,28 +239,34 @@ def test_heads_of_the_base_stay_silent(kind: str) -> None:
 )
 def test_a_score_of_the_wrong_shape_is_an_error(wrong: Callable[..., Tensor]) -> None:
     with pytest.raises(InputError, match="one number per example"):
-        run_interventions(experiment(wrong), trials("zero"))
+        run_interventions(experiment(wrong), interventions("zero"))
 
 
 @pytest.mark.parametrize("wrong", [lambda output, rows: 0.5, lambda output, rows: rows * 1.0], ids=["float", "numpy"])
 def test_a_score_that_is_no_tensor_is_an_error(wrong: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="one number per example"):
-        run_interventions(experiment(wrong), trials("zero"))
+        run_interventions(experiment(wrong), interventions("zero"))
 
 
-def test_unknown_kinds_and_heads_are_errors() -> None:
-    with pytest.raises(InputError, match="no 'silence' among the kinds"):
+def test_unknown_replacements_and_heads_are_errors() -> None:
+    with pytest.raises(InputError, match="no 'silence' among the replacements"):
         run_interventions(experiment(), [Intervention(model().heads[:1], "silence")])
     with pytest.raises(InputError, match="no head"):
         run_interventions(experiment(), [Intervention((HeadId.parse("L7H0"),))])
 
 
-def test_a_trial_without_heads_is_an_error_or_changes_nothing() -> None:
-    try:
-        found = run_interventions(experiment(), [Intervention(())])
-    except InputError:
-        return
-    np.testing.assert_allclose(found.scores[0], found.clean, atol=1e-9)
+def test_an_intervention_without_heads_is_an_error() -> None:
+    """Alone or among others: nothing is run that would pass for a head without effect."""
+    calls: list[int] = []
+
+    def counting(output: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        calls.append(len(rows))
+        return margin(output, rows)
+
+    for asked in ([Intervention(())], [*interventions("zero"), Intervention((), "mean")]):
+        with pytest.raises(InputError, match="an intervention without heads"):
+            run_interventions(experiment(counting), asked)
+    assert not calls
 
 
 def test_an_instrument_that_does_not_act_is_never_believed() -> None:
@@ -268,7 +275,7 @@ def test_an_instrument_that_does_not_act_is_never_believed() -> None:
     site = model().sites[0]
     wrong = Sites({**sites, site: Site(nn.Linear(8, 8).double(), sites[site].heads)})
     with pytest.raises(InstrumentError):
-        run_interventions(replace(experiment(), sites=wrong), trials("zero"))
+        run_interventions(replace(experiment(), sites=wrong), interventions("zero"))
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 9])
@@ -284,7 +291,7 @@ def test_a_metric_that_fails_leaves_no_trace(fail_at: int) -> None:
     model().layers[1].train()
     before, weights = traces(), deepcopy(model().state_dict())
     with pytest.raises(ZeroDivisionError):
-        run_interventions(experiment(fails), trials("zero", "mean"))
+        run_interventions(experiment(fails), interventions("zero", "mean"))
     assert traces() == before
     model().eval()
     assert all(torch.equal(weights[name], tensor) for name, tensor in model().state_dict().items())
@@ -298,28 +305,30 @@ def traces() -> list[Any]:
     ]
 
 
-def test_progress_is_told_block_by_block() -> None:
+def test_progress_is_told_batch_by_batch() -> None:
     told: list[tuple[int, int]] = []
-    run_interventions(experiment(at_once=4), trials("zero"), progress=lambda done, total: told.append((done, total)))
+    run_interventions(
+        experiment(at_once=4), interventions("zero"), progress=lambda done, total: told.append((done, total))
+    )
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_model_that_changes_meanwhile_is_found_out() -> None:
-    """However late: after the last trial the first block is asked again."""
+    """However late: after the last intervention the first batch is passed again."""
     changing = deepcopy(model())
     last = tensor_experiment(changing, Sites.of(changing), [NUMBERS], margin, at_once=6)
 
     def change(tried: BatchOutcome) -> None:
-        if tried.block is last.blocks[-1]:
+        if tried.batch is last.batches[-1]:
             with torch.no_grad():
                 list(changing.parameters())[-1].add_(torch.tensor([0.1, -0.1]))
 
-    run_interventions(last, trials("zero"))
-    with pytest.raises(InstrumentError, match="asked the same again, the model said something else"):
-        run_interventions(last, trials("zero"), look=change)
+    run_interventions(last, interventions("zero"))
+    with pytest.raises(InstrumentError, match="passed again, the same inputs gave another output"):
+        run_interventions(last, interventions("zero"), on_batch=change)
 
 
-def test_guessing_is_even_odds_over_what_the_model_says(tiny_sorter: Run, tiny_run: Run) -> None:
+def test_guessing_is_even_odds_over_what_the_model_outputs(tiny_sorter: Run, tiny_run: Run) -> None:
     for run, n in ((tiny_sorter, 2), (tiny_run, len(tiny_run.task.tokens))):
         asked = task_experiment(run, run.task.split("test"), "the test set", "loss")
         assert run_interventions(asked, []).majority_baseline == pytest.approx(-np.log(n))
@@ -327,7 +336,7 @@ def test_guessing_is_even_odds_over_what_the_model_says(tiny_sorter: Run, tiny_r
 
 
 def test_the_mean_of_the_parts_means_is_the_mean() -> None:
-    """Of 16 rows, each of eight parts has two; whatever shares a block."""
+    """Of 16 rows, each of eight parts has two; whatever shares a batch."""
     numbers = torch.randint(20, (16, 5), generator=torch.Generator().manual_seed(4))
     made = [tensor_experiment(model(), Sites.of(model()), [numbers], margin, at_once=size) for size in (16, 3)]
     whole, *parts = means_of(made[0])

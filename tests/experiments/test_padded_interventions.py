@@ -1,4 +1,4 @@
-"""What stands in for a head where rows are padded: means of tokens, and tokens of others; never padding."""
+"""What replaces a head where rows are padded: means of tokens, and tokens of donors; never padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headcount.hooks.sites import Site, Sites
 
 PAD, HUGE, SITE = 9, 1e6, HeadSite("layer", 0)
 LENGTHS = ((2, 4, 3, 4), (6, 1, 5), (2, 2))
-"""Of the texts of each block."""
+"""Of the texts of each batch."""
 
 
 class Reader(nn.Module):
@@ -41,20 +41,20 @@ class Reader(nn.Module):
 def experiment() -> Experiment:
     torch.manual_seed(0)
     model = Reader().double()
-    blocks, first = [], 0
+    batches, first = [], 0
     for lengths in LENGTHS:
         tokens = torch.full((len(lengths), max(lengths)), PAD)
         for row, length in zip(tokens, lengths, strict=True):
             row[:length] = torch.randint(PAD, (length,))
         rows = np.arange(first, first := first + len(lengths))
-        blocks.append(EvalBatch(rows, (tokens,), {LOSS.name: lambda output: output}, None, {"layer": tokens != PAD}))
+        batches.append(EvalBatch(rows, (tokens,), {LOSS.name: lambda output: output}, None, {"layer": tokens != PAD}))
     sites = Sites({SITE: Site(model.out, (SITE.head(0), SITE.head(1)))})
-    return Experiment(model, sites, tuple(blocks), LOSS, "texts")
+    return Experiment(model, sites, tuple(batches), LOSS, "texts")
 
 
 def texts() -> list[NDArray[np.float64]]:
     """What both heads say of every text, [position, head, 3], without padding."""
-    rows = [row[row != PAD] for block in experiment().batches for row in block.inputs[0]]
+    rows = [row[row != PAD] for batch in experiment().batches for row in batch.inputs[0]]
     with torch.no_grad():
         return [experiment().model.get_submodule("embed")(row).unflatten(-1, (2, 3)).numpy() for row in rows]
 
@@ -65,9 +65,9 @@ def score(z: NDArray[np.float64]) -> float:
     return float((z.reshape(len(z), 6) @ weight[0] + bias[0]).sum())
 
 
-def tried(kind: str, head: int, batch_size: int = 512) -> NDArray[np.float64]:
+def tried(replacement: str, head: int, batch_size: int = 512) -> NDArray[np.float64]:
     return run_interventions(
-        experiment(), [Intervention((SITE.head(head),), kind)], proven=True, batch_size=batch_size
+        experiment(), [Intervention((SITE.head(head),), replacement)], proven=True, batch_size=batch_size
     ).scores[0]
 
 
@@ -89,10 +89,10 @@ def test_the_mean_is_over_tokens(head: int) -> None:
 def test_another_example_is_never_its_padding(head: int) -> None:
     predicted, found = texts(), tried("resample", head)
     assert np.abs(found).max() < HUGE / 1000
-    for block in experiment().batches:
-        for row in block.rows:
+    for batch in experiment().batches:
+        for row in batch.rows:
             possible = []
-            for other in set(block.rows.tolist()) - {row}:
+            for other in set(batch.rows.tolist()) - {row}:
                 z = predicted[row].copy()
                 again = np.resize(np.arange(len(predicted[other])), len(z))  # read again from its beginning
                 z[:, head] = predicted[other][again, head]
@@ -100,20 +100,20 @@ def test_another_example_is_never_its_padding(head: int) -> None:
             assert min(abs(found[row] - each) for each in possible) < 1e-6
 
 
-def test_nothing_stands_in_for_a_silent_head_in_padded_rows_either() -> None:
+def test_nothing_replaces_a_zeroed_head_in_padded_rows_either() -> None:
     for row, found in enumerate(tried("zero", 1)):
         z = texts()[row].copy()
         z[:, 1] = 0
         assert found == pytest.approx(score(z), abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["mean", "resample", "zero"])
-def test_batches_of_any_size(kind: str) -> None:
-    np.testing.assert_allclose(tried(kind, 0, batch_size=3), tried(kind, 0), atol=1e-9)
+@pytest.mark.parametrize("replacement", ["mean", "resample", "zero"])
+def test_batches_of_any_size(replacement: str) -> None:
+    np.testing.assert_allclose(tried(replacement, 0, batch_size=3), tried(replacement, 0), atol=1e-9)
 
 
 def test_whoever_says_nothing_of_padding_has_none() -> None:
     """Then every position counts, and the mean is huge: this is what `token_mask` is for."""
-    blind = replace(experiment(), batches=tuple(replace(block, token_mask={}) for block in experiment().batches))
+    blind = replace(experiment(), batches=tuple(replace(batch, token_mask={}) for batch in experiment().batches))
     found = run_interventions(blind, [Intervention((SITE.head(0),), "mean")], proven=True).scores[0]
     assert np.abs(found).max() > HUGE / 100

@@ -167,7 +167,7 @@ def test_what_cannot_be_cut_is_told_first(folder: str, monkeypatch: pytest.Monke
         ({}, "what shall model be tried on"),
     ):
         with pytest.raises(InputError, match=explanation):
-            prune_heads(folder, **more, quiet=True)  # type: ignore[arg-type]
+            prune_heads(folder, **more, quiet=True)
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ def test_an_encoder_decoder_reads_its_own_answer() -> None:
     model = texts.model(hub.build("bart"), "$A </s>")
     reading = text_input(model, TEXTS[0])
     assert reading.tokens["encoder"] == [*TEXTS[0].split(), "</s>"]
-    answer = model.inner.generate(reading.inputs[0], max_new_tokens=23, do_sample=False)  # type: ignore[operator]
+    answer = model.inner.generate(reading.inputs[0], max_new_tokens=23, do_sample=False)
     assert torch.equal(reading.inputs[1], answer[:, :-1])
     found = summarise_attention(model, TEXTS[0], "X0H1")
     assert {Path(path).name for path in found.figures} >= {"decoder.0.cross.1.png"}
-    headless: Any = replace(model, model=type(model.model)(model.inner.model, model.sites, model.model.inputs))  # type: ignore[union-attr]
+    headless: Any = replace(model, model=type(model.model)(model.inner.model, model.sites, model.model.inputs))
     with pytest.raises(InputError, match=r"BartModel generates nothing for its decoder to read"):
         text_input(headless, TEXTS[0])
 

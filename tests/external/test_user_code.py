@@ -98,7 +98,7 @@ def test_each_adapter_has_the_modules_beside_it() -> None:
         for each, size in ((one, 8), (other, 16), (one, 8)):
             assert each.model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 10)
             assert type(each.inner).__module__ == "model"
-            assert each.inner.embed.embedding_dim == size  # type: ignore[union-attr]
+            assert each.inner.embed.embedding_dim == size
         assert load_external("one/my_adapter.py:Model").weights_sha256 == one.weights_sha256 != other.weights_sha256
         assert sys.modules["model"] is model, "what a user imported stays"
         assert model.MINE
@@ -118,7 +118,7 @@ def test_what_an_adapter_imports_from_elsewhere_is_its_own_too() -> None:
             Path(f"{name}-code/my_adapter.py").read_text().replace("import sys\n", code)
         )
     models = [load_external(f"{name}/my_adapter.py:Model") for name in "ab"]
-    assert [model.inner.embed.embedding_dim for model in models] == [8, 16]  # type: ignore[union-attr]
+    assert [model.inner.embed.embedding_dim for model in models] == [8, 16]
     for model in models:
         model.model(torch.zeros(2, 3, dtype=torch.long))
 

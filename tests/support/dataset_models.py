@@ -104,3 +104,12 @@ def own_labels(model: Any, asked: Sequence[str]) -> str:
     with torch.no_grad():
         predicted = [str(int(model(_ids(text)).logits.argmax())) for text in asked]
     return table(("text", "label"), *zip(asked, predicted, strict=True))
+
+
+ALL = " ".join(TEXTS * 3)
+LABELS = ("cat", "dog", "bird", "2", "DOG", "0")
+CLASSES = table(("text", "label"), *zip(TEXTS, LABELS, strict=True))
+SCORES = ("5", "1.5", "0", "4", "1.5", "3e0")
+PAIRS = table(("second", "score", "first"), *zip(TEXTS[1:] + TEXTS[:1], SCORES, TEXTS, strict=True))
+"""Columns may stand in any order."""
+ANSWERS = table(("source", "target"), *zip(TEXTS, TEXTS[3:] + TEXTS[:3], strict=True))

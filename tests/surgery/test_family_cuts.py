@@ -108,7 +108,7 @@ def test_parameters_fall_by_those_of_the_heads(name: str, plan: str) -> None:
         gone_keys = [k for k in range(n_heads // group) if set(range(k * group, (k + 1) * group)) <= set(gone)]
         queries = [attention.get_submodule(each) for each in (layout.query, layout.fused) if each]
         keys = [attention.get_submodule(each) for each in (layout.key, layout.value) if each]
-        expected += len(gone) * (projection.weight.numel() + sum(map(size, queries))) // n_heads  # type: ignore[operator]
+        expected += len(gone) * (projection.weight.numel() + sum(map(size, queries))) // n_heads
         expected += len(gone_keys) * group * sum(map(size, keys)) // n_heads
     assert expected > 0
     assert size(model) - size(cut_heads(model, heads)) == expected

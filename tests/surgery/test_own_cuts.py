@@ -196,7 +196,7 @@ def z_of(model: Model, *tokens: Tensor) -> dict[HeadSite, Tensor]:
 def with_masks(model: Model, tokens: Sequence[Tensor]) -> Inputs:
     """One batch, and which of its positions hold tokens."""
     stacks = ("layer",) if isinstance(model, Classifier) else ("encoder", "decoder")
-    return tokens, {stack: each != model.pad_id for stack, each in zip(stacks, tokens, strict=True)}
+    return tokens, {stack: torch.ne(each, model.pad_id) for stack, each in zip(stacks, tokens, strict=True)}
 
 
 def means_of(model: Model) -> Means:

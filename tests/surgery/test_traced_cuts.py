@@ -177,10 +177,10 @@ def faulty_cut(error: BaseException) -> type[Styled]:
 
 def faulty_forward(error: BaseException) -> type[Styled]:
     class Faulty(Styled):
-        def forward(self, model, ids):
+        def forward(self, model, *inputs):
             if model.layers[0].attn.out.weight.shape[1] < styles.WIDTH:
                 raise error
-            return model(ids)
+            return model(*inputs)
 
     return Faulty
 
@@ -233,10 +233,10 @@ def test_modules_that_cannot_be_copied(monkeypatch):
 
 
 class Tracing(Styled):
-    def forward(self, model, ids):
+    def forward(self, model, *inputs):
         if torch.is_grad_enabled():
             raise Odd("planted")
-        return model(ids)
+        return model(*inputs)
 
 
 def test_a_forward_that_fails_while_it_is_traced():

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
-from headcount.bands import CRITICAL, band_of, examples_needed
+from headcount.bands import CRITICAL, FEW, band_of, examples_needed
+from headcount.defaults import BATCH, DONORS
 from headcount.errors import InputError
 from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
@@ -35,22 +36,17 @@ from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.proof import SiteProof, prove
 from headcount.hooks.replay import Intervention
-from headcount.hooks.sweep import BATCH
 from headcount.results import Result
 from headcount.stats import (
     PairedDifference,
     holm,
 )
 
-DONORS = 4
-"""Other examples that stand in for each, where another example does."""
 MOST_DONORS = 64
 EARLY = 0.999
 """Confidence at which a first look decides."""
 N_NOISE = 512
 """Examples on which the noise of a mean is measured."""
-FEW = 10
-"""Examples that should not carry half of a sum."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +110,8 @@ class Condition:
     """Inputs that means were taken over; 0 if none were."""
     donors: int
     """Other examples that stood in for each; 0 if none did."""
+    is_plain: bool = False
+    """Whether every ablation was a whole forward pass, for modules that keep state."""
     decided_on: str = ""
     """The examples that heads were looked at again on, if any."""
     failures: tuple[FailureProfile, ...] = ()
@@ -280,6 +278,7 @@ def ablate(
         importances=gradients,
         agreements=(),
         failures=check.failures(),
+        is_plain=found.is_plain,
         clean_interval=interval_of(experiment, found.clean, "clean"),
         n_mean=experiment.n_reference if needs_mean else 0,
         donors=donors if any(REPLACEMENTS.get(replacement).needs_donors for replacement in replacements) else 0,

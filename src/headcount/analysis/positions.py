@@ -18,8 +18,6 @@ from torch import Tensor
 
 from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, Positions, Randomised, build_encoding
-from headcount.encodings.learned import Learned
-from headcount.encodings.length_normalised import PLACES, LengthNormalised
 from headcount.errors import InputError
 from headcount.models.blocks import initialise
 from headcount.results import Result
@@ -141,8 +139,7 @@ def _fresh(name: str, d_model: int, n_heads: int, n: int) -> Encoding:
 
 
 def _how_many(encoding: Encoding, trained: int, asked: int | None) -> int:
-    refuses = isinstance(encoding, Learned) and encoding.past_table == "error"
-    most = min(MOST, _n_rows(encoding)) if refuses else MOST
+    most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
     if asked is None:
         return min(max(2 * trained, 32), 128, most)
     if not FEWEST_ROWS <= asked <= most:
@@ -161,7 +158,7 @@ def _rows(run: Run, encoding: Encoding, n: int, trained: int) -> tuple[TableRow,
     assert first is not None, "a table of zeros would have been drawn"
     moved, norms = _lengths(now - first), _lengths(now)
     cosines = (first * now).sum(axis=1) / np.maximum(norms * _lengths(first), 1e-30)
-    n_rows = _n_rows(encoding)
+    n_rows = encoding.n_rows or MOST
     return tuple(
         TableRow(p, _state(p, trained, n_rows), float(norms[p]), float(moved[p]), float(cosines[p])) for p in range(n)
     )
@@ -171,10 +168,6 @@ def _state(position: int, trained: int, n_rows: int) -> RowState:
     if position >= n_rows:
         return "past the table"
     return "trained" if position < trained else "never trained"
-
-
-def _n_rows(encoding: Encoding) -> int:
-    return int(encoding.rows.num_embeddings) if isinstance(encoding, Learned) else MOST
 
 
 def _lengths(rows: Array) -> Array:
@@ -223,7 +216,6 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
     """An encoding at `n` positions, of which it was trained on the first `trained`."""
     table, biases = table_of(encoding, n), _biases(encoding, n)
     acts_on, kernel = _kernel(encoding, n, table, biases)
-    by_length = isinstance(encoding, LengthNormalised)
     # Only what is learned has rows that are not worth fitting to.
     fitted = min(trained, n) if trained and learns(encoding) else n
     curves = [curve_of(bias, f"head {i}") for i, bias in enumerate(biases)] or [curve_of(kernel, "K")]
@@ -231,12 +223,12 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
         name=name,
         hard_codes=encoding.hard_codes,
         acts_on=acts_on,
-        at_length=n if by_length else None,
+        at_length=n if encoding.needs_length else None,
         table=None if table is None else _matrix(table),
         kernel_is=KERNELS[acts_on],
         kernel=_matrix(kernel),
         curves=tuple(curves),
-        shift=measure_shift(kernel, table, trained=trained, fitted=fitted, step=PLACES / n if by_length else 1.0),
+        shift=measure_shift(kernel, table, trained=trained, fitted=fitted, step=encoding.step(n)),
     )
 
 

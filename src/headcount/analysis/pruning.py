@@ -25,19 +25,17 @@ from torch import Tensor
 from headcount.analysis.ablation import AblationRun, ablate
 from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
+from headcount.defaults import BATCH, ORDERS
 from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import Progress, run_interventions
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
-from headcount.hooks.sweep import BATCH
 from headcount.results import Result
 from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
-ORDERS = 20
-"""Random orders."""
 MOST_SIZES = 32
 """Numbers of removed heads at which random orders are measured."""
 TIE = 1e-4

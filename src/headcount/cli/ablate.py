@@ -14,6 +14,7 @@ from headcount.cli._command import (
     numbers,
 )
 from headcount.cli._output import console, files_of, print_files, print_json, print_text
+from headcount.defaults import BATCH, DONORS
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
 
@@ -37,12 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="INT",
         help="how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]",
     )
-    parser.add_argument(
-        "--donors", type=int, default=4, metavar="INT", help="other examples that replace each by resample [4]"
-    )
+    donors = f"other examples that replace each by resample [{DONORS}]"
+    parser.add_argument("--donors", type=int, default=DONORS, metavar="INT", help=donors)
     parser.add_argument("--lengths", metavar="INT,...", help="a classifier at these lengths, such as 16,256")
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
-    parser.add_argument("--batch-size", type=int, default=512, metavar="INT", help="rows per forward pass [512]")
+    parser.add_argument("--batch-size", type=int, default=BATCH, metavar="INT", help=f"rows per forward pass [{BATCH}]")
     printed = "what is printed: the table, or the same as Markdown or CSV [table]"
     parser.add_argument("--format", choices=FORMATS, help=printed)
     add_json(parser)

@@ -14,6 +14,7 @@ from headcount.cli._command import (
     folder_name,
 )
 from headcount.cli._output import console, files_of, print_files, print_json
+from headcount.defaults import BATCH, LOSS, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loss",
         type=float,
-        default=0.01,
+        default=LOSS,
         metavar="FLOAT",
-        help="what may be lost, in the metric's unit or as a share [0.01]",
+        help=f"what may be lost, in the metric's unit or as a share [{LOSS}]",
     )
     parser.add_argument("--heads", metavar="HEAD,...", help="cut just these, such as E0H1,X1H2, without a search")
     parser.add_argument(
@@ -38,8 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fine-tune", type=int, default=0, metavar="INT", help="steps to train after the cut [0]")
     parser.add_argument("--length", type=int, metavar="INT", help="a classifier: sequences of this length")
     parser.add_argument("--n", type=int, metavar="INT", help="examples to measure on [the test set; 400 per length]")
-    parser.add_argument("--orders", type=int, default=20, metavar="INT", help="random orders to compare with [20]")
-    parser.add_argument("--batch-size", type=int, default=512, metavar="INT", help="rows per forward pass [512]")
+    orders = f"random orders to compare with [{ORDERS}]"
+    parser.add_argument("--orders", type=int, default=ORDERS, metavar="INT", help=orders)
+    parser.add_argument("--batch-size", type=int, default=BATCH, metavar="INT", help=f"rows per forward pass [{BATCH}]")
     add_json(parser)
     add_quiet(parser)
 

@@ -43,9 +43,28 @@ class Encoding(nn.Module):
     forces_causal: ClassVar[bool] = False
     """Whether it hides what lies ahead, whatever the model would see."""
 
+    uses_ids: ClassVar[bool] = True
+    """Whether it makes any use of position ids."""
+
+    needs_length: ClassVar[bool] = False
+    """Whether it depends on the length of the whole sequence, which a decoder does not know yet."""
+
+    has_table: ClassVar[bool] = False
+    """Whether it has a row of its own for each of `n_positions` ids, and none for later ones."""
+
+    n_rows: int | None = None
+    """Rows of that table; None without one."""
+
+    refuses_past_table: bool = False
+    """Whether an id past the table is an error."""
+
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__()
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
+
+    def step(self, n: int) -> float:
+        """How far apart neighbours stand in a sequence of `n`, in steps of the sinusoids that it may be made of."""
+        return 1.0
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
         """The touch on the embeddings, as a layer of the model."""

@@ -10,6 +10,8 @@ What lies past the table was never trained, and what to do about it is a stated 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -22,9 +24,12 @@ from headcount.errors import InputError
 class Learned(Encoding):
     """Added to the embeddings."""
 
+    has_table: ClassVar[bool] = True
+
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)
-        self.past_table = settings.past_table
+        self.past_table, self.n_rows = settings.past_table, settings.n_positions
+        self.refuses_past_table = self.past_table == "error"
         # Unit variance, as the token embeddings: a weaker table is drowned out by the tokens.
         self.rows = nn.Embedding(settings.n_positions, d_model)
 

@@ -21,6 +21,11 @@ class LengthNormalised(Encoding):
     """Added to the embeddings."""
 
     hard_codes: ClassVar[str] = "relative place"
+    needs_length: ClassVar[bool] = True
+
+    def step(self, n: int) -> float:
+        """512 places for all of them."""
+        return PLACES / n
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + PE(512 ids / n)."""

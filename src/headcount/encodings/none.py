@@ -7,11 +7,15 @@ language models without positional encodings still learn positional information"
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from headcount.encodings.base import Encoding
 
 
 class NoPositions(Encoding):
-    """Touches nothing."""
+    """Acts on nothing."""
+
+    uses_ids: ClassVar[bool] = False
 
 
 PART = NoPositions

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.data.dataset import EvalBatch
-from headcount.errors import InputError, InstrumentError
+from headcount.defaults import BATCH
+from headcount.errors import InputError, InstrumentError, ReplayError
 from headcount.experiments.experiment import Experiment
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks import REPLACEMENTS
@@ -29,7 +30,7 @@ from headcount.hooks.gates import eval_mode
 from headcount.hooks.proof import difference, first_tensor, prove, tolerance
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.replay import CachedPass, Intervention
-from headcount.hooks.sweep import BATCH, sweep
+from headcount.hooks.sweep import plain_pass, sweep
 from headcount.limits import require_room
 from headcount.models.finite import require_numbers
 from headcount.seeds import stream
@@ -64,6 +65,8 @@ class Outcome:
     """[intervention, example]."""
     majority_baseline: float
     """What the best constant answer scores or, by a loss, even odds over all tokens or classes."""
+    is_plain: bool = False
+    """Whether every intervention was a whole forward pass: slower, for models whose modules keep state."""
 
 
 def run_interventions(
@@ -81,6 +84,7 @@ def run_interventions(
 
     The hooks are proven to act first, unless they were `proven` on this model already. `means` are taken if they are
     needed and not given. Passed again at the end, the first batch must have the output that it had at the beginning.
+    Where a cached pass cannot stand for a whole one, because modules keep state, all passes are whole ones.
     """
     if not all(each.heads for each in interventions):
         raise InputError("an intervention without heads", "name at least one head to ablate")
@@ -89,10 +93,11 @@ def run_interventions(
     require_room(8 * len(interventions) * experiment.n, what, "lower --n")
     clean, scores = np.empty(experiment.n), np.empty((len(interventions), experiment.n))
     batch_size = min(batch_size, experiment.most_rows or batch_size)
-    if not proven:
+    if interventions and not proven:
         prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
     with eval_mode(experiment.model), torch.no_grad():
         first: Tensor | None = None
+        is_plain = False
         if means is None:
             means = means_of(experiment, base) if any(kind.needs_mean for kind in kinds.values()) else ()
         for i, batch in enumerate(experiment.batches):
@@ -101,8 +106,16 @@ def run_interventions(
                 first = first_tensor(cached.output).clone()
             here = _with_values(cached, interventions, kinds, means, i, batch.token_mask)
             clean[batch.rows] = _numbers(experiment, batch, first_tensor(cached.output))
-            for j, output in sweep(cached, here, batch_size=batch_size, checked=i == 0):
-                scores[j, batch.rows] = _numbers(experiment, batch, output)
+            if not is_plain:
+                try:
+                    for j, output in sweep(cached, here, batch_size=batch_size, checked=i == 0):
+                        scores[j, batch.rows] = _numbers(experiment, batch, output)
+                except ReplayError:
+                    is_plain = True
+            if is_plain:
+                for j, each in enumerate(here):
+                    output = first_tensor(plain_pass(experiment.model, experiment.sites, batch.inputs, each, base))
+                    scores[j, batch.rows] = _numbers(experiment, batch, output)
             if on_batch:
                 on_batch(BatchOutcome(batch, cached, here, clean[batch.rows], scores[:, batch.rows]))
             if progress:
@@ -110,7 +123,7 @@ def run_interventions(
         assert first is not None, "every experiment has a batch"
         _require_same(experiment, base, first)
     baseline = -math.log(first.shape[-1]) if experiment.metric.is_loss else experiment.majority_baseline
-    return Outcome(clean, scores, baseline)
+    return Outcome(clean, scores, baseline, is_plain)
 
 
 def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor) -> None:

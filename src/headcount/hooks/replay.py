@@ -17,14 +17,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
-from headcount.errors import InstrumentError
+from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, Values, closed_gates, gated, split_input
 from headcount.hooks.sites import SharedSiteCounter, Sites
@@ -103,7 +104,7 @@ class CachedPass:
             output = self.model(*self.inputs)
         if missed := [str(site) for site in self.sites if site not in self.site_records]:
             raise InstrumentError(
-                f"the output projection of {', '.join(missed)} was never called", "its heads cannot be silenced"
+                f"the output projection of {', '.join(missed)} was never called", "its heads cannot be ablated"
             )
         return output
 
@@ -118,7 +119,7 @@ class CachedPass:
     def _carry(self, call: ModuleCall) -> None:
         """Whoever encloses a carrier and returns its very tensor, unchanged, carries it too."""
         for record in self.site_records.values():
-            if record.carrier in call.inside and record.call.is_intact and contains(call.output, record.call.output):
+            if record.carrier in call.inside and record.call.is_intact and _holds(call.output, record.call.output):
                 record.carrier = call
 
     # --- run again
@@ -144,14 +145,14 @@ class CachedPass:
             with self.sites.unfused(), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
                 output = self.model(*(tiler.repeat(each) for each in self.inputs))
         except RuntimeError as error:
-            raise InstrumentError(
+            raise ReplayError(
                 f"a pass begun at {site}, with {tiler.times} times {tiler.n} rows, failed: {error}",
                 "rows should come first in everything that the model's modules hand to each other",
             ) from error
         if not patcher.has_acted:
-            raise InstrumentError(
+            raise ReplayError(
                 f"the output projection of {site} was called when the pass was recorded, and now it was not",
-                "its heads were not silenced: the model does not do the same in every pass",
+                "its heads were not ablated: the model does not do the same in every pass",
             )
         return output
 
@@ -189,7 +190,7 @@ class CachedPass:
         """The output of a site's projection with each change."""
         record, projection = self.site_records[site], self.sites[site].projection
         if record.z._version != record.version:
-            raise InstrumentError(f"z at {site} is changed in place later in the pass", "its heads cannot be silenced")
+            raise ReplayError(f"z at {site} is changed in place later in the pass", "no pass can begin there")
         weight = _plain_weight(projection)
         if weight is not None and record.call.is_intact:
             return self._subtracted(site, interventions, weight)
@@ -326,7 +327,9 @@ class ReplayPatcher:
                 self.has_acted = True
                 self._skip(self.record.carrier)
                 was = self.record.call.output
-                return replace_tensor(self.record.carrier.output, was, self.projected, self.tiler.repeat)
+                return map_tensors(
+                    self.record.carrier.output, lambda x: self.projected if x is was else self.tiler.repeat(x)
+                )
             if call is None or not call.is_intact:
                 return forward(*args, **kwargs)
             if call.order < self.record.call.order or self._unchanged(call, args, kwargs):
@@ -367,41 +370,20 @@ PLAIN = (int, float, bool, str, type(None))
 
 def tensors_in(tree: Any) -> list[Tensor] | None:
     """Every tensor, in order; None if there is something whose tensors cannot be known."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    if isinstance(tree, PLAIN):
-        return []
-    if isinstance(tree, dict):
-        tree = tuple(tree.values())
-    if not isinstance(tree, (tuple, list)):
+    leaves = pytree.tree_leaves(tree)
+    if not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves):
         return None
-    parts = [tensors_in(part) for part in tree]
-    return None if any(part is None for part in parts) else [tensor for part in parts for tensor in part or ()]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def contains(tree: Any, wanted: Tensor) -> bool:
+def _holds(tree: Any, wanted: Tensor) -> bool:
     """Whether this very tensor is in it."""
     return any(tensor is wanted for tensor in tensors_in(tree) or ())
 
 
-def map_tensors(tree: Any, intervention: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same tree with every tensor changed."""
-    if isinstance(tree, Tensor):
-        return intervention(tree)
-    if isinstance(tree, dict) and is_dataclass(tree):  # what Hugging Face models return
-        return type(tree)(**{name: map_tensors(part, intervention) for name, part in tree.items()})
-    if isinstance(tree, dict):
-        return type(tree)({name: map_tensors(part, intervention) for name, part in tree.items()})
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_tensors(part, intervention) for part in tree))
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(map_tensors(part, intervention) for part in tree)
-    return tree
-
-
-def replace_tensor(tree: Any, old: Tensor, new: Tensor, others: Callable[[Tensor], Tensor]) -> Any:
-    """The same tree with one tensor replaced and the others changed."""
-    return map_tensors(tree, lambda tensor: new if tensor is old else others(tensor))
+    return pytree.tree_map_only(Tensor, change, tree)
 
 
 class BatchTiler:

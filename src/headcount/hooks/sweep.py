@@ -8,15 +8,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headcount.errors import InstrumentError
+from headcount.defaults import BATCH
+from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import difference, first_tensor, tolerance
 from headcount.hooks.replay import BatchTiler, CachedPass, Intervention
 from headcount.hooks.sites import Sites
 
-BATCH = 512
-"""BatchTiler in one forward pass."""
 CHECKED = 2
 """BatchTiler of each group that are compared with a plain pass: two, so that rows which mix are found out."""
 CACHED, FEWEST = 2**17, 256
@@ -90,7 +89,7 @@ def _compare(recording: CachedPass, samples: Sequence[tuple[Intervention, Tensor
         found = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
         if not found <= tolerance(outputs.dtype):
             first = recording.first_site(intervention.heads)
-            raise InstrumentError(
+            raise ReplayError(
                 f"a pass begun at {first} differs from a whole one by {found:.1e} of the largest value",
-                "the model's modules depend on more than what they are called with; please report this model",
+                "the model's modules depend on more than what they are called with",
             )

@@ -86,8 +86,7 @@ class StackConfig(EncodingSettings):
     def weight_bytes(self, n_tokens: int) -> int:
         """About what a model of this shape takes in single precision, with a vocabulary of so many tokens."""
         attention, feed_forward = 4 * self.d_model**2, 2 * self.d_model * self.d_ff
-        n_positions = self.n_positions if self.encoding == "learned" else self.clip_distance
-        return 4 * (len(self.sites) * (attention + feed_forward) + (n_tokens + n_positions) * self.d_model)
+        return 4 * (len(self.sites) * (attention + feed_forward) + (n_tokens + self.n_positions) * self.d_model)
 
     def row_bytes(self, n_tokens: int) -> int:
         """The least that a forward pass over one sequence of so many tokens keeps for the backward pass."""

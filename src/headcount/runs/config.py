@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headcount.config import field_names, parse, suggestion, type_adapter
+from headcount.encodings import ENCODINGS
 from headcount.errors import ConfigError, Fault, InputError
 from headcount.models.config import MODEL_CONFIGS, StackConfig
 from headcount.tasks import TASKS
@@ -136,11 +137,11 @@ class RunConfig:
 def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     """Positions that training would use but that no table or range has."""
     ids, n_ids = getattr(model, "random_positions", None), task.longest
-    faults = []
-    if model.encoding == "length-normalised" and task.output_type == "sequence":
+    encoding, faults = ENCODINGS.get(model.encoding), []
+    if encoding.needs_length and task.output_type == "sequence":
         why = "an answer that is still being written has no length yet: choose another encoding"
         faults.append(Fault("model.encoding", model.encoding, why))
-    if ids is not None and model.encoding == "none":
+    if ids is not None and not encoding.uses_ids:
         why = "without positions, random ones do nothing: choose an encoding"
         faults.append(Fault("model.random_positions", ids, why))
     if ids is not None and ids < task.longest:
@@ -148,7 +149,7 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
         faults.append(Fault("model.random_positions", ids, why))
     if ids is not None:
         n_ids = max(n_ids, ids)
-    if model.encoding == "learned" and model.n_positions < n_ids:
+    if encoding.has_table and model.n_positions < n_ids:
         why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"
         faults.append(Fault("model.n_positions", model.n_positions, why))
     return faults

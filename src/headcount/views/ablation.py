@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from headcount.bands import BANDS, FEW
 from headcount.heads import HeadId
 from headcount.views.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 
@@ -28,15 +29,12 @@ MOST_ROWS = 48
 WIDE = 6
 """Heads of a layer beyond which the panels of a map stand two by two."""
 BORDERS = (1, 10)
-BANDS = ("critical", "important", "redundant", "undecided")
 QUESTIONS = {
     "resample": "does the model use it?",
     "zero": "can it be cut out?",
     "mean": "can it be cut out, if its mean stays?",
 }
 """What each kind of silencing answers."""
-FEW = 10
-"""Examples that should not carry half of a sum."""
 
 
 def scale(result: Ablation) -> float:
@@ -297,6 +295,8 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
             f"FEW EXAMPLES CARRY IT: ten of {condition.n:,} make up over half of all differences in {names}; "
             "more examples may well tell another figure"
         )
+    if condition.is_plain:
+        notes.append("plain passes: modules of this model keep state, so each ablation was a whole pass (slower)")
     notes += _agreements(condition)
     notes += _stand_ins(condition)
     worst = max(each.sum_error for each in result.proof)
