@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import nn
 
-from headcount.analysis.ablation import look_at
+from headcount.analysis.ablation import measure as measure_heads
 from headcount.analysis.transplants import restored_interval
 from headcount.bands import CRITICAL, IMPORTANT, band_of, examples_needed
 from headcount.data.dataset import LOSS
@@ -74,27 +74,27 @@ def measure(*parts: str) -> Iterator[dict[str, Any]]:
     for part in parts or made:
         rows = []
         for row in made[part]():
-            rows.append([row["question"], row["ours"], row["other"], row["additive"]])
+            rows.append([row["question"], row["ours"], row["other"], row["promise"]])
             OUT.mkdir(parents=True, exist_ok=True)
-            table = markdown_table(["what", "covered, or wrong", "missed", "additive"], rows)
+            table = markdown_table(["what", "covered, or wrong", "missed", "promise"], rows)
             (OUT / f"{part}.md").write_text(table + "\n")
             yield row
 
 
 def _row(
-    question: str, below: int, above: int, n: int, *, additive: str = "93 to 98 %", worst: float | None = None
+    question: str, below: int, above: int, n: int, *, promise: str = "93 to 98 %", worst: float | None = None
 ) -> dict[str, Any]:
     """How many of n intervals lay below the truth, and above it; and how many held it for the head of the fewest."""
     share = Proportion.of(n - below - above, n)
-    most = MOST if additive == "93 to 98 %" else 1.0
+    most = MOST if promise == "93 to 98 %" else 1.0
     least = "" if worst is None else f"; worst head {worst:.1%}"
     return {
         "question": question,
         "ours": f"{share.rate:.1%} [{100 * share.low:.1f}, {100 * share.high:.1f}]",
         "other": f"{below / n:.1%} below, {above / n:.1%} above{least}",
         "ratio": share.rate,
-        "additive": additive,
-        "kept": additive == NONE or LEAST <= share.rate <= most,
+        "promise": promise,
+        "kept": promise == NONE or LEAST <= share.rate <= most,
     }
 
 
@@ -105,7 +105,7 @@ def _errors(question: str, n_wrong: int, n: int) -> dict[str, Any]:
         "ours": f"{share.rate:.1%} [{100 * share.low:.1f}, {100 * share.high:.1f}]",
         "other": "",
         "ratio": share.rate,
-        "additive": "at most 3 %",
+        "promise": "at most 3 %",
         "kept": share.rate <= ERRING,
     }
 
@@ -121,11 +121,11 @@ def _missed(intervals: Sequence[PairedDifference], truth: float | Sequence[float
     return int((ends[:, 1] < np.asarray(truth) - 1e-12).sum()), int((ends[:, 0] > np.asarray(truth) + 1e-12).sum())
 
 
-def _per_head(question: str, missed_H2: NDArray[np.int64], n_each: int, additive: str = "93 to 98 %") -> dict[str, Any]:
+def _per_head(question: str, missed_H2: NDArray[np.int64], n_each: int, promise: str = "93 to 98 %") -> dict[str, Any]:
     """Draws of several heads, pooled, and the worst of them."""
     worst = 1 - int(missed_H2.sum(axis=1).max()) / n_each
     below, above = missed_H2.sum(axis=0).tolist()
-    return _row(question, below, above, n_each * len(missed_H2), additive=additive, worst=worst)
+    return _row(question, below, above, n_each * len(missed_H2), promise=promise, worst=worst)
 
 
 # --- simulated --------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _simulated() -> Iterator[dict[str, Any]]:
             for counts in rng.multinomial(n, [worse, better, 1 - worse - better], size=N_RESAMPLES)[:, :2]
         ]
         what = f"hits: {100 * worse:g} % get worse, {100 * better:g} % better, n = {n:,}"
-        yield _row(what, *_missed(drops, worse - better), N_RESAMPLES, additive=_few(n * (worse + better)))
+        yield _row(what, *_missed(drops, worse - better), N_RESAMPLES, promise=_few(n * (worse + better)))
     yield from _borders(rng)
     yield from _shares()
     yield from _means(rng)
@@ -192,7 +192,7 @@ def _borders(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         decided = sum(band_of(_hits(n, int(rng.binomial(n, 0.016)), 0)) != "undecided" for n in known)
         open_ended = f", where there is one ({len(known) / len(sizes):.0%})" if len(known) < len(sizes) else ""
         what = f"1.6 points, undecided at n = 1,000: decided with the {name} examples that are said to{open_ended}"
-        yield _errors(what, decided, len(known)) | {"additive": NONE, "kept": True}
+        yield _errors(what, decided, len(known)) | {"promise": NONE, "kept": True}
 
 
 def _shares() -> Iterator[dict[str, Any]]:
@@ -206,8 +206,8 @@ def _shares() -> Iterator[dict[str, Any]]:
         (200, 0.99),
         (200, 0.8),
     ):
-        additive = _few(n * (1 - rate))
-        yield _exactly(f"an accuracy of {100 * rate:g} %, n = {n:,}", n, np.array([rate]), additive)
+        promise = _few(n * (1 - rate))
+        yield _exactly(f"an accuracy of {100 * rate:g} %, n = {n:,}", n, np.array([rate]), promise)
     for n in (5, 20):
         rates = np.linspace(0, 1, 2001)
         yield _exactly(f"k of {n} seeds, over all rates alike", n, rates, "93 to 98 %")
@@ -224,12 +224,12 @@ def _held(n: int, rates: NDArray[np.float64]) -> tuple[float, float]:
     return tuple(float((chance * out).sum(axis=0).mean()) for out in (high < rates - 1e-12, low > rates + 1e-12))  # type: ignore[return-value]
 
 
-def _exactly(question: str, n: int, rates: NDArray[np.float64], additive: str) -> dict[str, Any]:
+def _exactly(question: str, n: int, rates: NDArray[np.float64], promise: str) -> dict[str, Any]:
     below, above = _held(n, rates)
     covered = 1 - below - above
-    row = _row(question, 0, 0, 1, additive=additive)
+    row = _row(question, 0, 0, 1, promise=promise)
     told = {"ours": f"{covered:.1%}", "other": f"{below:.1%} below, {above:.1%} above", "ratio": covered}
-    return row | told | {"kept": additive == NONE or LEAST <= covered <= (MOST if additive == "93 to 98 %" else 1.0)}
+    return row | told | {"kept": promise == NONE or LEAST <= covered <= (MOST if promise == "93 to 98 %" else 1.0)}
 
 
 def _means(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
@@ -248,8 +248,8 @@ def _means(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
             drops = []
             for some in np.split(lost, N_MEANS // 20):  # as many as a model may have heads
                 drops += paired_differences(some, rng, float(some.max()) if rare else None)
-            additive = _few(n * 0.04) if rare else "93 to 98 %"
-            yield _row(f"loss: {name}, n = {n:,}", *_missed(drops, truth), N_MEANS, additive=additive)
+            promise = _few(n * 0.04) if rare else "93 to 98 %"
+            yield _row(f"loss: {name}, n = {n:,}", *_missed(drops, truth), N_MEANS, promise=promise)
 
 
 def _windows(rng: np.random.Generator) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _restored(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
             ends = restored_interval(clean, ~broken, ~(broken & (rng.random(800) >= share)))
             found.append(PairedDifference(0.0, *ends, 1.0))
         what = f"restored {share:g} of a cost of {100 * cost:g} %, n = 800"
-        yield _row(what, *_missed(found, share), FEWER, additive=AT_LEAST)
+        yield _row(what, *_missed(found, share), FEWER, promise=AT_LEAST)
         if share == 0.5:
             wrong = sum(each.low > 0.5 for each in found)
             yield _errors("restored, its lower bound above one half where one half is", wrong, FEWER)
@@ -324,7 +324,7 @@ def _ranks(rng: np.random.Generator) -> dict[str, Any]:
         last = len(truth) - (high[None] < low[:, None]).sum(axis=1)
         rank = np.arange(1, len(truth) + 1)
         below, above = below + int((last < rank).sum()), above + int((first > rank).sum())
-    return _row("ranges of ranks of 24 heads, n = 2,000", below, above, FEWER * len(truth), additive=AT_LEAST)
+    return _row("ranges of ranks of 24 heads, n = 2,000", below, above, FEWER * len(truth), promise=AT_LEAST)
 
 
 def _donors() -> Iterator[dict[str, Any]]:
@@ -369,15 +369,15 @@ def _losses_by_zero() -> Iterator[dict[str, Any]]:
     """As they are printed, and without what a sample may have missed: the reason for printing more."""
     experiment, clean, scores = _truth("loss")
     yield from _zero(experiment, clean, scores)
-    for row in _zero(replace(experiment, broken=None), clean, scores):
-        yield row | {"question": f"bootstrap-t alone: {row['question']}", "additive": NONE, "kept": True}
+    for row in _zero(replace(experiment, largest_loss=None), clean, scores):
+        yield row | {"question": f"bootstrap-t alone: {row['question']}", "promise": NONE, "kept": True}
     rng = np.random.default_rng(3)
     for n in (200, 2000):
         found = []
         for rows in rng.integers(len(clean), size=(FEWER, n)):
             found.append(PairedDifference(0.0, *interval_of(experiment, clean[rows], "coverage"), 1.0))
         what = f"packaged adder: its clean loss, n = {n:,}"
-        yield _row(what, *_missed(found, float(clean.mean())), FEWER, additive=AT_LEAST)
+        yield _row(what, *_missed(found, float(clean.mean())), FEWER, promise=AT_LEAST)
 
 
 def _truth(metric: str) -> tuple[Experiment, NDArray[np.float64], NDArray[np.float64]]:
@@ -414,16 +414,16 @@ def _zero(experiment: Experiment, clean: NDArray[np.float64], scores: NDArray[np
 
 
 def _resample(n_draws: int = 200) -> Iterator[dict[str, Any]]:
-    """Samples of their own, in which examples stand in for each other as they do for the verbs."""
+    """Samples of their own, in which examples are each other's donors as they are for the verbs."""
     run, n = load("sample:addition"), 384
     heads = [run.find_head(head) for head in ("E0H2", "E1H3", "E0H3", "X0H2", "X1H1", "X0H1")]
     examples = run.task.sample(stream(0, "coverage"), n * n_draws)
-    trials = [Intervention((head,), "resample", draw) for head in heads for draw in range(4)]
+    interventions = [Intervention((head,), "resample", draw) for head in heads for draw in range(4)]
     for metric in ("free-running", "loss"):
         drops = []
         for i in range(n_draws):
             experiment = task_experiment(run, examples[i * n : (i + 1) * n], "", metric)
-            found, donors = run_interventions(experiment, trials, proven=True), donors_of(experiment, 4)
+            found, donors = run_interventions(experiment, interventions, proven=True), donors_of(experiment, 4)
             scores = list(found.scores.reshape(len(heads), 4, n))
             drops.append(compare(experiment, found.clean, scores, "coverage", donors=[donors] * len(heads)))
         # The truth is the mean of all samples; its own error is a fourteenth part of one sample's.
@@ -447,17 +447,17 @@ def _mean(n_draws: int = 250, n_chunks: int = 128) -> Iterator[dict[str, Any]]:
         return {site: torch.stack([chunks[i][site] for i in some]).mean(dim=0) for site in chunks[0]}
 
     large = task_experiment(run, run.task.sample(stream(2, "coverage"), N_TRUTH), "")
-    trials = [Intervention((head,), "mean") for head in heads]
-    truth = 1 - run_interventions(large, trials, means=[over(range(n_chunks))]).scores.mean(axis=1)
+    interventions = [Intervention((head,), "mean") for head in heads]
+    truth = 1 - run_interventions(large, interventions, means=[over(range(n_chunks))]).scores.mean(axis=1)
     with_noise, without = list[list[PairedDifference]](), list[list[PairedDifference]]()
     for i in range(n_draws):
         rng = stream(3 + i, "coverage")
         some = rng.permutation(n_chunks)[:PARTS].tolist()
         experiment = task_experiment(run, run.task.sample(rng, n), "")
-        found, looks = look_at(experiment, asked, [over(some), *(over([part]) for part in some)])
-        with_noise.append([look.drop for look in looks])
+        found, measurements = measure_heads(experiment, asked, [over(some), *(over([part]) for part in some)])
+        with_noise.append([each.drop for each in measurements])
         without.append(compare(experiment, found.clean, list(found.scores), "coverage"))
     of = f"{PARTS * size:,} inputs, n = {n:,}, 4 heads"
-    for what, drops, additive in (("", with_noise, "93 to 98 %"), (", its noise left out", without, NONE)):
+    for what, drops, promise in (("", with_noise, "93 to 98 %"), (", its noise left out", without, NONE)):
         missed = np.array([_missed([each[h] for each in drops], truth[h]) for h in range(len(heads))])
-        yield _per_head(f"packaged adder by mean over {of}{what}", missed, n_draws, additive)
+        yield _per_head(f"packaged adder by mean over {of}{what}", missed, n_draws, promise)

@@ -20,8 +20,8 @@ LEAST = {(8, "hooks"): 1.5}
 def measure() -> Iterator[dict[str, Any]]:
     """Processor time of whole sweeps, rounds alternating."""
     for rows, rounds in ROUNDS.items():
-        predicted = run_race("benchmarks.gpt2", str(rows), str(rounds))
+        timed = run_race("benchmarks.gpt2", str(rows), str(rounds))
         for name, who in WAYS.items():
-            shape = f"4x8, d_model {predicted['d_model']}), {rows} rows of {predicted['tokens']}"
+            shape = f"4x8, d_model {timed['d_model']}), {rows} rows of {timed['tokens']}"
             question = f"sweep over 32 heads of a GPT-2 ({shape}"
-            yield compare(predicted, name, f"{question} tokens, against {who}", LEAST.get((rows, name), 1.0))
+            yield compare(timed, name, f"{question} tokens, against {who}", LEAST.get((rows, name), 1.0))

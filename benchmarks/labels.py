@@ -17,7 +17,8 @@ import numpy as np
 from headcount.analysis.calibration import CONTROLS, N_CONTROLS, RANK, Values, bars_of, untrained, values_of
 from headcount.analysis.contrasts import MOVED, contrast_of, shifts
 from headcount.analysis.head_measures import control_inputs
-from headcount.analysis.specialisation import ALL, Specialisation, label, specialise
+from headcount.analysis.labels import ALL, label
+from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.runs.run import Run, load
 from headcount.tasks.base import Contrast
 
@@ -34,8 +35,8 @@ def measure() -> Iterator[dict[str, Any]]:
     for name in SAMPLES:
         sample = load(name)
         for kind, make in CONTROLS.items():
-            inputs_seen = control_inputs(sample)
-            pool = [values_of(make(sample, i), inputs_seen) for i in range(N_POOL)]
+            inputs = control_inputs(sample)
+            pool = [values_of(make(sample, i), inputs) for i in range(N_POOL)]
             yield _bars(f"{kind} models of the shape of {name} that pass any bar", pool)
         yield _whole(f"untrained models of the shape of {name}", [untrained(sample, FIRST + i) for i in range(N_WHOLE)])
         yield _whole(f"{name} itself", [sample])
@@ -58,7 +59,7 @@ def _bars(question: str, pool: Sequence[Values]) -> dict[str, Any]:
         "ours": f"{100 * rate:.1f} ± {100 * error:.1f} %",
         "other": f"{100 * low:.1f} to {100 * high:.1f} % in 9 of 10 calibrations",
         "ratio": rate,
-        "additive": f"{100 * RATE:.2g} %",
+        "promise": f"{100 * RATE:.2g} %",
         "kept": rate <= RATE + 2 * error,
     }
 
@@ -71,7 +72,7 @@ def _whole(question: str, runs: Sequence[Run]) -> dict[str, Any]:
         "ours": _counts(labelled),
         "other": f"{_counts([_uncalibrated(each) for each in found])} without bars",
         "ratio": sum(map(sum, labelled)) / sum(map(len, labelled)),
-        "additive": "none",
+        "promise": "none",
         "kept": True,
     }
 
@@ -89,7 +90,7 @@ def _sensitivity(name: str, sample: Run) -> Iterator[dict[str, Any]]:
         "ours": f"{own:.3f} in {name}",
         "other": ", ".join(f"{min(each):.3f} to {max(each):.3f} {kind}" for kind, each in largest.items()),
         "ratio": own / most,
-        "additive": "none",
+        "promise": "none",
         "kept": True,
     }
 

@@ -10,8 +10,8 @@ import json
 
 import torch
 from torch import Tensor, nn
-from transformer_lens.config import TransformerBridgeConfig
-from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.config import TransformerBridgeConfig  # type: ignore[import-not-found]
+from transformer_lens.model_bridge import TransformerBridge  # type: ignore[import-not-found]
 
 from benchmarks import sweeps
 from benchmarks.decoder_only import DecoderOnly
@@ -19,7 +19,7 @@ from benchmarks.decoder_only import DecoderOnly
 LAYERS, HEADS, D_HEAD, ROWS, TOKENS, WORDS = 4, 8, 8, 256, 20, 64
 ROUNDS = 5
 BLOCK, BATCH = 32, 128
-"""Our examples per recorded pass, and rows per batch."""
+"""Our examples per cached pass, and rows per batch."""
 
 
 def main() -> None:
@@ -72,12 +72,12 @@ def lens(bridge: TransformerBridge, tokens: Tensor) -> Tensor:
     for layer in range(bridge.cfg.n_layers):
         for head in range(bridge.cfg.n_heads):
 
-            def silence(z: Tensor, hook: object, head: int = head) -> Tensor:
+            def zero(z: Tensor, hook: object, head: int = head) -> Tensor:
                 z[:, :, head] = 0.0
                 return z
 
-            predicted = bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silence)])
-            effects.append(sweeps.losses(predicted, tokens).mean() - clean)
+            logits = bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", zero)])
+            effects.append(sweeps.losses(logits, tokens).mean() - clean)
     return torch.stack(effects)
 
 

@@ -4,8 +4,8 @@
     python -m benchmarks matching runs/a runs/b runs/c    # all pairs of these runs, and these and untrained ones
 
 If either of two models is untrained nothing was learned alike, so every head that is called alike is an error. The
-stated rate is family-wise: at most 5 % of comparisons may call any head alike. Each comparison draws stand-ins of its
-own.
+stated rate is family-wise: at most 5 % of comparisons may call any head alike. Each comparison draws untrained models
+of its own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _errors(question: str, pairs: Sequence[Sequence[Run]]) -> dict[str, Any]:
         "ours": f"{any_wrong} of {len(found)} ({interval}); {sum(wrong)} of {n} heads; by one null alone: {alone}",
         "other": f"{100 * ERROR_RATE:.0f} %",
         "ratio": share.rate / ERROR_RATE,
-        "additive": f"at most {BEYOND} of {COMPARISONS}",
+        "promise": f"at most {BEYOND} of {COMPARISONS}",
         "kept": any_wrong <= BEYOND,
     }
 
@@ -89,7 +89,7 @@ def _row(found: Matching) -> str:
     writes = sum(pair.verdict in (WRITES_ALIKE, SAME_JOB) for pair in pairs)
     costly = sum(pair.transplant is not None and pair.transplant.restored is not None for pair in pairs)
     cells = [
-        " and ".join(Path(name).name for name in (found.run, found.other)),
+        " and ".join(Path(name).name for name in (found.name, found.other)),
         f"{len(alike)} of {len(pairs)}",
         ", ".join(f"{n} {stack} {kind}" for (stack, kind), n in counts.items()),
         str(writes),

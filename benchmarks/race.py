@@ -29,41 +29,36 @@ EVERY = 50
 
 
 def compare(
-    module: str, names: Sequence[str], seeds: Sequence[int], question: str, least: float, additive: str
+    module: str, names: Sequence[str], seeds: Sequence[int], question: str, least: float, promise: str
 ) -> Iterator[dict[str, Any]]:
     """The first of the names is ours; each other one is set against it."""
     jobs = [(name, seed) for seed in seeds for name in names]
     with ThreadPoolExecutor(2) as pool:
-        predicted = dict(zip(jobs, pool.map(lambda job: _run(module, *job), jobs), strict=True))
-    ours = [predicted[names[0], seed] for seed in seeds]
+        reports = dict(zip(jobs, pool.map(lambda job: _run(module, *job), jobs), strict=True))
+    ours = [reports[names[0], seed] for seed in seeds]
     for name in names[1:]:
-        theirs = [predicted[name, seed] for seed in seeds]
+        theirs = [reports[name, seed] for seed in seeds]
         ratio = sum(each["seconds"] for each in theirs) / sum(each["seconds"] for each in ours)
         yield {
             "question": f"{question}, against {name} ({len(seeds)} seeds, 1 thread each)",
             "ours": ", ".join(map(_shown, ours)),
             "other": ", ".join(map(_shown, theirs)),
             "ratio": ratio,
-            "additive": additive,
+            "promise": promise,
             "kept": ratio >= least and all(each["met"] for each in ours),
         }
 
 
 def _run(module: str, name: str, seed: int) -> dict[str, Any]:
     command = [sys.executable, "-m", module, name, str(seed)]
-    predicted: dict[str, Any] = json.loads(
-        subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    )
-    print(f"  {name}, seed {seed}: {predicted}", file=sys.stderr, flush=True)
-    return predicted
+    report: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    print(f"  {name}, seed {seed}: {report}", file=sys.stderr, flush=True)
+    return report
 
 
-def _shown(predicted: dict[str, Any]) -> str:
-    return (
-        f"{predicted['seconds']:.0f} s"
-        if predicted["met"]
-        else f"over {predicted['seconds']:.0f} s ({predicted['best']:.2%})"
-    )
+def _shown(report: dict[str, Any]) -> str:
+    time_taken = f"{report['seconds']:.0f} s"
+    return time_taken if report["met"] else f"over {time_taken} ({report['best']:.2%})"
 
 
 class Stopwatch:
@@ -87,20 +82,20 @@ class Stopwatch:
 def train_ours(config: RunConfig, goal: float) -> None:
     """As `headcount train` runs it, until the goal."""
     task, model = build(config)
-    target_metric, eval_inputs = learner_of(model, task).target_metric, Stopwatch(goal)
+    target_metric, stopwatch = learner_of(model, task).target_metric, Stopwatch(goal)
 
-    class Watcher:
+    class Pauses:
         def on_steps(self, last_step: int, losses: Any, rates: Any) -> None:
             if last_step % EVERY == 0:
-                eval_inputs.pause()  # an evaluation follows
+                stopwatch.pause()  # an evaluation follows
 
         def on_evaluation(self, step: int, scores: Any) -> None:
-            eval_inputs.best = max(eval_inputs.best, scores.validation[target_metric].rate)
-            eval_inputs.resume()
+            stopwatch.best = max(stopwatch.best, scores.validation[target_metric].rate)
+            stopwatch.resume()
 
     state = new_state(model, config.training)
-    fit(state, task, config.training, config.seed, listeners=[Watcher()])
-    eval_inputs.report(state.step)
+    fit(state, task, config.training, config.seed, listeners=[Pauses()])
+    stopwatch.report(state.step)
 
 
 class Items(Dataset[tuple[torch.Tensor, ...]]):
@@ -124,20 +119,19 @@ def train_theirs(config: RunConfig, fields: Sequence[str], goal: float, longest:
     torch.manual_seed(config.seed)
     loader = DataLoader(Items(task, fields), batch_size=64, shuffle=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    eval_inputs, step = Stopwatch(goal), 0
+    stopwatch, step = Stopwatch(goal), 0
     model.train()
-    while eval_inputs.best < goal and eval_inputs.spent < longest:
+    while stopwatch.best < goal and stopwatch.spent < longest:
         for *inputs, labels in loader:
             optimizer.zero_grad()
             F.cross_entropy(model(*inputs).flatten(0, -2), labels.flatten()).backward()
             optimizer.step()
             step += 1
             if step % EVERY == 0:
-                eval_inputs.pause()
-                eval_inputs.best = max(
-                    eval_inputs.best, learner.scores(task.split("validation"))[0][learner.target_metric].rate
-                )
-                eval_inputs.resume()
-                if eval_inputs.best >= goal:
+                stopwatch.pause()
+                scores = learner.scores(task.split("validation"))[0]
+                stopwatch.best = max(stopwatch.best, scores[learner.target_metric].rate)
+                stopwatch.resume()
+                if stopwatch.best >= goal:
                     break
-    eval_inputs.report(step)
+    stopwatch.report(step)

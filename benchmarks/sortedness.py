@@ -12,12 +12,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from benchmarks.race import EVERY, compare, train_ours, train_theirs
 from headcount.runs.config import RunConfig
+from headcount.tasks.base import ClassTask
 
 GOAL, LONGEST = 0.97, 240.0
 MIXED, NEWER = "all four kinds of negatives", "the newer reports' data"
@@ -48,16 +49,16 @@ def _memory(name: str) -> dict[str, Any]:
         "ours": f"{peak / 2**20:.0f} MiB ({base / 2**20:.0f} at length 16)",
         "other": f"{MOST / 2**20:.0f} MiB",
         "ratio": MOST / peak,
-        "additive": "under 2 GiB",
+        "promise": "under 2 GiB",
         "kept": peak < MOST,
     }
 
 
 def _peak(name: str, length: int) -> int:
     command = [sys.executable, "-m", "benchmarks.sortedness", "memory", name, str(length)]
-    predicted = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    print(f"  {name} at {length}: {predicted}", file=sys.stderr, flush=True)
-    return int(predicted["peak"])
+    report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    print(f"  {name} at {length}: {report}", file=sys.stderr, flush=True)
+    return int(report["peak"])
 
 
 def evaluate(name: str, length: int) -> None:
@@ -69,8 +70,9 @@ def evaluate(name: str, length: int) -> None:
     from headcount.training.classification import classify
 
     task, model = build(RunConfig.build("sortedness", **LOOKED_AT[name]))
-    examples = task.sample_of_length(stream(0, "bench"), length, None, 2 * BATCH)  # type: ignore[attr-defined]
-    classify(model, task, examples, BATCH)  # type: ignore[arg-type]
+    sorting = cast(ClassTask, task)
+    examples = sorting.sample_of_length(stream(0, "bench"), length, None, 2 * BATCH)
+    classify(model, sorting, examples, BATCH)
     kilobytes = 1 if sys.platform == "darwin" else 1024
     print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobytes}))
 

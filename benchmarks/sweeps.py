@@ -35,14 +35,14 @@ def sites_at(projections: Sequence[nn.Module], n_heads: int) -> Sites:
 
 
 def ours(model: nn.Module, sites: Sites, tokens: Tensor, block: int, batch: int) -> Tensor:
-    """One job for all heads: `block` examples to a recorded pass, `batch` rows to a pass that is run again."""
-    changes = [Intervention((head,)) for head in sites.heads]
-    total, clean = torch.zeros(len(changes)), torch.zeros(())
+    """One job for all heads: `block` examples to a cached pass, `batch` rows to a pass that is run again."""
+    interventions = [Intervention((head,)) for head in sites.heads]
+    total, clean = torch.zeros(len(interventions)), torch.zeros(())
     for start in range(0, len(tokens), block):
         part = tokens[start : start + block]
-        recording = CachedPass(model, sites, [part])
-        clean += losses(_logits(recording.output), part).sum()
-        for i, output in sweep(recording, changes, batch_size=batch, checked=start == 0):
+        cached = CachedPass(model, sites, [part])
+        clean += losses(_logits(cached.output), part).sum()
+        for i, output in sweep(cached, interventions, batch_size=batch, checked=start == 0):
             total[i] += losses(output, part).sum()
     return (total - clean) / len(tokens)
 
@@ -54,12 +54,12 @@ def hooks(model: nn.Module, sites: Sites, tokens: Tensor) -> Tensor:
     for site in sites.values():
         for head in range(len(site.heads)):
 
-            def silence(module: nn.Module, args: tuple[Tensor], head: int = head, n: int = len(site.heads)) -> Tensor:
+            def zero(module: nn.Module, args: tuple[Tensor], head: int = head, n: int = len(site.heads)) -> Tensor:
                 z = args[0].clone()
                 z.unflatten(-1, (n, -1))[..., head, :] = 0.0
                 return z
 
-            handle = site.projection.register_forward_pre_hook(silence)
+            handle = site.projection.register_forward_pre_hook(zero)
             effects.append(losses(_logits(model(tokens)), tokens).mean() - clean)
             handle.remove()
     return torch.stack(effects)
@@ -90,25 +90,25 @@ def race(ways: Mapping[str, Callable[[], Tensor]], rounds: int) -> dict[str, Any
 
 
 def run_race(module: str, *arguments: str) -> dict[str, Any]:
-    """What a race says that runs in the other environment, where nothing can be downloaded."""
+    """The outcome of a race that runs in the other environment, where nothing can be downloaded."""
     if not LENS.exists():
         print(f"  {LENS} is missing: make bench makes it", file=sys.stderr)
     environment = {**os.environ, "PYTHONPATH": "src:.", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [LENS, "-m", module, *arguments]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
-    predicted: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return predicted
+    timed: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return timed
 
 
-def compare(predicted: Mapping[str, Any], name: str, question: str, least: float) -> dict[str, Any]:
+def compare(timed: Mapping[str, Any], name: str, question: str, least: float) -> dict[str, Any]:
     """One way against ours: the median of the rounds' ratios counts."""
-    ours, theirs, apart = predicted["times"]["ours"], predicted["times"][name], predicted["difference"][name]
+    ours, theirs, apart = timed["times"]["ours"], timed["times"][name], timed["difference"][name]
     ratio = statistics.median(other / mine for mine, other in zip(ours, theirs, strict=True))
     return {
         "question": f"{question} (1 thread; effects apart by {apart:.0e})",
         "ours": f"{statistics.median(ours):.2f} s",
         "other": f"{statistics.median(theirs):.2f} s",
         "ratio": ratio,
-        "additive": f"at least {least:g}",
+        "promise": f"at least {least:g}",
         "kept": ratio >= least and apart <= 1e-5,
     }

@@ -1,7 +1,7 @@
 """Our weights in a forward pass written as the exercise's solutions write it.
 
 Masks are always made and applied, attention weights are always computed, and generation runs the whole model again
-on the source and on all that was said, for every token.
+on the source and on all tokens so far, for every token.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from headcount.models.attention import MultiHeadAttention
 from headcount.models.blocks import AttentionBlock, FeedForward
 from headcount.models.encoder_decoder import EncoderDecoder
 
-Silent = tuple[MultiHeadAttention, int]
+ZeroedHead = tuple[MultiHeadAttention, int]
 """A head that is masked out, as the exercise's ablations do it."""
 
 
 def attention(
-    module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor, silent: Silent | None = None
+    module: MultiHeadAttention, x: Tensor, source: Tensor, mask: Tensor, zeroed: ZeroedHead | None = None
 ) -> Tensor:
     """Scaled dot product with a 0/1 mask."""
     batch, heads = len(x), module.n_heads
@@ -31,45 +31,47 @@ def attention(
     scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
     weights = torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1)
     z = torch.matmul(weights, v)
-    if silent is not None and silent[0] is module:
+    if zeroed is not None and zeroed[0] is module:
         head_mask = torch.ones(1, heads, 1, 1)
-        head_mask[:, silent[1]] = 0
+        head_mask[:, zeroed[1]] = 0
         z = z * head_mask
     return module.output(z.transpose(1, 2).contiguous().view(batch, -1, x.shape[-1]))
 
 
-def forward(model: EncoderDecoder, source: Tensor, decoder_input: Tensor, silent: Silent | None = None) -> Tensor:
+def forward(model: EncoderDecoder, source: Tensor, decoder_input: Tensor, zeroed: ZeroedHead | None = None) -> Tensor:
     """Logits of a pre-LN model."""
     source_mask = (source != model.pad_id).unsqueeze(1).unsqueeze(2)
     causal = torch.tril(torch.ones(decoder_input.shape[1], decoder_input.shape[1])).unsqueeze(0).unsqueeze(0)
-    x = model.source_positions.embed(model.source_tokens(source), Positions.in_order(source.shape[1], source.device))
+    x = model.source_positions(model.source_tokens(source), Positions.in_order(source.shape[1], source.device))
     for layer in model.encoder:
-        x = _attend(layer.self_attention, x, None, source_mask, silent)
-        x = _think(layer.feed_forward, x)
+        x = _attend(layer.self_attention, x, None, source_mask, zeroed)
+        x = _transform(layer.feed_forward, x)
     memory = model.encoder_norm(x)
-    x = model.target_positions.embed(
+    x = model.target_positions(
         model.target_tokens(decoder_input), Positions.in_order(decoder_input.shape[1], decoder_input.device)
     )
     for layer in model.decoder:
-        x = _attend(layer.self_attention, x, None, causal, silent)
-        x = _attend(layer.cross_attention, x, memory, source_mask, silent)
-        x = _think(layer.feed_forward, x)
+        x = _attend(layer.self_attention, x, None, causal, zeroed)
+        x = _attend(layer.cross_attention, x, memory, source_mask, zeroed)
+        x = _transform(layer.feed_forward, x)
     return model.to_logits(model.decoder_norm(x))
 
 
 @torch.no_grad()
-def generate(model: EncoderDecoder, source: Tensor, first: int, n_tokens: int, silent: Silent | None = None) -> Tensor:
+def generate(
+    model: EncoderDecoder, source: Tensor, first: int, n_tokens: int, zeroed: ZeroedHead | None = None
+) -> Tensor:
     """Greedy decoding without a cache."""
     predicted = torch.full((len(source), 1), first)
     for _ in range(n_tokens):
-        predicted = torch.cat([predicted, forward(model, source, predicted, silent)[:, -1:].argmax(dim=-1)], dim=1)
+        predicted = torch.cat([predicted, forward(model, source, predicted, zeroed)[:, -1:].argmax(dim=-1)], dim=1)
     return predicted[:, 1:]
 
 
-def _attend(block: AttentionBlock, x: Tensor, memory: Tensor | None, mask: Tensor, silent: Silent | None) -> Tensor:
+def _attend(block: AttentionBlock, x: Tensor, memory: Tensor | None, mask: Tensor, zeroed: ZeroedHead | None) -> Tensor:
     normed = block.residual.norm(x)
-    return x + attention(block.attention, normed, normed if memory is None else memory, mask, silent)
+    return x + attention(block.attention, normed, normed if memory is None else memory, mask, zeroed)
 
 
-def _think(block: FeedForward, x: Tensor) -> Tensor:
+def _transform(block: FeedForward, x: Tensor) -> Tensor:
     return x + block.layers(block.residual.norm(x))

@@ -76,7 +76,7 @@ def main() -> None:
     found = ablate_heads(model, tokens, sureness, sites=sites, quiet=True).result
     print(f"log-probability of the right answer: {found.conditions[0].clean:.4f} on {found.conditions[0].n} questions")
     for effect in found.heads:
-        print(f"  {effect.short}, {effect.kind}: {-effect.drop:+.3f} [{-effect.high:+.3f}, {-effect.low:+.3f}]")
+        print(f"  {effect.short}, {effect.replacement}: {-effect.drop:+.3f} [{-effect.high:+.3f}, {-effect.low:+.3f}]")
 
 
 if __name__ == "__main__":

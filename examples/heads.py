@@ -8,8 +8,8 @@ from torch import nn
 from headcount import HeadSite, ablate_heads
 from headcount.hooks.sites import Site, Sites
 
-# The packaged adder: every head silenced alone, the costliest first.
-effects = ablate_heads("sample:addition", n=200, kinds=["zero"], quiet=True).heads
+# The packaged adder: every head ablated alone, the costliest first.
+effects = ablate_heads("sample:addition", n=200, replacements=["zero"], quiet=True).result.heads
 for effect in sorted(effects, key=lambda effect: -effect.drop)[:3]:
     print(f"{effect.short}: {100 * effect.drop:.1f} points [{100 * effect.low:.1f}, {100 * effect.high:.1f}]")
 
@@ -41,5 +41,5 @@ def surprise(logits: torch.Tensor, rows: object) -> torch.Tensor:
     return predicted.gather(-1, tokens[rows][:, 1:, None]).mean(dim=(1, 2))
 
 
-for effect in ablate_heads(model, tokens, surprise, sites=sites, kinds=["zero"], quiet=True).heads:
+for effect in ablate_heads(model, tokens, surprise, sites=sites, replacements=["zero"], quiet=True).result.heads:
     print(f"my {effect.short}: {effect.drop:+.4f} nats (p = {effect.p:.3f})")

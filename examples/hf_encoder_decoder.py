@@ -1,8 +1,8 @@
-"""Which cross-attention heads does a model need that says words backwards?
+"""Which cross-attention heads does a model need that writes words backwards?
 
     python examples/hf_encoder_decoder.py
 
-A small BART learns to reverse strings for some seconds. Its heads are silenced one by one; the cross-attention heads
+A small BART learns to reverse strings for some seconds. Its heads are ablated one by one; the cross-attention heads
 that cost least are cut out for real, and what is left still generates.
 """
 
@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
 from headcount import ExternalModel, ablate_heads, prune_heads
+from headcount.experiments.models import LoadedModel
 
 LETTERS, N = "abcdefgh", 6
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -61,13 +62,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "reversed.tsv"
         data.write_text("source\ttarget\n" + "".join(f"{each}\t{each[::-1]}\n" for each in strings(200)))
-        found = ablate_heads(model, data, kinds=["zero"], quiet=True).result
+        found = ablate_heads(model, data, replacements=["zero"], quiet=True).result
         print(f"loss {-found.conditions[0].clean:.3f} nats a token")
         by_drop = sorted(found.heads, key=lambda effect: -effect.drop)
         for effect in by_drop:
             print(f"  without {effect.short}: {effect.drop:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]")
         cheap = [effect.head for effect in by_drop if ".cross." in effect.head][-1:]
-        smaller = prune_heads(model, f"{folder}/smaller", data=data, heads=cheap, quiet=True).run
+        smaller = prune_heads(model, f"{folder}/smaller", data=data, heads=cheap, quiet=True).model
+    assert isinstance(smaller, LoadedModel), "the heads were cut out"
     ids = torch.tensor(tokenizer(["fedcba"])["input_ids"])
     predicted = smaller.inner.generate(ids, max_new_tokens=N + 1, do_sample=False)
     answer = tokenizer.decode(predicted[0], skip_special_tokens=True).replace(" ", "")

@@ -46,10 +46,12 @@ def ablate_heads(
     that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
     """
     opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)
-    if examples and opened.task is None:
-        raise InputError(f"{opened.name} has no task that could say what failed", "leave --examples out")
     asked = tuple(dict.fromkeys(lengths)) or (None,)
     experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in asked]
+    if examples and experiments[0].examples is None:
+        raise InputError(
+            f"{opened.name} is not tried on a task's own tokens, which could say what failed", "leave --examples out"
+        )
     for replacement in replacements or ():
         REPLACEMENTS.get(replacement)
     if opened.has_output:

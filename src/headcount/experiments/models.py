@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -20,7 +21,7 @@ from headcount.data.from_adapter import adapter_dataset
 from headcount.data.from_file import read_dataset
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
 from headcount.data.from_text import TokenizedText, adapter_input, text_input, tokenized_model
-from headcount.errors import InputError
+from headcount.errors import HeadcountError, InputError
 from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment, tensor_experiment
 from headcount.external.adapter import Adapter, task_of
 from headcount.external.models import ExternalModel
@@ -268,7 +269,10 @@ class LoadedModel(OpenModel):
     @classmethod
     def of(cls, external: ExternalModel) -> LoadedModel:
         """A model as it was loaded."""
-        task = task_of(external.adapter) if external.adapter and external.adapter.task else None
+        task = None
+        if external.adapter and external.adapter.task:
+            with suppress(HeadcountError):  # told when its examples are asked for: heads can be listed all the same
+                task = task_of(external.adapter)
         identity = external.name, external.label, external.weights_sha256
         return cls(*identity, external.model, external.sites, task, external)
 
