@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import io
@@ -53,7 +54,7 @@ def test_the_poolings_that_know_no_order_are_listed_as_such():
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-STAND_INS = {"TASK": "addition", "S": "0", "N": "1", "E": "rotary", "P": "far", "...": "x", "mine": "rotary"}
+PLACEHOLDERS = {"TASK": "addition", "S": "0", "N": "1", "E": "rotary", "P": "far", "...": "x", "mine": "rotary"}
 """What a page leaves open."""
 WORD = r"""(?:"[^"]*"|'[^']*'|[^\s"'`)]+)"""
 SPOKEN = re.compile(rf"headcount +({'|'.join(VERBS.names())})\b((?: {{1,2}}{WORD})*)")
@@ -105,13 +106,13 @@ HINTS = [(str(file.relative_to(ROOT)), command) for file in SOURCES for command 
 
 def words(command: str) -> list[str]:
     """The arguments, with something in place of what is left open."""
-    return [STAND_INS.get(word, word) for word in shlex.split(command, comments=True)]
+    return [PLACEHOLDERS.get(word, word) for word in shlex.split(command, comments=True)]
 
 
-def parsed(argv: list[str]) -> object:
-    """What the command line makes of it, or what it says against it; a command that is only named gets its model."""
-    predicted = io.StringIO()
-    with contextlib.redirect_stderr(predicted), contextlib.redirect_stdout(io.StringIO()):
+def parsed(argv: list[str]) -> argparse.Namespace | None:
+    """What the command line makes of it, or its error; a command that is only named gets its model."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         for more in ([], ["run"], ["addition"], ["sortedness"], ["run", "1+2"]):
             try:
                 args, unknown = PARSER.parse_known_args([*argv[:1], *more, *argv[1:]])
@@ -121,15 +122,15 @@ def parsed(argv: list[str]) -> object:
                 continue
             if not unknown:
                 return args
-            predicted.write(f"no {unknown[0]}")
-    raise AssertionError(f"{shlex.join(argv)}: {predicted.getvalue()}")
+            errors.write(f"no {unknown[0]}")
+    raise AssertionError(f"{shlex.join(argv)}: {errors.getvalue()}")
 
 
 @pytest.mark.parametrize(("where", "command"), [each for each in SHOWN + HINTS if "headcount" in each[1]])
 def test_every_command_that_is_shown_can_be_given(where, command):
     argv = words(command)
     args = parsed(argv[argv.index("headcount") + 1 :])
-    if getattr(args, "task_name", None):
+    if args is not None and getattr(args, "task_name", None):
         settings = given_settings(args, RunConfig.sections(args.task_name))
         RunConfig.build(args.task_name, seed=args.seed, preset=args.preset, **settings)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
 import pytest
 
-from headcount import files as storage
 from headcount.errors import RunError
 from headcount.files import read_bytes, read_json, require_writable, staged_folder, write_atomically
 from headcount.runs.folder import RunFolder
@@ -27,7 +27,7 @@ def test_a_draft_has_a_name_that_nobody_could_have_planted(
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    monkeypatch.setattr(storage.secrets, "token_hex", lambda n: "known")
+    monkeypatch.setattr(secrets, "token_hex", lambda n: "known")
     (folder / ".result.json.known.draft").symlink_to(precious)
     with pytest.raises(RunError, match="could not write"):
         write_atomically(folder / "result.json", b"{}")
@@ -50,7 +50,7 @@ def test_a_failed_write_leaves_no_draft_and_what_was_there(tmp_path: Path, monke
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match="could not write"):
         write_atomically(tmp_path / "result.json", b"after")
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]

@@ -94,7 +94,7 @@ def test_a_setting_is_checked_however_it_is_made() -> None:
     with pytest.raises(ValidationError, match="less than or equal to 300"):
         dataclasses.replace(Oven(), degrees=301)
     with pytest.raises(ValidationError, match="positional"):
-        Oven(200)  # type: ignore[misc]
+        Oven(200)  # type: ignore[call-arg]
 
 
 def test_settings_keep_their_order_their_help_and_survive_plain_data() -> None:

@@ -288,9 +288,9 @@ def test_comparisons_made_at_once_are_those_made_alone() -> None:
 def test_nothing_lost_and_the_same_lost_by_all() -> None:
     nothing, same = paired_differences(np.array([np.zeros(4), np.full(4, 0.7)]), np.random.default_rng(0))
     assert (nothing.low, nothing.high, nothing.p) == (0, 0, 1)
-    assert (same.low, same.high, same.p) == (pytest.approx(0.7), pytest.approx(0.7), 2 / 16), "as their signs tell"
+    assert (same.low, same.high, same.p) == pytest.approx((0.7, 0.7, 2 / 16)), "as their signs tell"
     (one,) = paired_differences(np.array([[0.7]]), np.random.default_rng(0))
-    assert one.p == 1, "one example says nothing"
+    assert one.p == 1, "one example shows nothing"
 
 
 @pytest.mark.parametrize("n", [3, 50, 200])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headcount.data.from_file import FORMATS
-from headcount.hooks.families import FAMILIES
+from headcount.hooks import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "your-model.md").read_text()

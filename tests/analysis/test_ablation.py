@@ -24,6 +24,7 @@ from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
 from headcount.stats import holm
+from headcount.tasks.base import ClassTask
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,8 @@ def experiment(tiny_sorter: Run) -> Experiment:
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.5)
         model.projections[model.sites[0]].weight[:, 4:] = 0.0
         examples = np.concatenate([tiny_sorter.task.split("test"), tiny_sorter.task.split("validation")])
-        logits = model(torch.from_numpy(tiny_sorter.task.encode(examples).source))
-        model.to_logits.bias[1] -= (logits[:, 1] - logits[:, 0]).median() - 1e-3  # both classes are said
+        logits = model(torch.from_numpy(cast(ClassTask, tiny_sorter.task).encode(examples).source))
+        model.to_logits.bias[1] -= (logits[:, 1] - logits[:, 0]).median() - 1e-3  # both classes are predicted
     made = replace(tiny_sorter, model=model)
     # It knows nothing; a floor of 0 lets its heads have bands all the same.
     return replace(task_experiment(made, examples, "40 examples"), majority_baseline=0.0)
@@ -59,7 +60,7 @@ def right_without(experiment: Experiment, columns: slice) -> np.ndarray[Any, Any
     copy: Any = deepcopy(experiment.model)
     with torch.no_grad():
         copy.projections[copy.sites[0]].weight[:, columns] = 0.0
-        batch = experiment.task.encode(experiment.examples)  # type: ignore[union-attr]
+        batch = cast(ClassTask, experiment.task).encode(experiment.examples)
         predicted = [copy(torch.from_numpy(row[None])).argmax().item() for row in batch.source]
     return np.array(predicted) == batch.labels
 
@@ -125,7 +126,7 @@ def test_the_same_every_time_and_in_any_batches(experiment: Experiment, found: A
 
 def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
     experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "", "loss")
-    batch = tiny_sorter.task.encode(tiny_sorter.task.split("test"))
+    batch = cast(ClassTask, tiny_sorter.task).encode(tiny_sorter.task.split("test"))
     with torch.no_grad():
         loss = F.cross_entropy(tiny_sorter.model(torch.from_numpy(batch.source)), torch.from_numpy(batch.labels))
     found = ablate(experiment, ("zero",))

@@ -25,6 +25,7 @@ from headcount.analysis.attention_summary import (
 )
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
+from headcount.hooks.attention import read_attention
 from headcount.hooks.wrapping import wrap
 from headcount.views.attention_summary import draw_mosaics
 from headcount.views.style import png
@@ -234,18 +235,16 @@ def test_very_many_heads_get_wider_bins() -> None:
 
 def test_weights_of_one_site_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[Any] = []
-    read = module.read_attention
-
-    def inputs_seen(model: Any, sites: Any, inputs: Any, show: Any) -> Any:
+    def watched_reading(model: Any, sites: Any, inputs: Any, show: Any) -> Any:
         def see(site: HeadSite, weights: Tensor) -> None:
             assert all(each() is None for each in held)
             array = weights.numpy().copy()
             held.append(weakref.ref(array))  # as long as any tensor shares its memory
             show(site, torch.from_numpy(array))
 
-        return read(model, sites, inputs, see)
+        return read_attention(model, sites, inputs, see)
 
-    monkeypatch.setattr(module, "read_attention", inputs_seen)
+    monkeypatch.setattr(module, "read_attention", watched_reading)
     looked("t5")
     assert len(held) == 6
 

@@ -63,9 +63,9 @@ def test_controls_are_measured_as_models_are(tiny_run, untrained):
 @pytest.mark.parametrize("name", ["tiny adder", "sample:sortedness"])
 def test_untrained_models_hardly_ever_pass_a_bar(name, tiny_run):
     run = tiny_run if name == "tiny adder" else load(name)
-    inputs_seen = control_inputs(run)
-    bars = {(bar.stack, bar.kind, bar.measure, bar.column): bar.least for bar in calibrate(run, inputs_seen).bars}
-    found = [values_of(untrained(run, 1000 + i), inputs_seen) for i in range(40)]
+    inputs = control_inputs(run)
+    bars = {(bar.stack, bar.kind, bar.measure, bar.column): bar.least for bar in calibrate(run, inputs).bars}
+    found = [values_of(untrained(run, 1000 + i), inputs) for i in range(40)]
     targets = [cell for cell in bars if cell[2] != ENTROPY_SHARE]
     before = [any((each[cell] >= THRESHOLDS.partly).any() for cell in targets) for each in found]
     after = [any((each[cell] >= bar).any() for cell, bar in bars.items()) for each in found]

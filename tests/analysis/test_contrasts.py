@@ -6,6 +6,7 @@ import torch
 
 from headcount.analysis.contrasts import MOVED, contrast_of, shifts
 from headcount.models.attention import AttentionCache
+from headcount.tasks.base import Contrast
 
 N = 8
 """Examples of each column that are looped over."""
@@ -26,7 +27,7 @@ def rows(run, example, head, queries):
 @pytest.mark.parametrize(("short", "queries"), [("X1H0", {"10s": [1], "100s": [0]}), ("E0H1", {"10s": [0, 3]})])
 def test_steps_are_those_of_plain_loops(adder, short, queries):
     contrast, head = contrast_of(adder), adder.find_head(short)
-    operator, some = 2, {name: [] for name in queries}
+    operator, some = 2, dict[str, list[tuple[float, ...]]]((name, []) for name in queries)
     for name, *steps in zip(contrast.columns, *contrast.steps, strict=True):
         if name in queries and len(some[name]) < N:
             w = [rows(adder, step, head, queries[name]) for step in steps]
@@ -35,7 +36,8 @@ def test_steps_are_those_of_plain_loops(adder, short, queries):
             some[name].append((*moved, *gained))
     # The same examples: as many of each column as were looped over.
     kept = [i for name in queries for i in np.flatnonzero(np.array(contrast.columns) == name)[:N]]
-    few = type(contrast)("", "", tuple(step[kept] for step in contrast.steps), tuple(contrast.columns[i] for i in kept))
+    before, between, after = (step[kept] for step in contrast.steps)
+    few = Contrast("", "", (before, between, after), tuple(contrast.columns[i] for i in kept))
     found = shifts(adder, few)[head.site][head.index]
     for name, values in some.items():
         beside, across, gained_beside, gained_across = np.array(values).T

@@ -46,7 +46,12 @@ def test_weights_read_in_pieces_are_the_same(tiny_sorter, untrained, settings, m
     monkeypatch.setattr(sight_module, "NARROW", 2)
     monkeypatch.setattr(watched_module, "PAIRS_AT_ONCE", 12 * 12 * 7)
     n_queries, read = set[int](), HeadMeasures.read
-    monkeypatch.setattr(HeadMeasures, "read", lambda self, *at: (n_queries.add(at[1].shape[2]), read(self, *at)))
+
+    def count(self, *at):
+        n_queries.add(at[1].shape[2])
+        read(self, *at)
+
+    monkeypatch.setattr(HeadMeasures, "read", count)
     pieces = specialise(run, 12, controls=(2, 1))
     assert max(n_queries) <= 3, "it was read in pieces"
     for one, other in zip(whole.heads, pieces.heads, strict=True):
@@ -56,10 +61,10 @@ def test_weights_read_in_pieces_are_the_same(tiny_sorter, untrained, settings, m
 
 
 def test_sequences_of_one_length_half_of_them_sorted(tiny_sorter):
-    inputs_seen = eval_inputs(tiny_sorter)
-    assert inputs_seen.inputs[0].shape == (1000, 6)
-    assert np.array_equal(inputs_seen.inputs[0], eval_inputs(tiny_sorter).inputs[0])
-    assert tiny_sorter.task.encode(inputs_seen.examples).labels.mean() == 0.5
+    found = eval_inputs(tiny_sorter)
+    assert found.inputs[0].shape == (1000, 6)
+    assert np.array_equal(found.inputs[0], eval_inputs(tiny_sorter).inputs[0])
+    assert tiny_sorter.task.encode(found.examples).labels.mean() == 0.5
     assert eval_inputs(tiny_sorter, 9).inputs[0].shape == (1000, 9)
     assert eval_inputs(tiny_sorter, 4096).inputs[0].shape == (16, 4096)
     for length in (1, 0, -3, 10_000):
@@ -80,7 +85,7 @@ def test_neighbours_exist_only_where_they_do(tiny_sorter, untrained):
         assert 0 < head.find("equal numbers").n < 1000
         parts = [head.find("itself", "all", name) for name in ("sorted", "unsorted")]
         assert [part.n for part in parts] == [500, 500]
-        mean = sum(part.mean for part in parts) / 2
+        mean = (parts[0].mean + parts[1].mean) / 2
         assert head.find("itself").mean == pytest.approx(mean, **close)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from headcount.analysis.length_generalisation import NEAR, NeighbourMass, Stretch, label_of, stretch
 from headcount.errors import InputError
-from headcount.models import masking as masking
+from headcount.models import masking
 from headcount.models.attention import AttentionCache
 from headcount.models.classifier import Classifier
 from headcount.runs.config import RunConfig
@@ -94,10 +95,13 @@ def test_shares_are_consistent_with_accuracy(found):
 
 def test_the_same_seed_gives_all_runs_the_same_examples(tiny_sorter, monkeypatch):
     asked = []
-    token_mask = type(tiny_sorter.task).encode
-    monkeypatch.setattr(
-        type(tiny_sorter.task), "encode", lambda task, rows: asked.append(rows.copy()) or token_mask(task, rows)
-    )
+    encode = type(tiny_sorter.task).encode
+
+    def record(task, rows):
+        asked.append(rows.copy())
+        return encode(task, rows)
+
+    monkeypatch.setattr(type(tiny_sorter.task), "encode", record)
     stretch(tiny_sorter, [9], KINDS, 6)
     first = [rows.tolist() for rows in asked]
     asked.clear()
@@ -105,13 +109,13 @@ def test_the_same_seed_gives_all_runs_the_same_examples(tiny_sorter, monkeypatch
     assert [rows.tolist() for rows in asked] == first
 
 
-def test_a_cell_is_what_the_model_says(tiny_sorter, monkeypatch):
+def test_a_cell_is_what_the_model_predicts(tiny_sorter, monkeypatch):
     """Counted again from the very examples that were asked about."""
-    seen = {}
-    token_mask = tiny_sorter.task.sample_of_length
+    seen: dict[tuple[int, str | None], list[Any]] = {}
+    sample_of_length = tiny_sorter.task.sample_of_length
 
     def remembered(rng, length, kind, n):
-        seen.setdefault((length, kind), []).append(token_mask(rng, length, kind, n))
+        seen.setdefault((length, kind), []).append(sample_of_length(rng, length, kind, n))
         return seen[length, kind][-1]
 
     task = copy.copy(tiny_sorter.task)
@@ -155,12 +159,13 @@ def test_same_gaps_are_measured_only_beyond_the_trained_lengths(found):
 
 def test_same_gaps_are_asked_at_a_trained_length(tiny_sorter, monkeypatch):
     widths = []
-    token_mask = Classifier.forward
-    monkeypatch.setattr(
-        Classifier,
-        "forward",
-        lambda self, source, **more: widths.append(source.shape) or token_mask(self, source, **more),
-    )
+    forward = Classifier.forward
+
+    def record(self, source, **more):
+        widths.append(source.shape)
+        return forward(self, source, **more)
+
+    monkeypatch.setattr(Classifier, "forward", record)
     stretch(tiny_sorter, [30], ["adjacent"], 8)
     assert {width for _, width in widths} == {6, 30}
     assert sum(rows for rows, width in widths if width == 6) == 8 * (1 + len((*NEAR, 24)))

@@ -116,9 +116,9 @@ def test_the_error_rate_is_that_which_is_stated(good_run):
     for i in range(20):
         one = good_run if i % 2 else fresh(good_run, 100 + i)
         pair = (one, fresh(good_run, 200 + i))[:: (1, -1)[i // 2 % 2]]
-        found = match(*pair, effort=replace(NO_NULL, untrained=19, seed=i))
-        pairs = [pair for kind in found.kinds for pair in kind.pairs]
-        least.append([min(getattr(pair, name).p_untrained for pair in pairs) for name in ("attention", "outputs")])
+        found = match(pair[0], pair[1], effort=replace(NO_NULL, untrained=19, seed=i))
+        pairs = [each for kind in found.kinds for each in kind.pairs]
+        least.append([min(getattr(each, name).p_untrained for each in pairs) for name in ("attention", "outputs")])
     assert (np.count_nonzero(np.array(least) <= 0.05, axis=0) <= 3).all()
 
 
@@ -166,9 +166,9 @@ def test_outputs_are_those_of_the_instrument(run):
         run.model(*map(torch.from_numpy, inputs))
     for kind, found in activity.items():
         queries = slice(1, None) if kind == ("decoder", "self") else slice(None)
-        whole = [capture.contributions(site) for site in sites if (site.stack, site.kind) == kind]
-        whole = torch.cat(whole, dim=2)[:, queries].double()
-        whole = (whole - whole.mean(dim=0)).flatten(0, 1).detach().numpy()
+        written = [capture.contributions(site) for site in sites if (site.stack, site.kind) == kind]
+        outputs = torch.cat(written, dim=2)[:, queries].double()
+        whole = (outputs - outputs.mean(dim=0)).flatten(0, 1).detach().numpy()
         for i in (0, 3):
             expected = cka(whole[:, i], whole[:, 1])
             assert cka(found.outputs[i], found.outputs[1]) == pytest.approx(expected, abs=1e-4)

@@ -123,10 +123,10 @@ def test_few_rows_can_always_be_fitted_and_that_says_nothing():
 def test_a_planted_rotation_is_found_in_any_basis():
     rng = np.random.default_rng(1)
     turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
-    rows = [rng.normal(size=6)]
+    turned = [rng.normal(size=6)]
     for _ in range(20):
-        rows.append(turn @ rows[-1])
-    rows = np.array(rows)
+        turned.append(turn @ turned[-1])
+    rows = np.array(turned)
     assert fit_shift(rows).rotation < 1e-9
     assert variance_beyond_distance(rows @ rows.T) < 1e-9, "rows of one rotation have a kernel of t - s alone"
     assert rotation_error(rows) > 0.1, "but it is not the sinusoids' rotation"

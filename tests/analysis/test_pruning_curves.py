@@ -130,7 +130,7 @@ def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run
 def test_all_orders_begin_with_all_heads_and_end_with_none(found: Pruning, run: Run) -> None:
     """Decoded for real."""
     clean, silent = (
-        answer(model, run.task, MEASURING).free_hits.all(axis=1).mean()  # type: ignore[arg-type]
+        answer(model, run.task, MEASURING).free_hits.all(axis=1).mean()
         for model in (run.model, zero_heads(run.model, run.model.heads))
     )
     assert [each.name for each in found.curves] == ["alone", "together", "every way", "greedy", "gradient"]

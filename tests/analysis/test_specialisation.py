@@ -158,13 +158,12 @@ def test_means_and_errors_are_those_of_plain_loops_and_numpy(adder, stats, short
 
 
 def test_entropy_and_sparsity_are_those_of_plain_loops(adder, stats):
-    inputs_seen = eval_inputs(adder)
     kept = AttentionCache()
     with torch.no_grad():
-        adder.model(*map(torch.from_numpy, inputs_seen.inputs), weights=kept)
+        adder.model(*map(torch.from_numpy, eval_inputs(adder).inputs), weights=kept)
     for head in stats.heads:
         name = adder.find_head(head.head)
-        entropies, shares, sparsities = [], [], []
+        by_example: dict[str, list[float]] = {"entropy": [], "entropy share": [], "sparsity": []}
         for rows in kept[name.site][:, name.index].double().tolist():
             triples = []
             for query, row in enumerate(rows):
@@ -173,9 +172,9 @@ def test_entropy_and_sparsity_are_those_of_plain_loops(adder, stats):
                 root = math.sqrt(len(seen))
                 hoyer = (root - sum(seen) / math.hypot(*seen)) / (root - 1) if len(seen) > 1 else None
                 triples.append((h, h / math.log(len(seen)) if len(seen) > 1 else None, hoyer))
-            for into, values in zip((entropies, shares, sparsities), zip(*triples, strict=True), strict=True):
-                into.append(np.mean([value for value in values if value is not None]))
-        for measure, values in (("entropy", entropies), ("entropy share", shares), ("sparsity", sparsities)):
+            for into, of_queries in zip(by_example.values(), zip(*triples, strict=True), strict=True):
+                into.append(float(np.mean([value for value in of_queries if value is not None])))
+        for measure, values in by_example.items():
             found = head.find(measure)
             assert found.mean == pytest.approx(np.mean(values), **close)
             assert found.se == pytest.approx(np.std(values, ddof=1) / np.sqrt(len(values)), **close)

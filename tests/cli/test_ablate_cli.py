@@ -82,9 +82,9 @@ def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_p
         ["--split", "validation"],
         ["--batch-size", "8"],
     ]
-    others = [run_json(capsys, "ablate", folder, *each)[1] for each in asked]
+    more = [run_json(capsys, "ablate", folder, *each)[1] for each in asked]
     assert {path: Path(path).read_bytes() for path in before} == before
-    paths = [path for each in (first, *others) for path in (*each["files"]["data"], *each["files"]["pictures"])]
+    paths = [path for each in (first, *more) for path in (*each["files"]["data"], *each["files"]["pictures"])]
     assert len(set(paths)) == len(paths)
     again = run_json(capsys, "ablate", folder, "--replacements", "zero,mean,resample", "--split", "test")[1]
     assert again["files"]["data"] == first["files"]["data"], "said in full, the defaults are the defaults"

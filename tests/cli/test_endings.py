@@ -44,13 +44,14 @@ def test_characters_that_cannot_be_printed_fall_back(
         [["heads", name], 0],
         [["heads", f"{name}x"], 2],
     ):
-        streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
+        written = io.BytesIO(), io.BytesIO()
+        streams = [io.TextIOWrapper(each, encoding=encoding) for each in written]
         monkeypatch.setattr("sys.stdout", streams[0])
         monkeypatch.setattr("sys.stderr", streams[1])
         assert main(argv) == code
         for stream in streams:
             stream.flush()
-        assert any(stream.buffer.getvalue() for stream in streams)  # type: ignore[attr-defined]
+        assert any(each.getvalue() for each in written)
 
 
 @pytest.mark.parametrize("name", ["x.py:Model", "[bold]", "[/x]", "$x", "a b", "-", "x\ny"])

@@ -57,7 +57,7 @@ def test_no_setting_is_taken_for_the_negation_of_another(task: str) -> None:
 def test_the_start_token_can_be_left_out_from_the_shell(tiny: dict[str, Any], in_tmp: Path) -> None:
     flags = [part for name, value in tiny.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     assert main(["train", "addition", *flags, "--quiet", "--no-start-token"]) == 0
-    assert load("runs/addition-0").task.decoding_start.given == (0,)
+    assert cast(SequenceTask, load("runs/addition-0").task).decoding_start.given == (0,)
 
 
 @pytest.mark.parametrize("without", [True, False])

@@ -144,7 +144,7 @@ def test_a_longer_sequence_has_the_same_places_in_between_its_own(n: int, times:
 @given(st.integers(1, 64), st.data())
 def test_the_place_of_a_token_is_its_share_of_512(n: int, data: st.DataObject) -> None:
     i, d_model = data.draw(st.integers(0, n - 1)), 6
-    plain = [plain_sinusoid(512 * i / n, entry, d_model) for entry in range(d_model)]  # type: ignore[arg-type]
+    plain = [plain_sinusoid(512 * i / n, entry, d_model) for entry in range(d_model)]
     found = added(build("length-normalised", d_model), [i], n_tokens=n)
     torch.testing.assert_close(found[0], torch.tensor(plain), atol=1e-3, rtol=0)
 

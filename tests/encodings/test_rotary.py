@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rotary_embedding_torch import RotaryEmbedding
+from rotary_embedding_torch import RotaryEmbedding  # type: ignore[import-untyped]
 from torch import Tensor
 
 from headcount.encodings import EncodingSettings

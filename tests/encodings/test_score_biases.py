@@ -18,7 +18,10 @@ from headcount.encodings.base import Encoding, build_encoding
 with warnings.catch_warnings():
     # It decorates a function with torch.jit.script as it is imported.
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
-    from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
+    from x_transformers.x_transformers import (  # type: ignore[import-untyped]
+        AlibiPositionalBias,
+        RelativePositionBias,
+    )
 
 unhurried = settings(deadline=None, max_examples=40)
 places = st.integers(0, 400)

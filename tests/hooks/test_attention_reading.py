@@ -121,7 +121,8 @@ def fused_and_masked(self: Any, x: Tensor) -> Tensor:
     scores, _ = self.scores(x)
     odds = scores.exp() * MASK
     self.used = odds / odds.sum(dim=-1, keepdim=True)
-    z = F.scaled_dot_product_attention(*self.parts(x), attn_mask=MASK)
+    q, k, v = self.parts(x)
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=MASK)
     return self.out(z.transpose(1, 2).flatten(start_dim=2))
 
 
@@ -139,7 +140,8 @@ def fused_and_biased(self: Any, x: Tensor) -> Tensor:
     bias = torch.linspace(-1, 1, LENGTH).to(x).expand(LENGTH, LENGTH)
     odds = (scores + bias).exp()
     self.used = odds / odds.sum(dim=-1, keepdim=True)
-    z = F.scaled_dot_product_attention(*self.parts(x), bias, 0.0, False)
+    q, k, v = self.parts(x)
+    z = F.scaled_dot_product_attention(q, k, v, bias, 0.0, False)
     return self.out(z.transpose(1, 2).flatten(start_dim=2))
 
 
@@ -157,7 +159,8 @@ def fused_with_nothing_in_sight(self: Any, x: Tensor) -> Tensor:
     mask = MASK.tril(-1)
     odds = scores.exp() * mask
     self.used = (odds / odds.sum(dim=-1, keepdim=True)).nan_to_num(0.0)
-    z = F.scaled_dot_product_attention(*self.parts(x), attn_mask=mask).nan_to_num(0.0)
+    q, k, v = self.parts(x)
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).nan_to_num(0.0)
     return self.out(z.transpose(1, 2).flatten(start_dim=2))
 
 

@@ -130,7 +130,7 @@ def test_the_number_of_heads_must_be_said() -> None:
         Sites.of(model, pattern)
     for given in ({"decoder": 4}, {}, ...):
         with pytest.raises(InputError, match="how many heads"):
-            Sites.of(model, pattern, n_heads=given)  # type: ignore[arg-type]
+            Sites.of(model, pattern, n_heads=given)
     model.encoder_layers._modules["0"].self_attn.n_heads = 4
     with pytest.raises(InputError, match="a module above it says 4"):
         Sites.of(model, pattern)

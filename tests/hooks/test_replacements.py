@@ -36,7 +36,7 @@ def test_a_kind_keeps_the_contract(name: str) -> None:
     assert kind.summary
     assert kind.summary[0].islower()
     given = material()
-    before = [given.z.clone(), given.mean.clone()]  # type: ignore[union-attr]
+    before = [given.z.clone(), given.mean.clone()]
     stand, again = kind.make(given), kind.make(given)
     assert torch.equal(given.z, before[0]) and torch.equal(given.mean, before[1]), "material is not to be changed"  # noqa: PT018
     if stand is None:

@@ -94,7 +94,8 @@ def test_greedy_says_the_same_with_and_without_a_cache(model: EncoderDecoder) ->
 def test_cached_steps_give_the_logits_of_the_whole(model: EncoderDecoder) -> None:
     skip_if_length_is_unknown(model)
     source, decoder_input = random_batch()
-    memory, caches = model.encode(source), {}
+    memory = model.encode(source)
+    caches: dict[str, KeyValueCache] = {}
     steps = [
         model.decode(decoder_input[:, start:end], memory, n_past=start, caches=caches)
         for start, end in ((0, 1), (1, 4), (4, 5))
@@ -109,7 +110,8 @@ def test_a_window_is_the_same_with_and_without_a_cache() -> None:
     torch.manual_seed(0)
     windowed = EncoderDecoder(config, n_tokens=13, pad_id=12).eval()
     source, decoder_input = random_batch()
-    memory, caches, weights = windowed.encode(source), {}, AttentionCache()
+    memory, weights = windowed.encode(source), AttentionCache()
+    caches: dict[str, KeyValueCache] = {}
     steps = [windowed.decode(decoder_input[:, i : i + 1], memory, n_past=i, caches=caches) for i in range(5)]
     torch.testing.assert_close(torch.cat(steps, dim=1), windowed(source, decoder_input, weights=weights), **close)
     near = {"encoder.self": 1, "decoder.self": 1, "decoder.cross": 6}

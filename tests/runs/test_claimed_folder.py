@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from headcount.errors import RunError
-from headcount.runs import folder
 from headcount.runs.folder import claimed_folder
 
 
@@ -64,7 +63,7 @@ def test_a_file_system_without_links(in_tmp: Path, monkeypatch: pytest.MonkeyPat
     def no_links(source: object, target: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(folder.os, "link", no_links)
+    monkeypatch.setattr(os, "link", no_links)
     assert claimed_folder("mine", "here", "1") == claimed_folder("mine", "here", "1") == Path("runs/mine")
     assert claimed_folder("mine", "there", "1") != Path("runs/mine")
 

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -28,9 +28,11 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, staged
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run, load
-from headcount.runs.train import train_run
+from headcount.runs.train import train_run, weights_of
 from headcount.surgery.cutting import cut_heads
 from headcount.surgery.folding import fold, mean_outputs
+from headcount.tasks.base import Batch, ClassTask, SequenceTask
+from headcount.training.learners import StepScores
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -38,25 +40,25 @@ GONE = ["E0H1", "D1H0", "D1H1", "X0H0"]
 
 
 def logits(run: Run) -> torch.Tensor:
-    batch = run.task.encode(run.task.split("test"))
+    batch = cast(SequenceTask | ClassTask, run.task).encode(run.task.split("test"))
     with eval_mode(run.model, gradients=False):
-        tokens = (batch.source, batch.decoder_input) if run.task.output_type == "sequence" else (batch.source,)
+        tokens = (batch.source, batch.decoder_input) if isinstance(batch, Batch) else (batch.source,)
         return run.model(*map(torch.from_numpy, tokens))
 
 
 class Steps:
-    """A listener that keeps what it hears, and may do something, once, at a step."""
+    """A listener that keeps the steps, and may do something, once, at a step."""
 
     def __init__(self, at: int = 0, act: Any = None) -> None:
-        self.at, self.act, self.heard = at, act, list[int]()
+        self.at, self.act, self.told = at, act, list[int]()
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        self.heard.append(last_step)
+        self.told.append(last_step)
         if last_step >= self.at and self.act:
             act, self.act = self.act, None
             act()
 
-    def on_evaluation(self, step: int, scores: Mapping[str, Any]) -> None: ...
+    def on_evaluation(self, step: int, scores: StepScores) -> None: ...
 
 
 # --- what is written ------------------------------------------------------------------------------------------------
@@ -125,7 +127,7 @@ def test_a_cut_run_can_be_cut_again(tiny_run: Run, tmp_path: Path) -> None:
 def test_everything_can_go(tiny_run: Run, tiny_sorter: Run, tmp_path: Path) -> None:
     for run in (tiny_run, tiny_sorter):
         cut = prune_run(run, run.model.heads, tmp_path / run.task.name)
-        assert cut.model.model.heads == cut.model.model.sites == ()
+        assert (cut.model.model.heads, cut.model.model.sites) == ((), ())
         with pytest.raises(InputError, match="heads at each of no site, less those that were cut out"):
             cut.model.find_head("E0H0")
         with pytest.raises(InputError, match="no heads to cut out"):
@@ -181,15 +183,15 @@ def test_means_that_are_folded_wrongly_are_not_written(
 
 
 def test_fine_tuning_goes_on_where_the_parent_stopped(tiny_run: Run, tmp_path: Path) -> None:
-    ear, plain = Steps(), prune_run(tiny_run, GONE, tmp_path / "plain")
-    cut = prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=7, listeners=[ear])
+    listener, plain = Steps(), prune_run(tiny_run, GONE, tmp_path / "plain")
+    cut = prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=7, listeners=[listener])
     past, lines = tiny_run.folder.read_log(), cut.model.folder.read_log()
     assert lines[: len(past)] == past
     assert [line["step"] for line in lines[len(past) :] if "loss" in line] == [13, 14, 15, 16, 17, 18, 19]
     assert [line["step"] for line in lines[len(past) :] if "n" in line] == [16, 19]
     rates = [line["learning_rate"] for line in lines[len(past) :] if "loss" in line]
     assert 0 < max(rates) <= 0.1 * tiny_run.config.training.learning_rate
-    assert ear.heard[-1] == 7
+    assert listener.told[-1] == 7
     manifest = cut.model.folder.read_manifest()
     assert (manifest["steps"], manifest["fine_tuned"], manifest["pruned_from"]) == (19, 7, tiny_run.weights_sha256)
     assert manifest["fine_tuned_at"] == pytest.approx(0.1 * tiny_run.config.training.learning_rate)
@@ -254,7 +256,6 @@ def test_weights_that_read_otherwise_are_not_kept(
             other.to_logits.bias[0] += 1e-4
             return weights_of(other, step)
 
-    weights_of = prune.weights_of
     monkeypatch.setattr(prune, "weights_of", damaged)
     with pytest.raises(CheckFailed, match="what was written and what is read differ"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fine_tune=fine_tune)

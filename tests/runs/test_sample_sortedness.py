@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch, stretch
 from headcount.runs.run import load
+from headcount.tasks.base import ClassTask
 from headcount.tasks.sortedness import Sortedness
 
 
@@ -18,7 +21,7 @@ def test_its_stretch_is_of_these_weights(predicted):
     run = load("sample:sortedness")
     assert predicted.weights_sha256 == run.weights_sha256
     assert predicted.hard_codes == ("window of ±1",)
-    assert predicted.trained == (8, 16) == run.task.trained_lengths
+    assert predicted.trained == (8, 16) == cast(ClassTask, run.task).trained_lengths
     assert predicted.draw == REPORTED
 
 

@@ -15,7 +15,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from headcount import files as storage
 from headcount.errors import CheckpointError, HeadcountError, Interrupted, RunError
 from headcount.runs import train
 from headcount.runs.config import RunConfig
@@ -23,6 +22,7 @@ from headcount.runs.folder import RunFolder
 from headcount.runs.run import load
 from headcount.runs.train import Timings, train_run
 from headcount.training import loop
+from headcount.training.loop import fit
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -152,8 +152,12 @@ def test_a_classifier_resumes_after_a_crash_to_the_same_bytes(tiny_sorting, tmp_
 
 def test_what_is_kept_is_the_average(tiny, tmp_path, monkeypatch):
     states = []
-    fit = train.fit
-    monkeypatch.setattr(train, "fit", lambda state, *args, **more: states.append(state) or fit(state, *args, **more))
+
+    def record(state, *args, **more):
+        states.append(state)
+        return fit(state, *args, **more)
+
+    monkeypatch.setattr(train, "fit", record)
     run = train_run(RunConfig.build("addition", **tiny | {"averaging": 0.9}), tmp_path / "run")
     (state,) = states
     kept = safetensors.torch.load_file(run.folder.weights_file)
@@ -292,7 +296,7 @@ def test_a_full_or_closed_disk_is_told_and_nothing_lost(tiny, tmp_path, monkeypa
     def refuse(handle):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(storage.os, "fsync", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(RunError, match=advice):
         train_run(config, tmp_path / "run", resume=True)
     monkeypatch.undo()

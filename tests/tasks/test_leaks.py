@@ -70,8 +70,8 @@ def told_apart(examples: np.ndarray, is_sorted: np.ndarray) -> np.ndarray:
     The first half of each class is fitted on, so that a pair of a sequence and its sorted self is never split.
     """
     features, target = order_free(examples), np.where(is_sorted, 1.0, -1.0)
-    split_in_half = [np.array_split(np.flatnonzero(is_sorted == each), 2) for each in (False, True)]
-    known, unseen = (np.concatenate(parts) for parts in zip(*split_in_half, strict=True))
+    halves = [np.array_split(np.flatnonzero(is_sorted == each), 2) for each in (False, True)]
+    known, unseen = (np.concatenate(parts) for parts in zip(*halves, strict=True))
     fit, tried = (one_hot(features[rows], features[known]) for rows in (known, unseen))
     weights = np.linalg.solve(fit.T @ fit + RIDGE * np.eye(fit.shape[1]), fit.T @ target[known])
     return (tried @ weights > 0) == is_sorted[unseen]
@@ -80,8 +80,8 @@ def told_apart(examples: np.ndarray, is_sorted: np.ndarray) -> np.ndarray:
 # --- every set that is printed ----------------------------------------------------------------------------------
 
 
-def task_of(**settings: object) -> Sortedness:
-    return Sortedness(SortednessConfig(n_validation=2, n_test=2, **settings))  # type: ignore[arg-type]
+def task_of(**settings: Any) -> Sortedness:
+    return Sortedness(SortednessConfig(n_validation=2, n_test=2, **settings))
 
 
 def labelled(unsorted: np.ndarray, ordered: np.ndarray) -> Set:
@@ -128,21 +128,19 @@ def cut_before(rng: np.random.Generator, length: int, kind: str) -> Set:
 Maker = Callable[[np.random.Generator], Set]
 PRINTED: dict[str, Maker] = {
     **{
-        f"{kind} at {length}": lambda rng, length=length, kind=kind: sample_of_length(rng, length, kind)
+        f"{kind} at {length}": partial(sample_of_length, length=length, kind=kind)
         for kind, length in product(NEGATIVES, LENGTHS)
     },
     **{
-        f"{kind} of different numbers at {length}": lambda rng, length=length, kind=kind: sample_of_length(
-            rng, length, kind, distinct=True
-        )
+        f"{kind} of different numbers at {length}": partial(sample_of_length, length=length, kind=kind, distinct=True)
         for kind, length in product(NEGATIVES, (16, 64))
     },
     **{
-        f"training on {kind}, {name}": lambda rng, settings=settings, kind=kind: drawn(rng, kind, **settings)
+        f"training on {kind}, {name}": partial(drawn, kind=kind, **settings)
         for kind, (name, settings) in product(NEGATIVES, SETTINGS.items())
     },
     "the test set": held_out,
-    **{f"{SHORT} of {length}": lambda rng, length=length: cut(rng, length) for length in LENGTHS if length > SHORT},
+    **{f"{SHORT} of {length}": partial(cut, length=length) for length in LENGTHS if length > SHORT},
 }
 
 

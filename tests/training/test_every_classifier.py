@@ -1,5 +1,7 @@
 """Every encoding with every pooling learns a few steps and answers at any length."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from headcount.errors import ConfigError
 from headcount.models.config import POOLINGS
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
+from headcount.tasks.base import ClassTask
 from headcount.training.classification import classify
 from headcount.training.loop import fit, new_state
 
@@ -27,7 +30,7 @@ def learn_and_answer(settings, **changes):
     moved = {name for name, tensor in model.named_parameters() if not torch.equal(tensor, before[name])}
     assert {"to_logits.weight", "to_logits.bias"} <= moved
     for length in LENGTHS:
-        predicted = classify(model, task, task.sample_of_length(np.random.default_rng(0), length, None, 3))
+        predicted = classify(model, task, cast(ClassTask, task).sample_of_length(np.random.default_rng(0), length, None, 3))
         assert predicted.logits.shape == (3, 2)
         assert np.isfinite(predicted.logits).all(), (changes, length)
     return moved
