@@ -46,5 +46,7 @@ def test_every_example_script_is_run():
 
 
 def test_its_pictures_and_links_are_there():
-    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
+    targets = re.findall(r"\]\(([^)#]+)\)", README.read_text())
+    assert len(targets) > 5
+    for target in targets:
         assert (README.parent / target).exists(), target

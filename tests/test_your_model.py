@@ -30,7 +30,9 @@ def test_the_adapter_is_the_one_that_is_tested() -> None:
     assert BLOCKS[-1] == (ROOT / "tests" / "foreign_adder" / "adder_adapter.py").read_text()
 
 
-def test_every_family_and_every_kind_of_data_is_listed() -> None:
+def test_every_family_and_every_format_of_data_is_listed() -> None:
+    assert FAMILIES.names()
+    assert FORMATS.names()
     for name in FAMILIES.names():
         for blocks in FAMILIES.get(name).blocks:
             assert f"{blocks.projection.lstrip('.')}`" in TEXT, name
@@ -39,5 +41,7 @@ def test_every_family_and_every_kind_of_data_is_listed() -> None:
 
 
 def test_its_pictures_and_links_are_there() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
+    targets = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert targets
+    for target in targets:
         assert (ROOT / "docs" / target).exists(), target

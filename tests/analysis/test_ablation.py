@@ -246,6 +246,7 @@ def test_what_changes_any_answer_is_looked_at_again(experiment: Experiment) -> N
 
 
 def test_ranks_are_as_sure_as_intervals(experiment: Experiment, found: AblationRun) -> None:
+    assert len(found.effects) == len(experiment.sites.heads) * len(REPLACEMENTS.names())
     for effect in found.effects:
         mine = [each for each in found.effects if each.replacement == effect.replacement]
         costlier = sum(each.low > effect.high for each in mine)

@@ -124,6 +124,7 @@ def test_measures_are_what_loops_find(name: str) -> None:
 @every_kind
 def test_what_has_no_meaning_is_none(name: str) -> None:
     result, _ = looked(name)
+    assert all(site.heads for site in result.sites) and result.sites  # noqa: PT018
     for site in result.sites:
         for head in site.heads:
             assert head.special is None, "nobody said which are special"
@@ -136,6 +137,7 @@ def test_what_has_no_meaning_is_none(name: str) -> None:
 @every_kind
 def test_a_short_text_is_shown_as_it_is(name: str) -> None:
     result, inputs = looked(name)
+    assert set(weights_of(name, inputs)) == {head.head for site in result.sites for head in site.heads} != set()
     for head, weights in weights_of(name, inputs).items():
         (found,) = (each for site in result.sites for each in site.heads if each.head == head)
         assert found.weights == pytest.approx(weights.double().numpy(), abs=6e-5)
@@ -160,7 +162,9 @@ def test_sharp_heads_do_not_narrow_what_is_in_sight() -> None:
 def test_a_single_token_says_nothing(name: str) -> None:
     wrapped, inputs = wrap(hub.build(name)), tuple(each[:, :1] for each in row(hub.inputs_of(name)))
     result = attention_summary(name, "digest", wrapped, wrapped.head_sites, inputs, {"layer": ["a"]}, {"layer": [True]})
-    for head in (head for site in result.sites for head in site.heads):
+    heads = [head for site in result.sites for head in site.heads]
+    assert len(heads) == len(wrapped.heads) > 0
+    for head in heads:
         assert {getattr(head, measure) for measure in MEASURES} == {None}
         assert head.pooled == ((10_000,),)
 
@@ -235,6 +239,7 @@ def test_very_many_heads_get_wider_bins() -> None:
 
 def test_weights_of_one_site_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[Any] = []
+
     def watched_reading(model: Any, sites: Any, inputs: Any, show: Any) -> Any:
         def see(site: HeadSite, weights: Tensor) -> None:
             assert all(each() is None for each in held)
@@ -262,9 +267,11 @@ def test_results_round_trip(name: str) -> None:
     assert [axis.special for axis in result.axes] == [(0, LENGTHS[stack] - 2) for stack in stacks(name)]
 
 
-def test_a_closeup_is_what_the_model_returns() -> None:
+def test_the_pattern_of_a_head_is_what_the_model_returns() -> None:
     wrapped, inputs = wrap(hub.build("t5")), row(hub.inputs_of("t5"))
-    for head, weights in weights_of("t5", inputs).items():
+    weights_by_head = weights_of("t5", inputs)
+    assert list(weights_by_head) == list(map(str, wrapped.heads))
+    for head, weights in weights_by_head.items():
         found = head_pattern(wrapped, wrapped.head_sites, inputs, HeadId.parse(head))
         np.testing.assert_allclose(found, weights.double().numpy(), atol=1e-6)
 

@@ -32,7 +32,8 @@ def test_the_bar_is_passed_as_often_as_is_said():
 
 def test_no_bar_is_out_of_reach():
     bars = bars_of([made_up(np.random.default_rng(i)) for i in range(5)], rank=1)
-    assert all(bar < 1 for bar in bars.values())
+    assert set(bars) == set(made_up(np.random.default_rng(0)))
+    assert all(0 < bar < 1 for bar in bars.values())
 
 
 def test_controls_have_the_shape_and_nothing_that_was_learned(tiny_run):
@@ -53,6 +54,7 @@ def test_controls_have_the_shape_and_nothing_that_was_learned(tiny_run):
 def test_controls_are_measured_as_models_are(tiny_run, untrained):
     run = untrained(tiny_run, digits=2, n_test=60)
     values, found = values_of(run, eval_inputs(run)), specialise(run, controls=(2, 1))
+    assert {cell[:2] for cell in values} == {(site.stack, site.kind) for site in run.model.sites}
     for (stack, kind, measure, column), heads in values.items():
         told = [each.find(measure, column) for each in found.heads if (each.stack, each.kind) == (stack, kind)]
         above = [m.mean if m.even is None else (m.mean - m.even) / (1 - m.even) for m in told]

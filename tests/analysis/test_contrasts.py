@@ -39,6 +39,7 @@ def test_steps_are_those_of_plain_loops(adder, short, queries):
     before, between, after = (step[kept] for step in contrast.steps)
     few = Contrast("", "", (before, between, after), tuple(contrast.columns[i] for i in kept))
     found = shifts(adder, few)[head.site][head.index]
+    assert all(len(values) == N for values in some.values())
     for name, values in some.items():
         beside, across, gained_beside, gained_across = np.array(values).T
         told = {each.measure: each for each in found if each.column == name}
@@ -52,8 +53,11 @@ def test_steps_are_those_of_plain_loops(adder, short, queries):
 
 
 def test_heads_that_see_nothing_of_it_do_not_move(adder):
-    contrast = contrast_of(adder)
-    for site, heads in shifts(adder, contrast).items():
+    found = shifts(adder, contrast_of(adder))
+    assert {site: len(heads) for site, heads in found.items()} == {
+        site: len(adder.model.heads_at(site)) for site in adder.model.sites
+    }
+    for site, heads in found.items():
         for head in heads:
             whole = next(each for each in head if (each.measure, each.column) == (MOVED, "all"))
             if (site.stack, site.kind, site.layer) == ("decoder", "self", 0):

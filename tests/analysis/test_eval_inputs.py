@@ -79,7 +79,9 @@ def test_one_example_says_nothing_of_errors(tiny_run, untrained):
 
 def test_neighbours_exist_only_where_they_do(tiny_sorter, untrained):
     run = untrained(tiny_sorter, causal=True)
-    for head in specialise(run, controls=(2, 1)).heads:
+    heads = specialise(run, controls=(2, 1)).heads
+    assert [head.head for head in heads] == [str(head) for head in run.model.heads]
+    for head in heads:
         assert head.find("right neighbour") is None, "nothing ahead is in sight"
         assert head.find("left neighbour").n == 1000
         assert 0 < head.find("equal numbers").n < 1000

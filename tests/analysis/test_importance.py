@@ -70,19 +70,21 @@ def test_the_gradient_is_the_slope_of_the_loss() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
-def test_blocks_change_nothing(at_once: int) -> None:
-    for one, other in zip(importances(experiment(at_once=at_once)), importances(experiment()), strict=True):
+def test_batches_change_nothing(at_once: int) -> None:
+    found = importances(experiment(at_once=at_once))
+    assert len(found) == len(model().heads)
+    for one, other in zip(found, importances(experiment()), strict=True):
         assert one.head == other.head
         assert one.importance == pytest.approx(other.importance, rel=1e-9)
         assert one.se == pytest.approx(other.se, rel=1e-9)
 
 
-def test_a_head_that_nobody_hears_has_no_importance() -> None:
-    deaf = deepcopy(model())
-    head = deaf.heads[1]
+def test_a_head_that_nothing_reads_has_no_importance() -> None:
+    unread = deepcopy(model())
+    head = unread.heads[1]
     with torch.no_grad():
-        deaf.projections[head.site].weight[:, 4:8] = 0.0
-    found = {each.head: each for each in importances(experiment(deaf))}
+        unread.projections[head.site].weight[:, 4:8] = 0.0
+    found = {each.head: each for each in importances(experiment(unread))}
     assert (found[str(head)].importance, found[str(head)].se) == (0.0, 0.0)
     assert all(each.importance > 0 for each in found.values() if each.head != str(head))
 
@@ -103,8 +105,8 @@ def test_a_score_without_a_slope_has_no_importance() -> None:
 
     assert importances(tensor_experiment(model(), Sites.of(model()), [NUMBERS], hits)) == ()
     without = experiment()
-    blocks: tuple[EvalBatch, ...] = tuple(replace(block, loss=None) for block in without.batches)
-    assert importances(replace(without, batches=blocks)) == ()
+    batches: tuple[EvalBatch, ...] = tuple(replace(batch, loss=None) for batch in without.batches)
+    assert importances(replace(without, batches=batches)) == ()
 
 
 def test_a_runs_importance_is_of_its_loss_whatever_is_scored(tiny_run: Run, tiny_sorter: Run) -> None:

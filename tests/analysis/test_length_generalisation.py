@@ -131,6 +131,8 @@ def test_a_cell_is_what_the_model_predicts(tiny_sorter, monkeypatch):
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_constant_model_is_marked_everywhere(tiny_sorter, which):
     found = stretch(constant(tiny_sorter, which), LENGTHS, KINDS, 126)
+    assert (len(found.cells), len(found.cropped_results)) == (len(LENGTHS) * len(KINDS), 2)
+    assert found.ids
     for cell in all_cells(found):
         assert (cell.constant, cell.constant_class, cell.accuracy) == (True, found.classes[which], 0.5)
         assert cell.answers[which].rate == cell.recall[which].rate == 1

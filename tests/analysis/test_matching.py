@@ -158,12 +158,13 @@ def test_a_transplant_is_what_plain_hooks_make_of_it(good_run):
         np.testing.assert_array_equal(hits, np.concatenate(plain) > 0.5)
 
 
-def test_outputs_are_those_of_the_instrument(run):
+def test_outputs_are_those_that_hooks_capture(run):
     """CKA of what heads write, from their weights and values, and from the projections' own inputs."""
     inputs = eval_inputs(run).inputs
     activity, sites = observe(run.model, inputs), Sites.of(run.model)
     with torch.no_grad(), Capture(sites) as capture:
         run.model(*map(torch.from_numpy, inputs))
+    assert set(activity) == {(site.stack, site.kind) for site in sites}
     for kind, found in activity.items():
         queries = slice(1, None) if kind == ("decoder", "self") else slice(None)
         written = [capture.contributions(site) for site in sites if (site.stack, site.kind) == kind]
@@ -185,7 +186,9 @@ def test_relabelling_moves_keys_in_sight_alone(run):
 
 def test_a_run_matched_with_itself_is_the_identity(run, tiny_sorter):
     for each in (run, tiny_sorter):
-        for kind in match(each, each, effort=NO_NULL).kinds:
+        kinds = match(each, each, effort=NO_NULL).kinds
+        assert [pair.head for kind in kinds for pair in kind.pairs] == [str(head) for head in each.model.heads]
+        for kind in kinds:
             assert [pair.partner for pair in kind.pairs] == [pair.head for pair in kind.pairs]
             for pair in kind.pairs:
                 assert pair.attention.value == pair.same_index == pytest.approx(1, abs=1e-5)

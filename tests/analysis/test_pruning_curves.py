@@ -275,8 +275,8 @@ def test_a_result_can_be_read_back(found: Pruning) -> None:
 
 
 def test_results_that_called_heads_harmless_by_zero_alone_are_refused(found: Pruning) -> None:
-    with pytest.raises(InputError, match="not a Pruning of version 3 but Pruning of version 2"):
-        Pruning.from_json(found.to_json().replace('"schema": 3', '"schema": 2'))
+    with pytest.raises(InputError, match="not a Pruning of version 4 but Pruning of version 2"):
+        Pruning.from_json(found.to_json().replace('"schema": 4', '"schema": 2'))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])

@@ -145,6 +145,7 @@ TARGETS = {"aligned column": aligned, "carry column": lower, "operator": operato
 def test_means_and_errors_are_those_of_plain_loops_and_numpy(adder, stats, short, target):
     head = next(head for head in stats.heads if head.short == short)
     cases = [(None, None)] + [(unit, carry) for unit in (100, 10, 1) for carry in (None, True, False)]
+    n_checked = 0
     for unit, carry in cases:
         values = looped(adder, short, TARGETS[target], unit, carry)
         condition = {None: "all", True: "carry in", False: "no carry in"}[carry]
@@ -152,9 +153,11 @@ def test_means_and_errors_are_those_of_plain_loops_and_numpy(adder, stats, short
         if len(values) < 2:
             assert found is None
             continue
+        n_checked += 1
         assert found.n == len(values)
         assert found.mean == pytest.approx(values.mean(), **close)
         assert found.se == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)), **close)
+    assert n_checked >= 6
 
 
 def test_entropy_and_sparsity_are_those_of_plain_loops(adder, stats):

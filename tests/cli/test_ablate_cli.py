@@ -96,7 +96,7 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
     asked = ["ablate", sorter, "--lengths", "4,6", "--n", "20", "--quiet"]
     code, predicted = run_json(capsys, *asked[:-1])
     assert code == 0
-    markdown, table = map(Path, predicted["files"]["pictures"][2:])
+    markdown, table = map(Path, predicted["files"]["tables"])
     assert (markdown, table) == tuple(Path(predicted["files"]["data"][0]).with_suffix(end) for end in (".md", ".csv"))
     rows = list(csv.DictReader(table.read_text().splitlines()))
     for row, effect in zip(rows, predicted["heads"], strict=True):
@@ -175,7 +175,7 @@ def test_what_broke_is_told(adder, good_run, capsys):
             assert (sum(g["broken"] for g in groups), sum(g["n"] for g in groups)) == (each["n_broken"], 60)
         wrong = each["examples"][0]
         assert wrong["predicted"] != wrong["right"] == f"{sum(map(int, wrong['example'].split('+'))):02}"
-    assert "predicted" in printed
+    assert ": predicted " in printed
 
 
 @pytest.mark.slow
@@ -194,9 +194,9 @@ def test_for_people(sorter, tiny_sorter, capsys):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--replacements", "silence"], "mean, resample, zero"),
-        (["--replacements", "zero,,mean"], "mean, resample, zero"),
-        (["--replacements", ""], "mean, resample, zero"),
+        (["--replacements", "silence"], "resample, zero, mean"),
+        (["--replacements", "zero,,mean"], "resample, zero, mean"),
+        (["--replacements", ""], "resample, zero, mean"),
         (["--metric", "los"], "did you mean 'loss'"),
         (["--metric", "free-running"], "accuracy"),
         (["--split", "exam"], "there are: validation, test"),

@@ -104,7 +104,9 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert "100 different sums checked" in capsys.readouterr().out
 
     code, comma_list = run_json(capsys, "heads", "runs/addition-4")
-    assert (code, comma_list["heads"][0]) == (0, {"head": "encoder.0.self.0", "short": "E0H0"})
+    projection = "encoder.0.self_attention.attention.output"
+    first = {"head": "encoder.0.self.0", "short": "E0H0", "projection": projection}
+    assert (code, comma_list["heads"][0]) == (0, first)
     code, shown = run_json(capsys, "heads", "runs/addition-4", "--on", "3+4")
     assert code == 0
     assert shown["example"] == "3+4"

@@ -164,13 +164,13 @@ def called(in_tmp: Path, tiny_run: Run, tiny_sorter: Run, monkeypatch: pytest.Mo
         for name in names:
             monkeypatch.setattr(module, name, record(name, getattr(module, name)))
 
-    def run(line: str) -> Call:
+    def call(line: str) -> Call:
         calls.clear()
         assert main(line.split()) == 2
         assert calls, f"{line}: nothing was called"
         return calls[0]
 
-    return run
+    return call
 
 
 PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {

@@ -145,7 +145,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such file": (["ablate", "model", "--data", "no.tsv"], "could not read no.tsv"),
     "two things to ask": (["ablate", "model", "--data", "data.tsv", "--split", "test"], "leave one out"),
     "metric": (["ablate", "model", "--data", "data.tsv", "--metric", "acuracy"], "did you mean 'accuracy'"),
-    "kind": (["ablate", "model", "--data", "data.tsv", "--replacements", "silence"], "mean, resample, zero"),
+    "kind": (["ablate", "model", "--data", "data.tsv", "--replacements", "silence"], "resample, zero, mean"),
     "too few": (["ablate", "model", "--data", "data.tsv", "--n", "1"], "at least 2"),
     "none": (["ablate", "model", "--data", "data.tsv", "--n", "0"], "at least 2"),
     "less than none": (["ablate", "model", "--data", "data.tsv", "--n", "-4"], "at least 2"),
@@ -184,7 +184,7 @@ def test_what_cannot_be_is_told_and_nothing_is_written(
     assert files(".") == before
 
 
-OWN = [["verify"], ["evaluate"], ["stretch"], ["positions"], ["predict", "1+1"]]
+OWN = [["verify"], ["evaluate"], ["stretch"], ["positions"]]
 
 
 @pytest.mark.parametrize("verb", OWN, ids=lambda verb: verb[0])
@@ -192,8 +192,20 @@ def test_what_only_runs_can_do(model: str, verb: list[str], capsys: pytest.Captu
     for name in (model, ADDER):
         assert main([verb[0], name, *verb[1:]]) == 2
         predicted = capsys.readouterr().err
-        assert predicted.startswith(f"error: {name} is a model that others wrote\n")
-        assert "headcount's own runs" in predicted
+        assert "needs a run" in predicted
+        assert name in predicted
+
+
+def test_an_adapter_predicts_and_a_model_without_a_task_says_why_not(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run_json(capsys, "predict", ADDER, "37+81", "--without", "E0H0,E0H1,E0H2,E0H3")
+    assert (found["predicted"], found["right"], found["correct"], found["probability"]) == ("118", "118", True, None)
+    assert found["without"]["proven_sites"] == 6
+    assert main(["predict", ADDER, "37+81"]) == 0
+    assert "37+81 = 118  (right)" in capsys.readouterr().out
+    assert main(["predict", model, "37+81"]) == 2
+    assert "has no task" in capsys.readouterr().err
 
 
 def test_other_kinds_of_model_and_data(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +236,7 @@ def test_verbs_take_an_adapter_as_they_take_a_run(in_tmp: Path, capsys: pytest.C
     ablated = run_json(capsys, "ablate", ADDER, "--n", "60", "--replacements", "zero,resample", "--quiet")
     assert [each["short"] for each in ablated["heads"]] == heads * 2
     assert main(["ablate", ADDER, "--lengths", "4"]) == 2
-    assert "only for runs of headcount's own tasks" in capsys.readouterr().err
+    assert "no task with sequences of any length" in capsys.readouterr().err
 
 
 def test_curves_of_an_adapter_without_a_cut(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:

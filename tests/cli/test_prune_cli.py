@@ -63,7 +63,7 @@ def test_search_and_cut(in_tmp, capsys):
 def test_given_heads_are_cut_and_no_others(adder, in_tmp, capsys):
     code, predicted = run_json(capsys, "prune", adder, "--heads", "E0H0", "-o", "small")
     assert (code, predicted["pruning"], predicted["model"]) == (0, None, "small")
-    assert predicted["files"] == {"data": [], "pictures": []}
+    assert predicted["files"] == {"data": [], "pictures": [], "tables": []}
     assert (predicted["cut"]["heads"], predicted["cut"]["n_heads"]) == (["encoder.0.self.0"], [10, 9])
     cut = load("small")
     assert [head.short for head in load(adder).model.heads if head not in cut.model.heads] == ["E0H0"]

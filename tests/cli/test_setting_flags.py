@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headcount.cli import main
 from headcount.cli._command import add_settings
-from headcount.cli._main import _parser
+from headcount.cli._main import VERBS, _parser
 from headcount.config import field_names
 from headcount.runs.config import RunConfig
 from headcount.runs.run import load
 from headcount.tasks import TASKS
+from headcount.tasks.base import SequenceTask
 
 
 @pytest.mark.parametrize("task", TASKS.names())
@@ -77,7 +78,9 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 def test_help_tells_types_and_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for parser in parsers(_parser()):
+    found = list(parsers(_parser()))
+    assert len(found) > len(VERBS.names())
+    for parser in found:
         assert max(map(len, parser.format_help().splitlines())) <= 80, parser.prog
         for action in parser._actions:
             assert action.metavar not in ("X", "N"), (parser.prog, action.dest)

@@ -120,7 +120,10 @@ def test_evaluate_and_heads(run, capsys):
     code, found = run_json(capsys, "evaluate", run, "--split", "validation")
     assert (code, found["split"], found["accuracy"]["right"]["n"]) == (0, "validation", 20)
     code, comma_list = run_json(capsys, "heads", run)
-    assert (code, comma_list["heads"]) == (0, [{"head": f"layer.0.self.{i}", "short": f"L0H{i}"} for i in (0, 1)])
+    assert (code, [(each["head"], each["short"]) for each in comma_list["heads"]]) == (
+        0,
+        [(f"layer.0.self.{i}", f"L0H{i}") for i in (0, 1)],
+    )
     code, shown = run_json(capsys, "heads", run, "--on", "3 5 4")
     (site,) = shown["sites"]
     assert (code, site["queries"], site["keys"]) == (0, ["3", "5", "4"], ["3", "5", "4"])

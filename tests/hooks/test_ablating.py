@@ -50,6 +50,13 @@ def groups(model: Model) -> list[tuple[HeadId, ...]]:
     return [*[(head,) for head in model.heads], model.heads_at(model.sites[1]), across, model.heads[1:]]
 
 
+def swept(cached: CachedPass, interventions: list[Intervention], **how: Any) -> dict[int, Tensor]:
+    """The output of every intervention; none is left out."""
+    found = dict(sweep(cached, interventions, **how))
+    assert sorted(found) == list(range(len(interventions))) != []
+    return found
+
+
 @torch.no_grad()
 def test_through_gates(model: Model, inputs: tuple[Tensor, ...]) -> None:
     sites, clean = Sites.of(model), model(*inputs)
@@ -84,9 +91,7 @@ def test_through_a_recording(model: Model, inputs: tuple[Tensor, ...]) -> None:
     recording = CachedPass(model, Sites.of(model), inputs)
     assert torch.equal(recording.output, model(*inputs))
     for batch_size in (9, 512):
-        found = dict(sweep(recording, changes, batch_size=batch_size, checked=True))
-        assert sorted(found) == list(range(len(changes)))
-        for i, said in found.items():
+        for i, said in swept(recording, changes, batch_size=batch_size, checked=True).items():
             torch.testing.assert_close(said, expected[i], **close)
 
 
@@ -97,7 +102,7 @@ def test_on_top_of_heads_that_are_silent_already(model: Model, inputs: tuple[Ten
     recording = CachedPass(model, sites, inputs, base)
     torch.testing.assert_close(recording.output, by_hand(model, base, inputs), **close)
     changes = [Intervention((head,)) for head in model.heads[::2]]
-    for i, said in sweep(recording, changes):
+    for i, said in swept(recording, changes).items():
         expected = by_hand(model, {*base, *changes[i].heads}, inputs)
         torch.testing.assert_close(said, expected, **close)
         torch.testing.assert_close(plain_pass(model, sites, inputs, changes[i], base), expected, **close)
@@ -113,7 +118,7 @@ def test_any_heads_in_any_batch(data: st.DataObject) -> None:
     base = data.draw(st.lists(st.sampled_from(model.heads), max_size=3, unique=True))
     with torch.no_grad():
         recording = CachedPass(model, Sites.of(model), inputs, base)
-        for i, said in sweep(recording, changes, batch_size=data.draw(st.integers(1, 40))):
+        for i, said in swept(recording, changes, batch_size=data.draw(st.integers(1, 40))).items():
             torch.testing.assert_close(said, by_hand(model, {*base, *changes[i].heads}, inputs), **close)
 
 
@@ -126,7 +131,7 @@ def test_replacements_differ_from_change_to_change(model: Model, inputs: tuple[T
         z, heads = recording.z(site), sites[site].heads
         stands = [None, torch.ones_like(z), z.flip(0) * 2, z.mean(dim=0, keepdim=True)]
         changes = [Intervention((h,), values={} if s is None else {site: s}) for h, s in product(heads[:2], stands)]
-        for i, said in sweep(recording, changes):
+        for i, said in swept(recording, changes).items():
             torch.testing.assert_close(said, plain_pass(model, sites, inputs, changes[i]), **close)
 
 
@@ -152,7 +157,7 @@ def test_in_single_precision_too() -> None:
     model = adder(norm="pre", encoding="rotary").float()
     recording = CachedPass(model, Sites.of(model), (SOURCE, FED))
     changes = [Intervention((head,)) for head in model.heads]
-    for i, said in sweep(recording, changes):
+    for i, said in swept(recording, changes).items():
         expected = by_hand(model, changes[i].heads, (SOURCE, FED))
         torch.testing.assert_close(said, expected, atol=1e-6 * float(expected.abs().max()), rtol=0)
 
@@ -174,5 +179,5 @@ def test_one_row_of_fed_tokens_serves_all_sources_with_heads_silent() -> None:
     model = adder(norm="pre", encoding="learned")
     recording = CachedPass(model, Sites.of(model), (SOURCE, FED[:1]))
     changes = [Intervention((head,)) for head in model.heads[::2]]
-    for i, said in sweep(recording, changes, checked=True):
+    for i, said in swept(recording, changes, checked=True).items():
         torch.testing.assert_close(said, by_hand(model, changes[i].heads, (SOURCE, FED[:1])), **close)

@@ -147,7 +147,9 @@ def test_on_top_of_silent_heads(name: str) -> None:
     recording = CachedPass(wrapped, wrapped.head_sites, inputs, tuple(map(head, base)))
     torch.testing.assert_close(recording.output, without(name, model, base, inputs), **close)
     asked = [(place,) for place in every[::3] if place not in base]
-    for i, said in sweep(recording, [Intervention(tuple(map(head, each))) for each in asked], checked=True):
+    found = dict(sweep(recording, [Intervention(tuple(map(head, each))) for each in asked], checked=True))
+    assert len(found) == len(asked) > 0
+    for i, said in found.items():
         torch.testing.assert_close(said, without(name, model, [*base, *asked[i]], inputs), **close)
 
 
@@ -159,7 +161,9 @@ def test_in_single_precision(name: str) -> None:
     wrapped = wrap(model)
     recording = CachedPass(wrapped, wrapped.head_sites, inputs)
     asked = [*[(place,) for place in places(name)], *groups(name)]
-    for i, said in sweep(recording, [Intervention(tuple(map(head, each))) for each in asked], checked=True):
+    found = dict(sweep(recording, [Intervention(tuple(map(head, each))) for each in asked], checked=True))
+    assert len(found) == len(asked) > 0
+    for i, said in found.items():
         expected = without(name, model, asked[i], inputs)
         with Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, map(head, asked[i]))):
             slow = wrapped(*inputs)
@@ -175,7 +179,7 @@ def test_while_it_generates_with_its_cache(name: str) -> None:
     model, tokens = hub.build(name), hub.inputs_of(name)[0][:1]
     wrapped, place = wrap(model), places(name)[1]
 
-    def written() -> Tensor:
+    def written() -> Any:
         settings = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "num_beams": 1}
         return model.generate(tokens, **settings, output_logits=True, return_dict_in_generate=True)
 

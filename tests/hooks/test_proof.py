@@ -97,23 +97,34 @@ def test_the_wrong_projection_is_found() -> None:
         model(TOKENS)
 
 
-@pytest.mark.parametrize("kind", [foreign.LengthFirst, foreign.FlatProjection])
-@torch.no_grad()
-def test_a_gate_of_one_row_acts_on_that_row_alone_or_is_refused(kind: type[foreign.Model]) -> None:
-    """As many rows as positions: a gate per row would fit an axis of positions just as well."""
-    model, square = built(kind), TOKENS[:5, :5]
-    site = HeadSite("layer", 0)
+SQUARE = TOKENS[:5, :5]
+"""As many rows as positions: a gate per row would fit an axis of positions just as well."""
+
+
+def rows_changed(model: foreign.Model) -> list[bool]:
+    """By a gate that is shut in row 1."""
     gate = torch.ones(5, 2)
     gate[1, 0] = 0.0
-    clean = model(square)
-    try:
-        prove(model, model.sites, [square])
-        with Gates(model.sites, {site: gate}):
-            said = model(square)
-    except InstrumentError:
-        return
-    changed = (said - clean).abs().amax(dim=(1, 2)) > 1e-9
-    assert changed.tolist() == [False, True, False, False, False]
+    with torch.no_grad():
+        clean = model(SQUARE)
+        with Gates(model.sites, {HeadSite("layer", 0): gate}):
+            gated = model(SQUARE)
+    return ((gated - clean).abs().amax(dim=(1, 2)) > 1e-9).tolist()
+
+
+def test_a_gate_of_one_row_acts_on_that_row_alone() -> None:
+    model = built(foreign.Model)
+    assert len(prove(model, model.sites, [SQUARE])) == 3
+    assert rows_changed(model) == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("kind", [foreign.LengthFirst, foreign.FlatProjection])
+def test_rows_that_are_positions_are_refused(kind: type[foreign.Model]) -> None:
+    model = built(kind)
+    with pytest.raises(InstrumentError, match=r"rows of gates at layer\.0\.self, but the pass has"):
+        prove(model, model.sites, [SQUARE])
+    if kind is foreign.LengthFirst:
+        assert rows_changed(model) == [True] * 5, "unproven, one position of every row is gated, and nothing notices"
 
 
 @torch.no_grad()

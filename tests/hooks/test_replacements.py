@@ -87,7 +87,9 @@ def test_a_kind_runs_late_as_it_runs_whole(name: str, model: Model, inputs: tupl
         stand = kind.make(ReplacementInputs(z, z.double().mean(dim=0), torch.arange(len(z)).roll(1)))
         changes.append(Intervention((head,), values={} if stand is None else {head.site: stand}))
     clean = model(*inputs)
-    for i, said in sweep(recording, changes, checked=True):
+    found = dict(sweep(recording, changes, checked=True))
+    assert len(found) == len(model.heads)
+    for i, said in found.items():
         torch.testing.assert_close(said, plain_pass(model, sites, inputs, changes[i]), atol=1e-9, rtol=1e-9)
         assert (said - clean).abs().max() > 1e-6, "a head that never acts"
 
@@ -117,7 +119,9 @@ def test_masked_equals_pruned() -> None:
     for model, inputs in ((adder(norm="pre", encoding="t5"), (SOURCE, FED)), (classifier(norm="post"), (NUMBERS,))):
         recording = CachedPass(model, Sites.of(model), inputs)
         groups = [*[(head,) for head in model.heads], model.heads_at(model.sites[0]), model.heads[1::2]]
-        for i, said in sweep(recording, [Intervention(heads) for heads in groups]):
+        found = dict(sweep(recording, [Intervention(heads) for heads in groups]))
+        assert len(found) == len(groups)
+        for i, said in found.items():
             cut = cut_heads(model, groups[i])
             assert not set(groups[i]) & set(cut.heads)
             torch.testing.assert_close(said, cut(*inputs), atol=1e-9, rtol=1e-9)

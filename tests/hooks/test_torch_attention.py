@@ -52,7 +52,7 @@ def test_open_it_says_the_same_and_heads_can_be_silenced(
     shape: dict[str, Any], call: dict[str, Any], grad: bool
 ) -> None:
     """Without gradients, and closed, it is the fused path that answers."""
-    module = attention(**shape)
+    module: nn.MultiheadAttention = attention(**shape)
     first, own = module.batch_first, "kdim" not in shape
     query = states(first=first)
     key, value = (query, query) if own else (states(6, first=first), states(10, first=first))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from own_models import scattered
 from torch import Tensor, nn
-from torch_models import HEADS, LATER, PADDING, ROWS, encoder, flags, layer, scattered, states, transformer, zeroed
+from torch_models import HEADS, LATER, PADDING, ROWS, encoder, flags, layer, states, transformer, zeroed
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadId, HeadSite

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from headcount.errors import InputError
-from headcount.models.attention import AttentionCache
+from headcount.heads import HeadSite
+from headcount.models.attention import AttentionCache, KeyValueCache
 from headcount.models.blocks import AttentionBlock
 from headcount.models.config import EncoderDecoderConfig
 from headcount.models.encoder_decoder import EncoderDecoder, greedy
@@ -95,7 +96,7 @@ def test_cached_steps_give_the_logits_of_the_whole(model: EncoderDecoder) -> Non
     skip_if_length_is_unknown(model)
     source, decoder_input = random_batch()
     memory = model.encode(source)
-    caches: dict[str, KeyValueCache] = {}
+    caches: dict[HeadSite, KeyValueCache] = {}
     steps = [
         model.decode(decoder_input[:, start:end], memory, n_past=start, caches=caches)
         for start, end in ((0, 1), (1, 4), (4, 5))
@@ -111,7 +112,7 @@ def test_a_window_is_the_same_with_and_without_a_cache() -> None:
     windowed = EncoderDecoder(config, n_tokens=13, pad_id=12).eval()
     source, decoder_input = random_batch()
     memory, weights = windowed.encode(source), AttentionCache()
-    caches: dict[str, KeyValueCache] = {}
+    caches: dict[HeadSite, KeyValueCache] = {}
     steps = [windowed.decode(decoder_input[:, i : i + 1], memory, n_past=i, caches=caches) for i in range(5)]
     torch.testing.assert_close(torch.cat(steps, dim=1), windowed(source, decoder_input, weights=weights), **close)
     near = {"encoder.self": 1, "decoder.self": 1, "decoder.cross": 6}

@@ -77,10 +77,14 @@ def test_pieces_are_small(causal: bool, length: int, pairs: int, batch: int) -> 
     mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
     with pytest.MonkeyPatch.context() as patch:
         small_pieces(patch, pairs, narrow=4)
-        for queries, keys in AttentionMask(mask, causal=causal).chunks(length, length):
+        chunks = list(AttentionMask(mask, causal=causal).chunks(length, length))
+        assert sum(queries.stop - queries.start for queries, _ in chunks) == length
+        for queries, keys in chunks:
             n = queries.stop - queries.start
             assert n == 1 or n * (keys.stop - keys.start) * batch <= pairs
-        for queries, keys in AttentionMask(mask, causal=causal, window=2).chunks(length, length):
+        chunks = list(AttentionMask(mask, causal=causal, window=2).chunks(length, length))
+        assert sum(queries.stop - queries.start for queries, _ in chunks) == length
+        for queries, keys in chunks:
             assert queries.stop - queries.start <= 4
             assert keys.stop - keys.start <= 4 + 2 * 2
 

@@ -27,10 +27,10 @@ READERS: dict[str, tuple[str, ...]] = {
     "run": ("predict {} 3+4", "predict {} 3+4", "heads {}", "evaluate {}"),
     "sorter": ("predict {} '3 5 4'", "heads {}", "stretch {} --lengths 4 --n 4 --negatives shuffle --quiet"),
     "unfinished": ("train addition -o {} --resume --quiet",),
-    "bert": ("heads {}", "ablate {} --data data.tsv --n 4 --kinds zero --quiet"),
+    "bert": ("heads {}", "ablate {} --data data.tsv --n 4 --replacements zero --quiet"),
     "gpt2": ("heads {}", "heads {} --on 'the cat'"),
-    "cut": ("heads {}", "ablate {} --data data.tsv --n 4 --kinds zero --quiet"),
-    "adapted": ("heads {} --run-adapter", "ablate {} --run-adapter --n 4 --kinds zero --quiet"),
+    "cut": ("heads {}", "ablate {} --data data.tsv --n 4 --replacements zero --quiet"),
+    "adapted": ("heads {} --run-adapter", "ablate {} --run-adapter --n 4 --replacements zero --quiet"),
 }
 """What reads each kind of folder."""
 VALUES: tuple[Any, ...] = (
@@ -228,7 +228,7 @@ def _numbers(prediction: Prediction) -> Any:
     [
         ("run", ["predict {} 3+4", "evaluate {}", "heads {} --on 3+4"]),
         ("sorter", ["predict {} '3 5 4'"]),
-        ("bert", ["ablate {} --data data.tsv --n 4 --kinds zero", "heads {} --on 'the cat'"]),
+        ("bert", ["ablate {} --data data.tsv --n 4 --replacements zero", "heads {} --on 'the cat'"]),
     ],
 )
 def test_weights_that_are_no_numbers_are_named(

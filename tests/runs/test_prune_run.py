@@ -29,8 +29,9 @@ from headcount.runs.folder import RunFolder, staged
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run, load
 from headcount.runs.train import train_run, weights_of
+from headcount.surgery import folding, proof
 from headcount.surgery.cutting import cut_heads
-from headcount.surgery.folding import fold, mean_outputs
+from headcount.surgery.folding import fold_in_place, mean_outputs
 from headcount.tasks.base import Batch, ClassTask, SequenceTask
 from headcount.training.learners import StepScores
 
@@ -169,11 +170,12 @@ def test_means_are_folded_and_the_folder_says_over_how_many(
 def test_means_that_are_folded_wrongly_are_not_written(
     tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
-    def askew(model: Any, heads: Any, means: Any, n: int) -> Any:
-        return fold(model, heads, {site: (1 + wrong) * mean for site, mean in means.items()}, n)
+    def askew(sites: Any, heads: Any, means: Any) -> None:
+        fold_in_place(sites, heads, {site: (1 + wrong) * mean for site, mean in means.items()})
 
     monkeypatch.setattr(prune, "N_FOLDED", 300)
-    monkeypatch.setattr(prune, "fold", askew)
+    for module in (folding, proof):
+        monkeypatch.setattr(module, "fold_in_place", askew)
     with pytest.raises(CheckFailed, match="means in their places differ by"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fold_mean=True)
     assert not any(tmp_path.iterdir())

@@ -5,7 +5,9 @@ Where it does better than chance, the set gives its classes away, and a model ma
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ N, NUMBERS = 2000, 2**19
 BINS = 8
 RIDGE = 1.0
 SHORT, N_VALUES = 16, 100
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "paired": {"paired": True},
     "small_steps": {"small_steps": 0.5},
@@ -88,13 +90,13 @@ def labelled(unsorted: np.ndarray, ordered: np.ndarray) -> Set:
     return np.concatenate([unsorted, ordered]), np.repeat([False, True], [len(unsorted), len(ordered)])
 
 
-def sample_of_length(rng: np.random.Generator, length: int, kind: str, **settings: object) -> Set:
+def sample_of_length(rng: np.random.Generator, length: int, kind: str, **settings: Any) -> Set:
     task = task_of(**settings)
     n = min(N, NUMBERS // length)
     return labelled(task.sample_of_length(rng, length, kind, n), task.sample_of_length(rng, length, None, n))
 
 
-def drawn(rng: np.random.Generator, kind: str, **settings: object) -> Set:
+def drawn(rng: np.random.Generator, kind: str, **settings: Any) -> Set:
     task = task_of(negatives=kind, **settings)
     examples = task.sample(rng, 2 * N)
     return examples, task.encode(examples).labels == 1

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import cast
 
 import numpy as np
 import pytest
 
 from headcount.errors import InputError
+from headcount.runs.config import RunConfig
 from headcount.tasks import TASKS
 from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, SequenceTask, Task
 
 PARTS = ("source", "decoder_input", "labels", "answer")
-ASKED = {name: TASKS.get(name).output_type for name in TASKS.names()}
+OUTPUT_TYPES = {name: TASKS.get(name).output_type for name in TASKS.names()}
 
 
-def of_kind(output_type: str) -> list[str]:
-    return [name for name, kind in ASKED.items() if kind == output_type]
+def of_type(output_type: str) -> list[str]:
+    return [name for name, each in OUTPUT_TYPES.items() if each == output_type]
 
 
 @pytest.fixture(params=TASKS.names())
@@ -24,20 +26,24 @@ def task(request: pytest.FixtureRequest) -> Task:
     return build(request.param)
 
 
-@pytest.fixture(params=of_kind("sequence"))
+@pytest.fixture(params=of_type("sequence"))
 def writer(request: pytest.FixtureRequest) -> SequenceTask:
-    return build(request.param)
+    return cast(SequenceTask, build(request.param))
 
 
-@pytest.fixture(params=of_kind("class"))
+@pytest.fixture(params=of_type("class"))
 def sorter(request: pytest.FixtureRequest) -> ClassTask:
-    return build(request.param)
+    return cast(ClassTask, build(request.param))
 
 
 def build(name: str) -> Task:
     part = TASKS.get(name)
     made: Task = part(part.config_class())
     return made
+
+
+def encode(task: Task, examples: np.ndarray) -> Batch | ClassBatch:
+    return cast(SequenceTask | ClassTask, task).encode(examples)
 
 
 def names(task: Task, examples: np.ndarray) -> set[str]:
@@ -53,7 +59,7 @@ def same(one: Batch | ClassBatch, other: Batch | ClassBatch) -> bool:
 
 
 def test_every_task_asks_for_a_sequence_or_a_class() -> None:
-    assert set(ASKED.values()) == {"sequence", "class"}
+    assert set(OUTPUT_TYPES.values()) == {"sequence", "class"}
 
 
 def test_the_name_is_the_registered_one(task: Task) -> None:
@@ -67,8 +73,18 @@ def test_the_vocabulary_has_distinct_tokens_and_padding(task: Task) -> None:
     assert 0 <= task.pad_id < len(task.tokens)
 
 
-def test_its_defaults_are_settings(task: Task) -> None:
-    assert set(task.defaults) <= {"model", "training"}
+def test_its_defaults_are_the_settings_of_a_run(task: Task) -> None:
+    config = RunConfig.build(task.name)
+    found = {"model": config.model, "training": config.training}
+    for section, settings in task.defaults.items():
+        assert settings
+        for name, value in settings.items():
+            assert getattr(found[section], name) == value
+
+
+def test_some_task_has_defaults() -> None:
+    """Otherwise the test above shows nothing."""
+    assert any(TASKS.get(name).defaults for name in TASKS.names())
 
 
 def test_held_out_sets_repeat_and_share_nothing(task: Task) -> None:
@@ -93,15 +109,17 @@ def test_draws_repeat_with_their_stream_and_are_never_held_out(task: Task) -> No
 
 
 def test_no_source_is_longer_than_the_longest(task: Task) -> None:
-    widths = [task.encode(task.split(name)).source.shape[1] for name in ("validation", "test")]
-    widths.append(task.encode(task.sample(np.random.default_rng(0), 500)).source.shape[1])
+    widths = [encode(task, task.split(name)).source.shape[1] for name in ("validation", "test")]
+    widths.append(encode(task, task.sample(np.random.default_rng(0), 500)).source.shape[1])
     assert max(widths) == task.longest
 
 
 def test_text_leads_back_to_the_example(task: Task) -> None:
-    for example in task.split("test")[:50]:
+    examples = task.split("test")[:50]
+    assert len(examples) == 50
+    for example in examples:
         found = task.parse(task.show(example))
-        assert same(task.encode(found), task.encode(example[None]))
+        assert same(encode(task, found), encode(task, example[None]))
         assert task.show(found[0]) == task.show(example)
 
 
@@ -126,26 +144,29 @@ SITES = {"sequence": (("encoder", "self"), ("decoder", "self"), ("decoder", "cro
 
 def axes(task: Task, stack: str, kind: str, examples: np.ndarray) -> tuple[int, int]:
     """How many queries and keys a site has."""
-    batch = task.encode(examples)
-    queries = batch.decoder_input if stack == "decoder" else batch.source
-    keys = batch.decoder_input if (stack, kind) == ("decoder", "self") else batch.source
+    batch = encode(task, examples)
+    decoder_input = batch.decoder_input if isinstance(batch, Batch) else None
+    queries = decoder_input if stack == "decoder" else batch.source
+    keys = decoder_input if (stack, kind) == ("decoder", "self") else batch.source
+    assert queries is not None and keys is not None, "a classifier has one stack"  # noqa: PT018
     return queries.shape[1], keys.shape[1]
 
 
 def test_every_kind_of_site_has_targets_columns_and_a_condition(task: Task) -> None:
     examples = task.split("test")[::40]
     for stack, kind in SITES[task.output_type]:
-        looks, (n_queries, n_keys) = task.attention_targets(stack, kind, examples), axes(task, stack, kind, examples)
-        assert looks.targets
-        assert looks.query_column.shape == (n_queries,)
-        assert set(looks.query_column.tolist()) - {-1} == set(range(len(looks.columns)))
-        assert len(set(looks.columns)) == len(looks.columns)
-        holds = looks.condition.holds
-        assert (holds.shape, holds.dtype) == ((len(examples), len(looks.columns) or 1), np.bool_)
+        here, (n_queries, n_keys) = task.attention_targets(stack, kind, examples), axes(task, stack, kind, examples)
+        assert here.targets
+        assert here.query_column.shape == (n_queries,)
+        assert set(here.query_column.tolist()) - {-1} == set(range(len(here.columns)))
+        assert len(set(here.columns)) == len(here.columns)
+        holds = here.condition.holds
+        assert holds.shape == (len(examples), len(here.columns) or 1)
+        assert holds.dtype == np.bool_
         assert holds.any()
         assert not holds.all()
-        assert looks.condition.yes != looks.condition.no
-        for target in looks.targets.values():
+        assert here.condition.yes != here.condition.no
+        for target in here.targets.values():
             where = target(np.arange(n_queries)[:, None], np.arange(n_keys)[None])
             assert where.dtype == np.bool_
             assert np.broadcast_to(where, (len(examples), n_queries, n_keys)).any(), "a target that nothing ever is"
@@ -156,7 +177,9 @@ def test_a_target_asked_about_some_places_is_a_piece_of_the_whole(task: Task) ->
     for stack, kind in SITES[task.output_type]:
         n_queries, n_keys = axes(task, stack, kind, examples)
         queries, keys = np.arange(n_queries)[:, None], np.arange(n_keys)[None]
-        for target in task.attention_targets(stack, kind, examples).targets.values():
+        targets = task.attention_targets(stack, kind, examples).targets
+        assert targets
+        for target in targets.values():
             whole, piece = (
                 np.broadcast_to(found, (len(examples), *shape))
                 for found, shape in (
@@ -204,7 +227,9 @@ def test_rows_of_a_batch_are_the_rows_alone(writer: SequenceTask) -> None:
 
 
 def test_text_leads_back_to_the_very_same_array(writer: SequenceTask) -> None:
-    for example in writer.split("test")[:50]:
+    examples = writer.split("test")[:50]
+    assert len(examples) == 50
+    for example in examples:
         assert np.array_equal(writer.parse(writer.show(example)), example[None])
 
 
@@ -216,23 +241,23 @@ def test_a_wrong_answer_is_shown_and_explained(writer: SequenceTask) -> None:
     assert not writer.explain(example, right)
 
 
-def test_the_walk_is_the_whole_domain(writer: SequenceTask) -> None:
+def test_the_domain_is_iterated_as_a_whole(writer: SequenceTask) -> None:
     if writer.domain_size > 10**6:
         first = next(writer.iter_domain())
         assert len(names(writer, first)) == len(first)
         return
     blocks = list(writer.iter_domain())
-    walked = np.concatenate(blocks).reshape(writer.domain_size, -1)
+    domain = np.concatenate(blocks).reshape(writer.domain_size, -1)
     assert all((answers == answers[0]).all() for answers in (writer.encode(block).answer for block in blocks))
-    assert len(np.unique(walked, axis=0)) == writer.domain_size
-    assert (walked == writer.split("test")[0].ravel()).all(axis=1).sum() == 1
+    assert len(np.unique(domain, axis=0)) == writer.domain_size
+    assert (domain == writer.split("test")[0].ravel()).all(axis=1).sum() == 1
     assert np.array_equal(np.sort(writer.index(np.concatenate(blocks))), np.arange(writer.domain_size))
 
 
 # --- tasks that ask for a class ---------------------------------------------------------------------------------
 
 
-def test_classes_and_kinds_have_names(sorter: ClassTask) -> None:
+def test_classes_and_negatives_have_names(sorter: ClassTask) -> None:
     assert len(set(sorter.classes)) == len(sorter.classes) >= 2
     assert len(set(sorter.negatives)) == len(sorter.negatives) >= 1
 
@@ -246,7 +271,7 @@ def test_sources_are_tokens_with_padding_behind(sorter: ClassTask) -> None:
     examples = sorter.split("test")[:200]
     batch = sorter.encode(examples)
     assert isinstance(batch, ClassBatch)
-    assert (batch.source.dtype, batch.labels.dtype) == (np.int64, np.int64)
+    assert batch.source.dtype == batch.labels.dtype == np.int64
     assert batch.labels.shape == (len(examples),)
     assert len(batch) == len(batch.source) == len(examples)
     assert ((batch.source >= 0) & (batch.source < len(sorter.tokens))).all()
@@ -272,7 +297,7 @@ def test_trained_lengths_are_those_of_training(sorter: ClassTask) -> None:
 
 
 @pytest.mark.parametrize("length", [2, 3, 16, 17, 300])
-def test_stretched_examples_have_any_length_and_the_class_asked_for(sorter: ClassTask, length: int) -> None:
+def test_samples_have_any_length_and_the_class_asked_for(sorter: ClassTask, length: int) -> None:
     for kind in (None, *sorter.negatives):
         one, again, other = (
             sorter.sample_of_length(np.random.default_rng(seed), length, kind, 20) for seed in (0, 0, 1)
@@ -284,7 +309,7 @@ def test_stretched_examples_have_any_length_and_the_class_asked_for(sorter: Clas
         assert set(batch.labels.tolist()) == {len(sorter.classes) - 1 if kind is None else 0}
 
 
-def test_a_kind_that_is_not_there(sorter: ClassTask) -> None:
+def test_a_negative_that_is_not_there(sorter: ClassTask) -> None:
     with pytest.raises(InputError, match=r"'upside-down'"):
         sorter.sample_of_length(np.random.default_rng(0), 9, "upside-down", 2)
 
@@ -300,7 +325,10 @@ def test_cropped_examples_keep_their_class(sorter: ClassTask, length: int) -> No
 
 
 def test_a_wrong_class_is_explained(sorter: ClassTask) -> None:
-    examples = sorter.split("test")[:40]
-    for example, right in zip(examples, sorter.encode(examples).labels, strict=True):
+    examples = sorter.split("test")
+    labels = sorter.encode(examples).labels
+    some = np.concatenate([np.flatnonzero(labels == each)[:20] for each in range(len(sorter.classes))])
+    assert len(some) == 20 * len(sorter.classes)
+    for example, right in zip(examples[some], labels[some], strict=True):
         for predicted in range(len(sorter.classes)):
             assert bool(sorter.explain(example, predicted)) == (predicted != right)

@@ -30,7 +30,8 @@ def learn_and_answer(settings, **changes):
     moved = {name for name, tensor in model.named_parameters() if not torch.equal(tensor, before[name])}
     assert {"to_logits.weight", "to_logits.bias"} <= moved
     for length in LENGTHS:
-        predicted = classify(model, task, cast(ClassTask, task).sample_of_length(np.random.default_rng(0), length, None, 3))
+        examples = cast(ClassTask, task).sample_of_length(np.random.default_rng(0), length, None, 3)
+        predicted = classify(model, task, examples)
         assert predicted.logits.shape == (3, 2)
         assert np.isfinite(predicted.logits).all(), (changes, length)
     return moved

@@ -34,7 +34,7 @@ class Recorder:
 @pytest.fixture(autouse=True)
 def _search_early(monkeypatch):
     """A tiny model never gets mostly right, so hard examples are searched for at once."""
-    monkeypatch.setattr(loop, "MOSTLY_RIGHT", 0.0)
+    monkeypatch.setattr(loop, "SEARCH_FROM", 0.0)
 
 
 def start(settings, **changes):
@@ -49,15 +49,15 @@ def weights(state):
 
 def test_every_step_and_every_evaluation_is_told(tiny):
     config, task, state = start(tiny, steps=25, eval_every=10, checkpoint_every=7)
-    heard, saved = Recorder(), []
-    assert fit(state, task, config.training, 3, listeners=[heard], save=lambda s: saved.append(s.step))
-    assert list(heard.losses) == list(range(1, 26))
-    assert [step for step, _ in heard.evaluations] == [10, 20, 25]
-    assert all(set(scores.validation) == {"teacher_forced", "free_running"} for _, scores in heard.evaluations)
-    assert {share.n for _, scores in heard.evaluations for share in scores.validation.values()} == {10}
-    assert [scores.training["teacher_forced"].n for _, scores in heard.evaluations] == [10, 10, 10]
+    told, saved = Recorder(), []
+    assert fit(state, task, config.training, 3, listeners=[told], save=lambda s: saved.append(s.step))
+    assert list(told.losses) == list(range(1, 26))
+    assert [step for step, _ in told.evaluations] == [10, 20, 25]
+    assert all(set(scores.validation) == {"teacher_forced", "free_running"} for _, scores in told.evaluations)
+    assert {share.n for _, scores in told.evaluations for share in scores.validation.values()} == {10}
+    assert [scores.training["teacher_forced"].n for _, scores in told.evaluations] == [10, 10, 10]
     assert saved == [7, 14, 21, 25]
-    assert heard.losses[25] < heard.losses[1]
+    assert told.losses[25] < told.losses[1]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_stops_when_the_target_is_met_often_enough(tiny):
 
 def test_the_validation_loss_and_the_training_accuracy_are_what_plain_passes_give(tiny):
     config, task, state = start(tiny, steps=8, eval_every=8)
-    heard = Recorder()
-    fit(state, task, config.training, 3, listeners=[heard])
-    ((_, scores),) = heard.evaluations
+    told = Recorder()
+    fit(state, task, config.training, 3, listeners=[told])
+    ((_, scores),) = told.evaluations
     state.model.eval()
     with averaged(state), torch.no_grad():
         batch = task.encode(task.split("validation"))
@@ -121,7 +121,7 @@ def test_the_validation_loss_and_the_training_accuracy_are_what_plain_passes_giv
     assert not task.splits.is_held_out(task.sample(stream(3, "training accuracy", 8), 10)).any()
 
 
-def test_watching_changes_no_weight(tiny):
+def test_evaluating_changes_no_weight(tiny):
     ends = []
     for every in (1, 100):
         config, task, state = start(tiny, eval_every=every, dropout=0.2, hard_share=0.0, averaging=0.9)

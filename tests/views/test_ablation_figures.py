@@ -5,9 +5,11 @@ import io
 import subprocess
 import sys
 from dataclasses import fields, replace
+from typing import cast
 
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 from rich.console import Console
 
 from headcount.analysis.ablation import Ablation, Condition, Effect
@@ -17,7 +19,6 @@ from headcount.heads import HeadId
 from headcount.hooks.proof import SiteProof
 from headcount.stats import RankAgreement
 from headcount.training.evaluation import WrongAnswer
-from headcount.views import ablation as export
 from headcount.views import ablation as view
 from headcount.views.style import png
 
@@ -190,7 +191,7 @@ def test_places_of_heads_that_were_cut_stay_empty():
     result = made(("zero",), heads)
     figure = view.draw_map(result, result.conditions[0])
     drops = figure.axes[0]
-    assert np.isnan(np.array(drops.images[0].get_array().filled(np.nan), dtype=float)).sum() == 3
+    assert np.isnan(drops.images[0].get_array().astype(float).filled(np.nan)).sum() == 3
     assert {text.get_position() for text in drops.texts} == {(0, 0), (2, 0), (1, 1)}
     assert len(drops.get_yticks()) == 2, "a block without heads is not there"
     require_drawn(figure)
@@ -215,7 +216,7 @@ def test_lengths_are_drawn_head_by_head(kinds, lengths):
     for axes in figure.axes:
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(length) for length in lengths]
         assert [box.get_label() for box in axes.containers] == ["L0H0", "L0H1", "L0H2", "L0H3"]
-        assert all(len(box.lines[0].get_ydata()) == len(lengths) for box in axes.containers)
+        assert all(len(cast(ErrorbarContainer, box).lines[0].get_ydata()) == len(lengths) for box in axes.containers)
     title = " ".join(figure.get_suptitle().split())
     assert "; ".join(f"{length}: 90.00 % [88.00, 92.00] (n = 2,000)" for length in lengths) in title
     require_drawn(figure)
@@ -224,7 +225,9 @@ def test_lengths_are_drawn_head_by_head(kinds, lengths):
 
 def test_lengths_of_many_heads_do_not_run_into_each_other():
     result = made(("zero",), [f"layer.{i}.self.{j}" for i in range(6) for j in range(8)], (16, 32, 64))
-    places = np.array([box.lines[0].get_xdata() for box in view.draw_lengths(result).axes[0].containers])
+    boxes = cast(list[ErrorbarContainer], view.draw_lengths(result).axes[0].containers)
+    places = np.array([box.lines[0].get_xdata() for box in boxes])
+    assert len(places) == 48
     assert (places[:, :-1].max(axis=0) < places[:, 1:].min(axis=0)).all()
 
 
@@ -368,7 +371,7 @@ def test_a_figure_needs_no_torch():
 
 def test_markdown_has_the_ranking_as_printed_and_escapes_names():
     result = replace(made(), name="runs/a|b*c`d\ne")
-    text = export.ablation_markdown(result)
+    text = view.ablation_markdown(result)
     (where,) = result.conditions
     head, rows = view.ablation_rows(result, where)
     lines = [line for line in text.splitlines() if line.startswith("|")]
@@ -383,7 +386,7 @@ def test_csv_is_exact_and_holds_no_formula():
     result = made(lengths=(16, 64))
     odd = replace(result.heads[0], metric='=1+1,"x"\nnext', drop=-0.1, examples_needed=None)
     result = replace(result, heads=(odd, *result.heads[1:]))
-    rows = list(csv.DictReader(io.StringIO(export.ablation_csv(result), newline="")))
+    rows = list(csv.DictReader(io.StringIO(view.ablation_csv(result), newline="")))
     assert list(rows[0]) == [field.name for field in fields(Effect)]
     assert rows[0]["metric"] == '\'=1+1,"x"\nnext'
     assert len(rows) == 2 * 3 * 9

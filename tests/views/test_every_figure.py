@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_ablation_figures as ablations
-import test_attention_summary_figures as glances
-import test_pruning_figures as prunings
-import test_stretch_figures as stretches
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from tests.views import test_ablation_figures as ablations
+from tests.views import test_attention_summary_figures as summaries
+from tests.views import test_pruning_figures as prunings
+from tests.views import test_stretch_figures as stretches
 
 from headcount import views
 from headcount.analysis.calibration import Calibration
@@ -35,8 +35,7 @@ from headcount.analysis.transplants import Restored, Transplant
 from headcount.heads import HeadId, HeadSite
 from headcount.stats import Proportion
 from headcount.training.evaluation import Evaluation, Scores
-from headcount.views import ablation, attention, matching, positions, pruning
-from headcount.views import attention_summary as attention_summary
+from headcount.views import ablation, attention, attention_summary, matching, positions, pruning
 from headcount.views import length_generalisation as stretch
 from headcount.views import specialisation as stats
 from headcount.views import training as accuracy
@@ -197,7 +196,7 @@ def compared(shape: Shape) -> list[Any]:
 
 
 def glanced(shape: Shape) -> Any:
-    found = glances.made(layers=shape.layers, heads=shape.heads, run=shape.run, layer=shape.tokens)
+    found = summaries.made(layers=shape.layers, heads=shape.heads, run=shape.run, layer=shape.tokens)
     tokens = tuple(shape.token for _ in range(shape.tokens))
     return replace(found, title=shape.data, axes=(replace(found.axes[0], tokens=tokens),))
 
@@ -322,7 +321,7 @@ def _upright(label: Text) -> Bbox:
     box = label.get_window_extent()
     if label.get_rotation() % 90 == 0:
         return box
-    half = label.get_fontsize() * label.get_figure().dpi / 72 / 2  # type: ignore[union-attr]
+    half = label.get_fontsize() * label.get_figure().dpi / 72 / 2
     middle = (box.x0 + box.x1) / 2
     return Bbox.from_extents(middle - half, box.y0, middle + half, box.y1)
 

@@ -1,8 +1,11 @@
 """Pages of what heads are for, and of which look alike; how they look is looked at by people."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
+from matplotlib.container import ErrorbarContainer
+from matplotlib.patches import Rectangle
 from rich.console import Console
 
 from headcount.analysis.matching import ALONE, NOT_ALIKE, SAME_JOB, Effort, match
@@ -21,7 +24,7 @@ def stats(tiny_run):
 
 
 def words(figure):
-    figure.canvas.sample()
+    figure.canvas.draw()
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
@@ -64,7 +67,7 @@ def test_conditions_are_drawn_by_column_with_errors(stats):
     assert [axes.get_title() for axes in figure.axes[:6]] == targets
     assert len(figure.axes) == len(heads) * len(targets)
     assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == ["10s", "1s"]
-    carried, without = figure.axes[0].containers
+    carried, without = cast(list[ErrorbarContainer], figure.axes[0].containers)
     assert (carried.get_label(), without.get_label()) == ("carry in", "no carry in")
     found = heads[0].find("operator", "10s", "carry in")
     assert carried.lines[0].get_ydata().tolist() == [found.mean], "no carry comes into the 1s"
@@ -99,7 +102,9 @@ def twins(tiny_run):
 def test_matching_frames_the_pairs(twins):
     figure = draw_matching(twins)
     for axes, kind in zip(figure.axes[::2], twins.kinds, strict=True):
-        corners = [(round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in axes.patches]
+        corners = [
+            (round(patch.get_x() + 0.47), round(patch.get_y() + 0.47)) for patch in cast(list[Rectangle], axes.patches)
+        ]
         assert corners == [(i, i) for i in range(len(kind.heads))]
         assert f"{kind.overlaps[0][1]:.2f}" in [text.get_text() for text in axes.texts]
     assert "n = 10" in figure.get_suptitle()

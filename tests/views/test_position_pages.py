@@ -1,9 +1,11 @@
 """Pages about positions hold what the results say; how they look is looked at by people."""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from headcount.analysis.positions import all_encodings, positions_of
 from headcount.encodings import ENCODINGS
@@ -39,7 +41,9 @@ def test_the_page_of_a_learned_table_shows_table_rows_kernel_and_curve(learned):
     table, kernel, rows, curve = figure.axes[:4]
     np.testing.assert_allclose(table.images[0].get_array(), np.array(learned.encoding.table).T)
     np.testing.assert_allclose(kernel.images[0].get_array(), learned.encoding.kernel)
-    heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in rows.patches}
+    heights = {
+        round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in cast(list[Rectangle], rows.patches)
+    }
     assert heights == {row.position: row.moved for row in learned.rows}
     assert [text.get_text() for text in rows.get_legend().get_texts()] == ["trained", "never trained"]
     np.testing.assert_allclose(curve.lines[0].get_ydata(), learned.encoding.curves[0].mean)

@@ -2,9 +2,11 @@
 
 import io
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 from rich.console import Console
 
 from headcount.analysis.length_generalisation import AttentionShare, LengthResult, ShiftedIds, Stretch
@@ -81,9 +83,9 @@ def result(**changes):
 
 
 def text(*tables):
-    out = Console(file=io.StringIO(), width=200)
-    out.print(*tables)
-    return out.file.getvalue()
+    out = io.StringIO()
+    Console(file=out, width=200).print(*tables)
+    return out.getvalue()
 
 
 def lines(axes):
@@ -118,9 +120,9 @@ def test_constant_cells_get_a_cross_and_no_others():
 
 def test_the_trained_lengths_are_shaded():
     for axes in draw_stretch([result()]).axes:
-        (span,) = axes.patches
+        (span,) = cast(list[Rectangle], axes.patches)
         assert (span.get_x(), span.get_x() + span.get_width()) == (8, 16)
-    (other,) = draw_stretch([result(trained=(3, 5))]).axes[0].patches
+    (other,) = cast(list[Rectangle], draw_stretch([result(trained=(3, 5))]).axes[0].patches)
     assert (other.get_x(), other.get_x() + other.get_width()) == (3, 5)
 
 
@@ -168,7 +170,7 @@ def test_runs_that_differ_in_more_than_their_seed_are_never_averaged():
 
 def test_lines_differ_in_more_than_colour():
     figure = draw_stretch([result(label=f"model {i}", recipe=str(i)) for i in range(8)])
-    drawn = [line for line in figure.axes[0].lines if line.get_label().startswith("model")]
+    drawn = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("model")]
     assert len(drawn) == 8
     assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == 8
 

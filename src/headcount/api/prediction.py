@@ -50,6 +50,7 @@ def predict(
     proof = prove(opened.module, opened.sites, opened.some_inputs(PROVEN_ON))
     with Gates(opened.sites, closed_gates(opened.sites, heads)):  # an error if no pass came through them
         ablated = opened.predict(text)
-    pairs = zip(clean.positions, clean.output_tokens, ablated.output_tokens, strict=False)
+    pairs = list(zip(clean.positions, clean.output_tokens, ablated.output_tokens, strict=False))
+    pairs = pairs or [("class", clean.predicted, ablated.predicted)]
     changes = tuple(Change(position, one, other) for position, one, other in pairs if one != other)
     return PredictionPair(clean, heads, ablated, changes, len(proof))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -72,20 +73,32 @@ def print_note(out: Console, note: str) -> None:
 
 
 def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:
-    """For JSON: where numbers and pictures are."""
+    """For JSON: where numbers, pictures and tables are."""
+    others = [path for each in saved for path in each.others]
     return {
         "data": [str(path) for each in saved for path in each.data],
-        "pictures": [str(path) for each in saved for path in (*each.figures, *each.others)],
+        "pictures": [str(path) for each in saved for path in each.figures] + [str(x) for x in others if _is_picture(x)],
+        "tables": [str(path) for path in others if not _is_picture(path)],
     }
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix == ".png"
 
 
 def print_files(out: Console, *saved: Saved[Any]) -> None:
     """Where pictures and numbers are; beside results that were asked otherwise, which one is the newest."""
     for path in (path for each in saved for path in each.figures):
         out.print(f"figure:  {path}")
-    for others in (each.others for each in saved if each.others):
-        many = f"({len(others)}): {others[0].parent}" if len(others) > 2 else ", ".join(map(str, others))
-        out.print(f"also:    {many}")
+    others = [path for each in saved for path in each.others]
+    if pictures := [path for path in others if _is_picture(path)]:
+        out.print(
+            f"also:    one picture per head ({len(pictures)}): {pictures[0].parent}"
+            if pictures[1:]
+            else f"page:    {pictures[0]}"
+        )
+    for path in (path for path in others if not _is_picture(path)):
+        out.print(f"table:   {path}")
     for file in (path for each in saved for path in each.data):
         older = sorted(each.name for each in file.parent.glob(f"{file.stem.partition('-')[0]}*.json") if each != file)
         beside = f"  (the newest of {len(older) + 1}; there are also {', '.join(older[:SHOWN])})" if older else ""

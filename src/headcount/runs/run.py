@@ -168,7 +168,7 @@ class Prediction:
     decoder_input: tuple[str, ...] = ()
     """The tokens its decoder was given: the start token, then its own output. Empty for a classifier."""
     output_tokens: tuple[str, ...] = ()
-    """What it predicted after each of those; of a classifier, the class."""
+    """What it predicted after each of those; empty for a classifier."""
     positions: tuple[str, ...] = ()
     """What each of those is, such as `10s`."""
     weights: Mapping[HeadSite, Float[Tensor, "head query key"]] = field(default_factory=dict)
@@ -226,8 +226,6 @@ def _predict_class(model: Classifier, task: ClassTask, example: Examples, weight
         note=task.describe(example[0]),
         probability=float(probability[predicted]),
         source=tuple(task.tokens[token] for token in batch.source[0]),
-        output_tokens=(task.classes[predicted],),
-        positions=("class",),
         weights=_first_row(model, weights),
     )
 

@@ -384,7 +384,7 @@ def failure_tables(result: Ablation, condition: Condition, replacement: str) -> 
             if group.broken:
                 table.add_row(f"{group.facet}: {group.group}", f"{group.broken:,} of {group.n:,}")
         for wrong in each.examples:
-            table.add_row(f"{wrong.example}: said {wrong.predicted}, should be {wrong.right}", wrong.explanation)
+            table.add_row(f"{wrong.example}: predicted {wrong.predicted}, should be {wrong.right}", wrong.explanation)
         tables.append(table)
     return tables
 
