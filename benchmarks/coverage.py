@@ -265,7 +265,7 @@ def _windows(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _correlations(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    """Two scores of the same sentences, and what people said."""
+    """Two scores of the same sentences, and what people rated."""
 
     def draw(n: int) -> tuple[NDArray[np.float64], ...]:
         truth, shared = rng.normal(size=(2, n))

@@ -56,7 +56,7 @@ def questions(n: int) -> tuple[Tensor, Tensor]:
 
 
 def main() -> None:
-    """Train for some seconds, then silence every head."""
+    """Train for some seconds, then ablate every head."""
     torch.manual_seed(0)
     model = Lookup()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

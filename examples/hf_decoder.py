@@ -45,7 +45,7 @@ def train(ids: torch.Tensor, n_tokens: int, steps: int = 200) -> GPT2LMHeadModel
 
 
 def main() -> None:
-    """Train, try `head_mask`, then silence every head."""
+    """Train, try `head_mask`, then ablate every head."""
     tokenizer = characters(STORY.read_text())
     ids = torch.tensor(tokenizer(STORY.read_text())["input_ids"])
     model = train(ids, len(tokenizer))

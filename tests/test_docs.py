@@ -57,7 +57,7 @@ def test_the_poolings_that_know_no_order_are_listed_as_such():
 PLACEHOLDERS = {"TASK": "addition", "S": "0", "N": "1", "E": "rotary", "P": "far", "...": "x", "mine": "rotary"}
 """What a page leaves open."""
 WORD = r"""(?:"[^"]*"|'[^']*'|[^\s"'`)]+)"""
-SPOKEN = re.compile(rf"headcount +({'|'.join(VERBS.names())})\b((?: {{1,2}}{WORD})*)")
+COMMAND = re.compile(rf"headcount +({'|'.join(VERBS.names())})\b((?: {{1,2}}{WORD})*)")
 """A command within a sentence ends with it."""
 
 
@@ -87,14 +87,14 @@ def _filled(part: ast.expr) -> str:
     if isinstance(part, ast.Constant):
         return str(part.value)
     hole = ast.unparse(part)
-    stands = {"task_name": "addition", "verb": "verify", "file": "x.py"}
-    return next((value for name, value in stands.items() if name in hole), "run")
+    placeholders = {"task_name": "addition", "verb": "verify", "file": "x.py"}
+    return next((value for name, value in placeholders.items() if name in hole), "run")
 
 
 def source_commands(file: Path) -> Iterator[str]:
     """Commands in a source file's hints, errors and docstrings."""
     for text in source_texts(file):
-        for verb, rest in SPOKEN.findall(text):
+        for verb, rest in COMMAND.findall(text):
             if "[" in rest:  # how a command is put together, not one
                 continue
             yield f"headcount {verb}{rest.rstrip(':;,.')}"

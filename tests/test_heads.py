@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,7 +67,11 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 
 @unhurried
-@given(st.from_regex(r"([EDXL]\d{1,2}H\d{1,2}|(encoder|decoder|layer)\.\d{1,2}\.self\.\d{1,2})", fullmatch=True))
+@given(
+    st.from_regex(
+        r"([EDXL][0-9]{1,2}H[0-9]{1,2}|(encoder|decoder|layer)\.[0-9]{1,2}\.self\.[0-9]{1,2})", fullmatch=True
+    )
+)
 def test_a_name_is_read_back_in_both_forms(text: str) -> None:
     head = HeadId.parse(text)
     assert HeadId.parse(str(head)) == HeadId.parse(head.short) == head

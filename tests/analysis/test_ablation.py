@@ -1,4 +1,4 @@
-"""Every head silenced alone: the numbers against plain counting."""
+"""Every head ablated alone: the numbers against plain counting."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_every_head_is_tried_in_every_way(experiment: Experiment, found: Ablatio
             assert broken.n_broken == effect.worse
 
 
-def test_a_kind_that_is_named_twice_is_tried_once(experiment: Experiment) -> None:
+def test_a_replacement_that_is_named_twice_is_tried_once(experiment: Experiment) -> None:
     once, twice = ablate(experiment, ("zero",)), ablate(experiment, ("zero", "zero"))
     assert [effect.head for effect in twice.effects] == [effect.head for effect in once.effects]
     assert twice.condition.agreements == once.condition.agreements
@@ -182,7 +182,7 @@ def test_what_cannot_be_ablated_is_an_error(experiment: Experiment, monkeypatch:
         ablate(replace(experiment, model=copy, sites=type(experiment.sites).of(copy)), ("zero",))
 
 
-# --- stand-ins that are drawn, and second looks ---------------------------------------------------------------------
+# --- replacements that are drawn, and second runs -------------------------------------------------------------------
 
 
 def test_a_mean_has_noise_and_nothing_else_has(experiment: Experiment, tiny_sorter: Run) -> None:

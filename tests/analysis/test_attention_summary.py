@@ -127,9 +127,9 @@ def test_what_has_no_meaning_is_none(name: str) -> None:
     assert all(site.heads for site in result.sites) and result.sites  # noqa: PT018
     for site in result.sites:
         for head in site.heads:
-            assert head.special is None, "nobody said which are special"
+            assert head.special is None, "which are special was not given"
             is_cross, is_causal = site.kind == "cross", name in CAUSAL or site.stack == "decoder"
-            assert (head.next is None) == (is_cross or is_causal), "out of sight"
+            assert (head.next is None) == (is_cross or is_causal), "not visible"
             assert {getattr(head, key) is None for key in ("previous", "itself", "distance")} == {is_cross}
             assert head.entropy_share is not None
 
@@ -149,8 +149,8 @@ def test_a_short_text_is_shown_as_it_is(name: str) -> None:
         assert queries.edges == tuple(range(len(queries.tokens) + 1))
 
 
-def test_sharp_heads_do_not_narrow_what_is_in_sight() -> None:
-    """Weights that round to 0 are in sight all the same; keys that no query ever looks at are not."""
+def test_sharp_heads_do_not_narrow_what_is_visible() -> None:
+    """Weights that round to 0 are visible all the same; keys that no query ever attends to are not."""
     sharp = torch.zeros(2, 6, 6)
     sharp[0, range(6), [0, 1, 0, 3, 1, 0]] = 1
     sharp[1] = sharp[0]
@@ -159,7 +159,7 @@ def test_sharp_heads_do_not_narrow_what_is_in_sight() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_a_single_token_says_nothing(name: str) -> None:
+def test_a_single_token_has_no_measures(name: str) -> None:
     wrapped, inputs = wrap(hub.build(name)), tuple(each[:, :1] for each in row(hub.inputs_of(name)))
     result = attention_summary(name, "digest", wrapped, wrapped.head_sites, inputs, {"layer": ["a"]}, {"layer": [True]})
     heads = [head for site in result.sites for head in site.heads]
@@ -240,7 +240,7 @@ def test_very_many_heads_get_wider_bins() -> None:
 def test_weights_of_one_site_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[Any] = []
 
-    def watched_reading(model: Any, sites: Any, inputs: Any, show: Any) -> Any:
+    def counted_reading(model: Any, sites: Any, inputs: Any, show: Any) -> Any:
         def see(site: HeadSite, weights: Tensor) -> None:
             assert all(each() is None for each in held)
             array = weights.numpy().copy()
@@ -249,7 +249,7 @@ def test_weights_of_one_site_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
         return read_attention(model, sites, inputs, see)
 
-    monkeypatch.setattr(module, "read_attention", watched_reading)
+    monkeypatch.setattr(module, "read_attention", counted_reading)
     looked("t5")
     assert len(held) == 6
 

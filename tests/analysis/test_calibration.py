@@ -1,4 +1,4 @@
-"""Models that learned nothing get labels no more often than is said."""
+"""Models that learned nothing get labels no more often than is stated."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def made_up(rng, n_cells=12, n_heads=8):
     return {cell: np.tanh(each) for cell, each in zip(cells, values, strict=True)}
 
 
-def test_the_bar_is_passed_as_often_as_is_said():
+def test_the_bar_is_passed_as_often_as_is_stated():
     rng, passed = np.random.default_rng(0), []
     for _ in range(150):
         bars = bars_of([made_up(rng) for _ in range(9)], rank=1)

@@ -1,21 +1,21 @@
-"""The examples that heads are watched on, what their queries may see, and that pieces make the whole."""
+"""The examples that heads are measured on, what their queries may see, and that chunks make the whole."""
 
 import numpy as np
 import pytest
 import torch
 
-from headcount.analysis import head_measures as watched_module
+from headcount.analysis import head_measures as measures_module
 from headcount.analysis.head_measures import HeadMeasures, eval_inputs, mask_at
 from headcount.analysis.specialisation import specialise
 from headcount.errors import InputError
-from headcount.models import masking as sight_module
+from headcount.models import masking as masking_module
 from headcount.models.attention import AttentionCache
 
 close = {"abs": 1e-5, "rel": 1e-4}
 
 
-def require_sight_where_attention_goes(run):
-    """Some example pays attention to every key in sight, and none to others; weights of 0 may be mere rounding."""
+def require_visible_where_attention_goes(run):
+    """Some example pays attention to every visible key, and none to others; weights of 0 may be mere rounding."""
     kept = AttentionCache()
     with torch.no_grad():
         run.model(*map(torch.from_numpy, eval_inputs(run).inputs), weights=kept)
@@ -28,23 +28,23 @@ def require_sight_where_attention_goes(run):
 
 
 @pytest.mark.parametrize("settings", [{}, {"window": 1}, {"causal": True}, {"encoding": "alibi", "window": 2}])
-def test_what_is_in_sight_of_a_classifier(tiny_sorter, untrained, settings):
-    require_sight_where_attention_goes(untrained(tiny_sorter, **settings))
+def test_what_is_visible_to_a_classifier(tiny_sorter, untrained, settings):
+    require_visible_where_attention_goes(untrained(tiny_sorter, **settings))
 
 
 @pytest.mark.parametrize("settings", [{}, {"encoding": "alibi"}, {"encoding": "rotary", "window": 2}])
-def test_what_is_in_sight_of_an_adder(tiny_run, untrained, settings):
-    require_sight_where_attention_goes(untrained(tiny_run, digits=2, **settings))
+def test_what_is_visible_to_an_adder(tiny_run, untrained, settings):
+    require_visible_where_attention_goes(untrained(tiny_run, digits=2, **settings))
 
 
 @pytest.mark.parametrize("settings", [{}, {"window": 2}, {"causal": True}])
-def test_weights_read_in_pieces_are_the_same(tiny_sorter, untrained, settings, monkeypatch):
+def test_weights_read_in_chunks_are_the_same(tiny_sorter, untrained, settings, monkeypatch):
     run = untrained(tiny_sorter, **settings)
-    monkeypatch.setattr(watched_module, "MOST", 48)
+    monkeypatch.setattr(measures_module, "MOST", 48)
     whole = specialise(run, 12, controls=(2, 1))
-    monkeypatch.setattr(sight_module, "PAIRS", 40)
-    monkeypatch.setattr(sight_module, "NARROW", 2)
-    monkeypatch.setattr(watched_module, "PAIRS_AT_ONCE", 12 * 12 * 7)
+    monkeypatch.setattr(masking_module, "PAIRS", 40)
+    monkeypatch.setattr(masking_module, "NARROW", 2)
+    monkeypatch.setattr(measures_module, "PAIRS_AT_ONCE", 12 * 12 * 7)
     n_queries, read = set[int](), HeadMeasures.read
 
     def count(self, *at):
@@ -53,7 +53,7 @@ def test_weights_read_in_pieces_are_the_same(tiny_sorter, untrained, settings, m
 
     monkeypatch.setattr(HeadMeasures, "read", count)
     pieces = specialise(run, 12, controls=(2, 1))
-    assert max(n_queries) <= 3, "it was read in pieces"
+    assert max(n_queries) <= 3, "it was read in chunks"
     for one, other in zip(whole.heads, pieces.heads, strict=True):
         for a, b in zip(one.measures, other.measures, strict=True):
             assert (a.measure, a.condition, a.n) == (b.measure, b.condition, b.n)
@@ -72,7 +72,7 @@ def test_sequences_of_one_length_half_of_them_sorted(tiny_sorter):
             eval_inputs(tiny_sorter, length)
 
 
-def test_one_example_says_nothing_of_errors(tiny_run, untrained):
+def test_one_example_tells_nothing_of_errors(tiny_run, untrained):
     with pytest.raises(InputError, match="raise --n-test"):
         eval_inputs(untrained(tiny_run, n_test=1))
 
@@ -82,7 +82,7 @@ def test_neighbours_exist_only_where_they_do(tiny_sorter, untrained):
     heads = specialise(run, controls=(2, 1)).heads
     assert [head.head for head in heads] == [str(head) for head in run.model.heads]
     for head in heads:
-        assert head.find("right neighbour") is None, "nothing ahead is in sight"
+        assert head.find("right neighbour") is None, "nothing ahead is visible"
         assert head.find("left neighbour").n == 1000
         assert 0 < head.find("equal numbers").n < 1000
         parts = [head.find("itself", "all", name) for name in ("sorted", "unsorted")]

@@ -141,7 +141,7 @@ class Drop:
     drop: float
 
 
-def test_agreement_is_spearmans_kind_by_kind() -> None:
+def test_agreement_is_spearmans_replacement_by_replacement() -> None:
     names = ["L0H0", "L0H1", "L1H0", "L1H1", "L2H0"]
     sizes = [0.1, 0.5, 0.3, 0.2, 0.9]
     drops = {"zero": [0.0, 0.4, 0.4, 0.1, 0.2], "mean": [5.0, 1.0, 3.0, 4.0, 0.0]}

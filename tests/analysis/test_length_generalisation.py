@@ -1,4 +1,4 @@
-"""Stretch: what it counts must be what the model said."""
+"""Stretch: what it counts must be what the model predicted."""
 
 import copy
 from dataclasses import replace
@@ -31,7 +31,7 @@ def fresh_run(settings, tmp_path, **changes):
 
 
 def constant(run, which):
-    """The same run, saying one thing to everything."""
+    """The same run, predicting one class for everything."""
     model = copy.deepcopy(run.model)
     with torch.no_grad():
         model.to_logits.weight.zero_()
@@ -66,7 +66,7 @@ def found(tiny_sorter):
 # --- cells ------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_cell_for_every_length_and_kind(found, tiny_sorter):
+def test_there_is_a_cell_for_every_length_and_negative(found, tiny_sorter):
     assert [(cell.length, cell.negative) for cell in found.cells] == [(n, kind) for n in LENGTHS for kind in KINDS]
     assert (found.name, found.weights_sha256, found.seed) == (tiny_sorter.name, tiny_sorter.weights_sha256, 0)
     assert (found.trained, found.classes) == ((3, 6), ("unsorted", "sorted"))
@@ -74,7 +74,7 @@ def test_there_is_a_cell_for_every_length_and_kind(found, tiny_sorter):
     assert (found.hard_codes, found.refused_lengths) == ((), ())
 
 
-def test_every_kind_is_tried_unless_some_are_named(tiny_sorter):
+def test_every_negative_is_tried_unless_some_are_named(tiny_sorter):
     found = stretch(tiny_sorter, [4], n=4)
     assert [cell.negative for cell in found.cells] == list(tiny_sorter.task.negatives)
     assert [cell.negative for cell in stretch(tiny_sorter, [4], ["adjacent", "adjacent"], 4).cells] == ["adjacent"]
@@ -155,11 +155,11 @@ def test_the_batch_size_changes_no_cell(found, tiny_sorter, batch_size):
         assert replace(ours, margin=()) == replace(theirs, margin=())
 
 
-def test_same_gaps_are_measured_only_beyond_the_trained_lengths(found):
+def test_cropped_results_are_measured_only_beyond_the_trained_lengths(found):
     assert [(cell.length, cell.negative) for cell in found.cropped_results] == [(n, "adjacent") for n in (9, 20)]
 
 
-def test_same_gaps_are_asked_at_a_trained_length(tiny_sorter, monkeypatch):
+def test_cropped_results_are_of_a_trained_length(tiny_sorter, monkeypatch):
     widths = []
     forward = Classifier.forward
 
@@ -367,11 +367,11 @@ def test_neighbour_mass_is_read_off_the_whole_weights(tiny_sorting, tmp_path, mo
         assert [alike[str(site.head(i))] for i in range(len(on_equals))] == pytest.approx(on_equals, abs=1e-6)
     if changes == {"window": 1}:
         assert all(sum(three) == pytest.approx(1, abs=1e-6) for three in attention_shares.values()), (
-            "nothing else is in sight"
+            "nothing else is visible"
         )
 
 
-def test_there_is_a_look_for_every_length_and_head(found, tiny_sorter):
+def test_there_is_an_attention_share_for_every_length_and_head(found, tiny_sorter):
     heads = [str(head) for head in tiny_sorter.model.heads]
     assert [(attention_share.length, attention_share.head) for attention_share in found.attention_shares] == [
         (n, head) for n in LENGTHS for head in heads

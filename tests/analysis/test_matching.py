@@ -110,7 +110,7 @@ def test_untrained_models_do_not_attend_alike(tiny_run):
 def test_the_error_rate_is_that_which_is_stated(good_run):
     """Untrained beside untrained and beside trained: of 20 comparisons 1 may err, more than 3 would once in sixty.
 
-    By untrained stand-ins alone, which are the exact part; relabelling can only take back what they call alike.
+    By untrained models alone, which are the exact part; relabelling can only take back what they call alike.
     """
     least = []
     for i in range(20):
@@ -175,7 +175,7 @@ def test_outputs_are_those_that_hooks_capture(run):
             assert cka(found.outputs[i], found.outputs[1]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_relabelling_moves_keys_in_sight_alone(run):
+def test_relabelling_moves_visible_keys_alone(run):
     found = observe(run.model, eval_inputs(run).inputs)["decoder", "self"]
     examples = np.random.default_rng(0).permutation(len(found.weights))
     moved = relabelled(found, examples, np.random.default_rng(3))

@@ -69,12 +69,12 @@ def test_fire_depends_on_the_distance_alone_up_to_its_threshold():
     assert fire.shift.variance_beyond_distance < 1e-9
 
 
-def test_the_kernels_are_what_the_formulas_say(everything):
+def test_the_kernels_are_those_of_the_formulas(everything):
     distance = np.arange(40) - np.arange(40)[:, None]
-    wide, small_steps = (10000.0 ** (-np.arange(0, d, 2) / d) for d in (32, 32 // 4))
+    wide, narrow = (10000.0 ** (-np.arange(0, d, 2) / d) for d in (32, 32 // 4))
     expected = {
         "sinusoidal": np.cos(distance[..., None] * wide).sum(-1),
-        "rotary": 2 * np.cos(distance[..., None] * small_steps).sum(-1),
+        "rotary": 2 * np.cos(distance[..., None] * narrow).sum(-1),
         "alibi-symmetric": -np.abs(distance) * (2.0 ** -np.array([2, 4, 6, 8])).mean(),
         "none": 0 * distance,
     }

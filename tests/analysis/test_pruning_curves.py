@@ -129,14 +129,14 @@ def test_every_point_was_measured_on_the_other_examples(found: Pruning, run: Run
 
 def test_all_orders_begin_with_all_heads_and_end_with_none(found: Pruning, run: Run) -> None:
     """Decoded for real."""
-    clean, silent = (
+    clean, without_any = (
         answer(model, run.task, MEASURING).free_hits.all(axis=1).mean()
         for model in (run.model, zero_heads(run.model, run.model.heads))
     )
     assert [each.name for each in found.curves] == ["alone", "together", "every way", "greedy", "gradient"]
     assert found.clean == pytest.approx(clean)
     assert {each.points[0].score for each in found.curves} == {found.clean}
-    assert [each.points[-1].score for each in found.curves[1:]] == pytest.approx([silent] * 4)
+    assert [each.points[-1].score for each in found.curves[1:]] == pytest.approx([without_any] * 4)
     assert all(len(each.points) == found.n_heads + 1 for each in found.curves)
 
 

@@ -20,7 +20,7 @@ from headcount.runs.run import load
         ("sample:sortedness", "9 1 2 3 4 5", ["L0H0", "L0H1"]),
     ],
 )
-def test_gates_and_a_silenced_copy_give_one_answer(run, text, heads):
+def test_gates_and_a_zeroed_copy_give_one_answer(run, text, heads):
     found, clean = predict(run, text, heads), load(run)
     copy = replace(clean, model=zero_heads(clean.model, list(map(HeadId.parse, heads))).eval())
     other, before = copy.predict_one(text, with_attention=False), clean.predict_one(text, with_attention=False)

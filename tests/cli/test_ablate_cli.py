@@ -87,7 +87,7 @@ def test_what_was_asked_otherwise_is_kept_beside_and_not_over(tiny_sorter, tmp_p
     paths = [path for each in (first, *more) for path in (*each["files"]["data"], *each["files"]["pictures"])]
     assert len(set(paths)) == len(paths)
     again = run_json(capsys, "ablate", folder, "--replacements", "zero,mean,resample", "--split", "test")[1]
-    assert again["files"]["data"] == first["files"]["data"], "said in full, the defaults are the defaults"
+    assert again["files"]["data"] == first["files"]["data"], "given in full, the defaults are the defaults"
     assert main(["ablate", str(folder), "--n", "12", "--replacements", "zero", "--quiet"]) == 0
     assert "ablation-zero-n12.json  (the newest of 6; there are also ablation" in capsys.readouterr().out
 
@@ -113,7 +113,7 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
     assert "leave one out" in capsys.readouterr().err
 
 
-def test_some_kinds_on_another_split(sorter, capsys):
+def test_some_replacements_on_another_split(sorter, capsys):
     code, predicted = run_json(
         capsys, "ablate", sorter, "--replacements", "resample, zero", "--split", "validation", "--n", "20"
     )

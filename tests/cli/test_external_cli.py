@@ -62,7 +62,7 @@ def test_what_heads_there_are(model: str, capsys: pytest.CaptureFixture[str]) ->
     assert not Path("runs").exists()
 
 
-def test_where_heads_look(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_heads_attend(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(model)
     predicted = run_json(capsys, "heads", model, "--on", "the cat sat", "--head", "L1H2")
     assert predicted["axes"][0]["tokens"] == ["[CLS]", "the", "cat", "sat", "[SEP]"]

@@ -96,7 +96,7 @@ def test_rows_of_a_batch_are_the_rows_alone(encoding: Encoding) -> None:
             torch.testing.assert_close(together[name][here], found, **close)
 
 
-def test_rows_that_stand_alike_may_share_one_row_of_ids(encoding: Encoding) -> None:
+def test_rows_at_the_same_positions_may_share_one_row_of_ids(encoding: Encoding) -> None:
     given, shared = sequence(3, 5), Positions.in_order(5, CPU)
     spelled = touches(encoding, given, Positions(shared.ids.expand(3, -1), shared.n_tokens.expand(3)))
     for name, found in touches(encoding, given, shared).items():
@@ -121,6 +121,6 @@ def test_gradients_reach_the_sequence_and_every_weight(encoding: Encoding) -> No
         assert gradient.abs().sum() > 0
 
 
-def test_what_it_gives_away_is_said_in_words(encoding: Encoding) -> None:
+def test_what_it_hard_codes_is_told_in_words(encoding: Encoding) -> None:
     assert isinstance(encoding.hard_codes, str)
     assert (encoding.hard_codes == "relative place") == isinstance(encoding, ENCODINGS.get("length-normalised"))

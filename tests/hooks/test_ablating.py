@@ -1,4 +1,4 @@
-"""A silent head is one whose columns of the output projection are 0, whichever way it is silenced."""
+"""An ablated head is one whose columns of the output projection are 0, whichever way it is ablated."""
 
 from __future__ import annotations
 
@@ -77,35 +77,35 @@ def test_through_gates_that_differ_from_row_to_row(model: Model, inputs: tuple[T
         for site, places in sites.head_slots(heads).items():
             gates[site][row, list(places)] = 0.0
     with Gates(sites, gates):
-        said = model(*inputs)
+        output = model(*inputs)
     for row, heads in enumerate(chosen):
-        torch.testing.assert_close(said[row], by_hand(model, heads, inputs)[row], **close)
-    assert torch.equal(said[0], model(*inputs)[0])
+        torch.testing.assert_close(output[row], by_hand(model, heads, inputs)[row], **close)
+    assert torch.equal(output[0], model(*inputs)[0])
 
 
 @torch.no_grad()
-def test_through_a_recording(model: Model, inputs: tuple[Tensor, ...]) -> None:
-    """Many changes in one batch, in any order, in batches of any size."""
-    changes = [Intervention(heads) for heads in groups(model)]
-    expected = [by_hand(model, change.heads, inputs) for change in changes]
-    recording = CachedPass(model, Sites.of(model), inputs)
-    assert torch.equal(recording.output, model(*inputs))
+def test_through_a_cached_pass(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    """Many interventions in one batch, in any order, in batches of any size."""
+    interventions = [Intervention(heads) for heads in groups(model)]
+    expected = [by_hand(model, intervention.heads, inputs) for intervention in interventions]
+    cached = CachedPass(model, Sites.of(model), inputs)
+    assert torch.equal(cached.output, model(*inputs))
     for batch_size in (9, 512):
-        for i, said in swept(recording, changes, batch_size=batch_size, checked=True).items():
-            torch.testing.assert_close(said, expected[i], **close)
+        for i, output in swept(cached, interventions, batch_size=batch_size, checked=True).items():
+            torch.testing.assert_close(output, expected[i], **close)
 
 
 @torch.no_grad()
-def test_on_top_of_heads_that_are_silent_already(model: Model, inputs: tuple[Tensor, ...]) -> None:
+def test_on_top_of_heads_that_are_ablated_already(model: Model, inputs: tuple[Tensor, ...]) -> None:
     sites = Sites.of(model)
     base = (model.heads[0], model.heads[-1])
-    recording = CachedPass(model, sites, inputs, base)
-    torch.testing.assert_close(recording.output, by_hand(model, base, inputs), **close)
-    changes = [Intervention((head,)) for head in model.heads[::2]]
-    for i, said in swept(recording, changes).items():
-        expected = by_hand(model, {*base, *changes[i].heads}, inputs)
-        torch.testing.assert_close(said, expected, **close)
-        torch.testing.assert_close(plain_pass(model, sites, inputs, changes[i], base), expected, **close)
+    cached = CachedPass(model, sites, inputs, base)
+    torch.testing.assert_close(cached.output, by_hand(model, base, inputs), **close)
+    interventions = [Intervention((head,)) for head in model.heads[::2]]
+    for i, output in swept(cached, interventions).items():
+        expected = by_hand(model, {*base, *interventions[i].heads}, inputs)
+        torch.testing.assert_close(output, expected, **close)
+        torch.testing.assert_close(plain_pass(model, sites, inputs, interventions[i], base), expected, **close)
 
 
 @pytest.mark.slow
@@ -114,52 +114,54 @@ def test_on_top_of_heads_that_are_silent_already(model: Model, inputs: tuple[Ten
 def test_any_heads_in_any_batch(data: st.DataObject) -> None:
     model, inputs = adder(norm="pre", encoding="t5"), (SOURCE, FED)
     some = st.lists(st.sampled_from(model.heads), min_size=1, max_size=5, unique=True).map(tuple)
-    changes = [Intervention(heads) for heads in data.draw(st.lists(some, min_size=1, max_size=6))]
+    interventions = [Intervention(heads) for heads in data.draw(st.lists(some, min_size=1, max_size=6))]
     base = data.draw(st.lists(st.sampled_from(model.heads), max_size=3, unique=True))
     with torch.no_grad():
-        recording = CachedPass(model, Sites.of(model), inputs, base)
-        for i, said in swept(recording, changes, batch_size=data.draw(st.integers(1, 40))).items():
-            torch.testing.assert_close(said, by_hand(model, {*base, *changes[i].heads}, inputs), **close)
+        cached = CachedPass(model, Sites.of(model), inputs, base)
+        for i, output in swept(cached, interventions, batch_size=data.draw(st.integers(1, 40))).items():
+            torch.testing.assert_close(output, by_hand(model, {*base, *interventions[i].heads}, inputs), **close)
 
 
 @torch.no_grad()
-def test_replacements_differ_from_change_to_change(model: Model, inputs: tuple[Tensor, ...]) -> None:
-    """Some changes of a batch have a stand-in and some have none; each gets its own."""
+def test_replacements_differ_from_intervention_to_intervention(model: Model, inputs: tuple[Tensor, ...]) -> None:
+    """Some interventions of a batch have a replacement and some have none; each gets its own."""
     sites = Sites.of(model)
-    recording = CachedPass(model, sites, inputs)
+    cached = CachedPass(model, sites, inputs)
     for site in list(sites)[::3]:
-        z, heads = recording.z(site), sites[site].heads
-        stands = [None, torch.ones_like(z), z.flip(0) * 2, z.mean(dim=0, keepdim=True)]
-        changes = [Intervention((h,), values={} if s is None else {site: s}) for h, s in product(heads[:2], stands)]
-        for i, said in swept(recording, changes).items():
-            torch.testing.assert_close(said, plain_pass(model, sites, inputs, changes[i]), **close)
+        z, heads = cached.z(site), sites[site].heads
+        values = [None, torch.ones_like(z), z.flip(0) * 2, z.mean(dim=0, keepdim=True)]
+        interventions = [
+            Intervention((h,), values={} if s is None else {site: s}) for h, s in product(heads[:2], values)
+        ]
+        for i, output in swept(cached, interventions).items():
+            torch.testing.assert_close(output, plain_pass(model, sites, inputs, interventions[i]), **close)
 
 
 @torch.no_grad()
-def test_a_replacement_stands_where_the_head_stood() -> None:
-    """By hand: put the stand-in through the head's columns, and the rest through the others."""
+def test_a_replacement_goes_through_the_heads_columns() -> None:
+    """By hand: put the replacement through the head's columns, and the rest through the others."""
     model = adder(norm="pre", encoding="learned")
     sites, site = Sites.of(model), model.sites[1]
-    recording = CachedPass(model, sites, (SOURCE, FED))
-    stand = torch.randn(recording.z(site).shape, generator=torch.Generator().manual_seed(1)).double()
-    mixed = recording.z(site).clone()
-    mixed[:, :, 1] = stand[:, :, 1]
+    cached = CachedPass(model, sites, (SOURCE, FED))
+    value = torch.randn(cached.z(site).shape, generator=torch.Generator().manual_seed(1)).double()
+    mixed = cached.z(site).clone()
+    mixed[:, :, 1] = value[:, :, 1]
     hook = sites[site].projection.register_forward_pre_hook(lambda module, args: (mixed.flatten(start_dim=2),))
     expected = model(SOURCE, FED)
     hook.remove()
-    change = Intervention((site.head(1),), values={site: stand})
-    torch.testing.assert_close(recording.replay([change]), expected, **close)
-    torch.testing.assert_close(plain_pass(model, sites, (SOURCE, FED), change), expected, **close)
+    intervention = Intervention((site.head(1),), values={site: value})
+    torch.testing.assert_close(cached.replay([intervention]), expected, **close)
+    torch.testing.assert_close(plain_pass(model, sites, (SOURCE, FED), intervention), expected, **close)
 
 
 @torch.no_grad()
 def test_in_single_precision_too() -> None:
     model = adder(norm="pre", encoding="rotary").float()
-    recording = CachedPass(model, Sites.of(model), (SOURCE, FED))
-    changes = [Intervention((head,)) for head in model.heads]
-    for i, said in swept(recording, changes).items():
-        expected = by_hand(model, changes[i].heads, (SOURCE, FED))
-        torch.testing.assert_close(said, expected, atol=1e-6 * float(expected.abs().max()), rtol=0)
+    cached = CachedPass(model, Sites.of(model), (SOURCE, FED))
+    interventions = [Intervention((head,)) for head in model.heads]
+    for i, output in swept(cached, interventions).items():
+        expected = by_hand(model, interventions[i].heads, (SOURCE, FED))
+        torch.testing.assert_close(output, expected, atol=1e-6 * float(expected.abs().max()), rtol=0)
 
 
 @torch.no_grad()
@@ -175,9 +177,9 @@ def test_half_a_gate_is_half_a_head() -> None:
 
 
 @torch.no_grad()
-def test_one_row_of_fed_tokens_serves_all_sources_with_heads_silent() -> None:
+def test_one_row_of_decoder_input_serves_all_sources_with_heads_ablated() -> None:
     model = adder(norm="pre", encoding="learned")
-    recording = CachedPass(model, Sites.of(model), (SOURCE, FED[:1]))
-    changes = [Intervention((head,)) for head in model.heads[::2]]
-    for i, said in swept(recording, changes, checked=True).items():
-        torch.testing.assert_close(said, by_hand(model, changes[i].heads, (SOURCE, FED[:1])), **close)
+    cached = CachedPass(model, Sites.of(model), (SOURCE, FED[:1]))
+    interventions = [Intervention((head,)) for head in model.heads[::2]]
+    for i, output in swept(cached, interventions, checked=True).items():
+        torch.testing.assert_close(output, by_hand(model, interventions[i].heads, (SOURCE, FED[:1])), **close)

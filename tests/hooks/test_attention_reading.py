@@ -153,7 +153,7 @@ def fused_with_shared_keys(self: Any, x: Tensor) -> Tensor:
     return self.out(z.transpose(1, 2).flatten(start_dim=2))
 
 
-def fused_with_nothing_in_sight(self: Any, x: Tensor) -> Tensor:
+def fused_with_nothing_visible(self: Any, x: Tensor) -> Tensor:
     """The first query may see no key at all."""
     scores, _ = self.scores(x)
     mask = MASK.tril(-1)
@@ -177,7 +177,7 @@ def mixed_afterwards(self: Any, x: Tensor) -> Tensor:
 STYLES = [
     by_method, by_function, by_keywords, by_torch, by_special, by_module, by_einsum, rows_and_heads_in_one_axis,
     heads_and_rows_in_one_axis, heads_before_rows, fused, fused_and_masked, fused_and_causal, fused_and_biased,
-    fused_with_shared_keys, fused_with_nothing_in_sight, mixed_afterwards,
+    fused_with_shared_keys, fused_with_nothing_visible, mixed_afterwards,
 ]  # fmt: skip
 
 
@@ -223,11 +223,11 @@ def test_a_part_of_the_sites_is_enough() -> None:
     torch.testing.assert_close(found[site], model.attentions[2].used, **close)
 
 
-def test_weights_come_site_by_site_with_what_the_model_says() -> None:
+def test_weights_come_site_by_site_with_the_models_output() -> None:
     model, given, order = built(style(fused)), tokens(), []
-    said = read_attention(model, model.sites, [given], lambda site, weights: order.append(site))
+    output = read_attention(model, model.sites, [given], lambda site, weights: order.append(site))
     assert order == list(model.sites)
-    assert torch.equal(said, model(given))
+    assert torch.equal(output, model(given))
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ close = {"atol": 1e-12, "rtol": 1e-12}
 def test_contributions_and_the_bias_add_up_to_the_output(model: Model, inputs: tuple[Tensor, ...]) -> None:
     sites, outputs = Sites.of(model), {}
     hooks = [
-        block.attention.register_forward_hook(lambda module, args, said, site=site: outputs.update({site: said}))
+        block.attention.register_forward_hook(lambda module, args, output, site=site: outputs.update({site: output}))
         for site, block in model.blocks.items()
     ]
     with Capture(sites) as captured:
@@ -51,7 +51,7 @@ def test_z_is_weights_times_values(model: Model, inputs: tuple[Tensor, ...]) -> 
     """From the attention weights that the model shows and the values of its own projection."""
     sites, weights, values = Sites.of(model), shown_weights(model, *inputs), {}
     hooks = [
-        block.attention.value.register_forward_hook(lambda m, args, said, site=site: values.update({site: said}))
+        block.attention.value.register_forward_hook(lambda m, args, output, site=site: values.update({site: output}))
         for site, block in model.blocks.items()
     ]
     with Capture(sites) as captured:
@@ -82,18 +82,18 @@ def test_z_by_hand_in_a_foreign_model() -> None:
 
 
 @torch.no_grad()
-def test_a_recording_has_the_same_z_and_gated_z_is_what_is_left() -> None:
+def test_a_cached_pass_has_the_same_z_and_gated_z_is_what_is_left() -> None:
     model = built(foreign.Model)
     sites = model.sites
     base = [sites.heads[0]]
     with Gates(sites, closed_gates(sites, base)), Capture(sites) as captured:
         model(TOKENS)
-    recording = CachedPass(model, sites, [TOKENS], base)
+    cached = CachedPass(model, sites, [TOKENS], base)
     for site in sites:
-        assert torch.equal(recording.z(site), captured.z(site))
+        assert torch.equal(cached.z(site), captured.z(site))
     assert not captured.z(HeadSite("layer", 0))[:, :, 0].any()
     assert captured.z(HeadSite("layer", 0))[:, :, 1].all()
-    assert tuple(recording.site_records) == tuple(sites)
+    assert tuple(cached.site_records) == tuple(sites)
 
 
 @torch.no_grad()
@@ -104,7 +104,7 @@ def test_weights_are_shares_of_attention(model: Model, inputs: tuple[Tensor, ...
         assert shares.shape[:2] == (len(inputs[0]), len(model.heads_at(site)))
         assert (shares >= 0).all()
         asking = inputs[-1] if site.stack == "decoder" else inputs[0]
-        sums = shares.sum(dim=-1).transpose(0, 1)[:, asking != model.pad_id]  # padding may have nothing in sight
+        sums = shares.sum(dim=-1).transpose(0, 1)[:, asking != model.pad_id]  # padding may see no key
         torch.testing.assert_close(sums, torch.ones_like(sums), **close)
 
 

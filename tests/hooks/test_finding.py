@@ -1,4 +1,4 @@
-"""Output projections by path: what is found, what it is called, and what is said when it is not so."""
+"""Output projections by path: what is found, what it is called, and the error when it is not so."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_dot_is_a_dot_and_a_star_is_one_name() -> None:
             Sites.of(tree(ADDER), pattern, n_heads=2)
 
 
-def test_the_number_of_heads_must_be_said() -> None:
+def test_the_number_of_heads_must_be_given() -> None:
     model = tree(ADDER)
     pattern = "encoder_layers.*.self_attn.W_o"
     with pytest.raises(

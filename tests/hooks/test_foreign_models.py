@@ -53,10 +53,10 @@ def tokens(n: int, length: int = LENGTH) -> Tensor:
     return torch.randint(N_TOKENS, (n, length), generator=torch.Generator().manual_seed(n + 97 * length))
 
 
-def changes_of(recording: CachedPass) -> list[Intervention]:
-    """Each head alone, silent and replaced; and heads of two sites together."""
-    sites = recording.sites
-    turned = {site: recording.z(site).flip(0) + 0.3 for site in sites}
+def interventions_of(cached: CachedPass) -> list[Intervention]:
+    """Each head alone, zeroed and replaced; and heads of two sites together."""
+    sites = cached.sites
+    turned = {site: cached.z(site).flip(0) + 0.3 for site in sites}
     alone = [Intervention((head,)) for head in sites.heads]
     replaced = [Intervention((head,), values={head.site: turned[head.site]}) for head in sites.heads]
     ends = sites.heads[0], sites.heads[-1]
@@ -74,37 +74,37 @@ def outcome(model: Any, given: Tensor, batch_size: int = 512, *, backwards: bool
     sites: Sites = model.sites
     try:
         prove(model, sites, [given])
-        recording = CachedPass(model, sites, [given])
-        changes = changes_of(recording)
+        cached = CachedPass(model, sites, [given])
+        interventions = interventions_of(cached)
         if backwards:
-            changes.reverse()
-        found = dict(sweep(recording, changes, batch_size=batch_size, checked=True))
+            interventions.reverse()
+        found = dict(sweep(cached, interventions, batch_size=batch_size, checked=True))
     except InstrumentError:
         return "refused"
-    assert set(found) == set(range(len(changes)))
+    assert set(found) == set(range(len(interventions)))
     clean = first_tensor(model(given))
-    for i, change in enumerate(changes):
-        expected = first_tensor(plain_pass(model, sites, [given], change))
-        assert (expected - clean).abs().max() > 1e-4, "a change that changes nothing is no test"
+    for i, intervention in enumerate(interventions):
+        expected = first_tensor(plain_pass(model, sites, [given], intervention))
+        assert (expected - clean).abs().max() > 1e-4, "an intervention that changes nothing is no test"
         worst = (found[i] - expected).abs().max() / expected.abs().max()
-        assert worst < 1e-6, f"{type(model).__name__}: {change.heads} is off by {worst:.1e}"
-        if not change.values:
-            by_hand = first_tensor(columns_zeroed(model, change)(given))
+        assert worst < 1e-6, f"{type(model).__name__}: {intervention.heads} is off by {worst:.1e}"
+        if not intervention.values:
+            by_hand = first_tensor(columns_zeroed(model, intervention)(given))
             torch.testing.assert_close(found[i], by_hand, atol=1e-9, rtol=1e-9)
     return "right"
 
 
 @torch.no_grad()
-def columns_zeroed(model: Any, change: Intervention) -> nn.Module:
+def columns_zeroed(model: Any, intervention: Intervention) -> nn.Module:
     copy = deepcopy(model)
-    for site, places in copy.sites.head_slots(change.heads).items():
+    for site, places in copy.sites.head_slots(intervention.heads).items():
         copy.sites[site].projection.weight.unflatten(1, (foreign.N_HEADS, -1))[:, list(places)] = 0.0
     return copy
 
 
 QUICK, ALL = [(3, LENGTH)], [(1, LENGTH), (LENGTH, LENGTH), (D, LENGTH), (1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (2, 4)]
 SIZES = [*QUICK, *[pytest.param(*size, marks=pytest.mark.slow) for size in ALL]]
-"""Rows and positions: as many as each other, as the width, as the changes in a batch; one; odd."""
+"""Rows and positions: as many as each other, as the width, as the interventions in a batch; one; odd."""
 
 
 @pytest.mark.parametrize(("n", "length"), SIZES)
@@ -148,20 +148,20 @@ def test_neither_order_nor_batches_matter(kind: type[foreign.Model], batch_size:
         assert outcome(built(kind), tokens(n), batch_size, backwards=backwards) in accepted
 
 
-# --- what a sample of changes cannot show -----------------------------------------------------------------------------
+# --- what a sample of interventions cannot show -----------------------------------------------------------------------
 
 
 @torch.no_grad()
 def outcome_alone(model: Any, given: Tensor, heads: Sequence[HeadId], batch_size: int) -> str:
     """`right`, `refused` or `wrong`: heads zeroed alone, in this order."""
-    changes = [Intervention((head,)) for head in heads]
+    interventions = [Intervention((head,)) for head in heads]
     try:
         prove(model, model.sites, [given])
-        recording = CachedPass(model, model.sites, [given])
-        found = dict(sweep(recording, changes, batch_size=batch_size, checked=True))
+        cached = CachedPass(model, model.sites, [given])
+        found = dict(sweep(cached, interventions, batch_size=batch_size, checked=True))
     except InstrumentError:
         return "refused"
-    expected = [plain_pass(model, model.sites, [given], change) for change in changes]
+    expected = [plain_pass(model, model.sites, [given], intervention) for intervention in interventions]
     return "right" if all(torch.allclose(found[i], each, atol=1e-9) for i, each in enumerate(expected)) else "wrong"
 
 
@@ -190,11 +190,11 @@ def test_a_layer_that_is_given_another_recorded_tensor_is_computed() -> None:
 
 @torch.no_grad()
 def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording that forgets the change must not get through."""
+    """A cached pass that forgets the intervention must not get through."""
     model, given = built(foreign.Model, n_layers=2), tokens(3)
-    monkeypatch.setattr(CachedPass, "replay", lambda self, changes: self.output.repeat(len(changes), 1, 1))
+    monkeypatch.setattr(CachedPass, "replay", lambda self, interventions: self.output.repeat(len(interventions), 1, 1))
     assert outcome(model, given) == "refused"
     monkeypatch.undo()
     with Gates(model.sites, closed_gates(model.sites, model.sites.heads[:1])):
-        said = model(given)
-    assert (said - columns_zeroed(model, Intervention(model.sites.heads[1:2]))(given)).abs().max() > 1e-3
+        output = model(given)
+    assert (output - columns_zeroed(model, Intervention(model.sites.heads[1:2]))(given)).abs().max() > 1e-3

@@ -60,9 +60,9 @@ def test_a_replacement_behind_an_open_gate_changes_no_bit(one: EncoderDecoder) -
     gate = torch.ones(4, 2)
     gate[1] = 0.0
     with Gates(sites, {site: gate}, {site: torch.full((1, 1, 2, 4), 5.0)}):
-        said = one(*INPUTS)
-    assert torch.equal(said[[0, 2, 3]], clean[[0, 2, 3]])
-    assert not torch.equal(said[1], clean[1])
+        output = one(*INPUTS)
+    assert torch.equal(output[[0, 2, 3]], clean[[0, 2, 3]])
+    assert not torch.equal(output[1], clean[1])
 
 
 # --- no trace -------------------------------------------------------------------------------------------------------
@@ -95,17 +95,17 @@ def use_proof(model: Model, inside: Callable[[], None]) -> None:
 
 
 def use_recording(model: Model, inside: Callable[[], None]) -> None:
-    recording = CachedPass(model, Sites.of(model), INPUTS, model.heads[:1])
+    cached = CachedPass(model, Sites.of(model), INPUTS, model.heads[:1])
     inside()
-    recording.replay([Intervention((head,)) for head in model.heads_at(model.sites[-1])])
-    recording.replay([Intervention((model.heads[0], model.heads[-1]))])
+    cached.replay([Intervention((head,)) for head in model.heads_at(model.sites[-1])])
+    cached.replay([Intervention((model.heads[0], model.heads[-1]))])
 
 
 def use_sweep(model: Model, inside: Callable[[], None]) -> None:
     with eval_mode(model):
-        recording = CachedPass(model, Sites.of(model), INPUTS)
+        cached = CachedPass(model, Sites.of(model), INPUTS)
         inside()
-        list(sweep(recording, [Intervention((head,)) for head in model.heads], checked=True))
+        list(sweep(cached, [Intervention((head,)) for head in model.heads], checked=True))
 
 
 USES = [use_gates, use_nested_gates, use_capture, use_proof, use_recording, use_sweep]
@@ -151,9 +151,9 @@ def test_a_forward_of_its_own_comes_back(one: EncoderDecoder) -> None:
     layer: Any = one.encoder[0].feed_forward
     own = type(layer).forward
     layer.forward = theirs = lambda x: own(layer, x) * 2
-    recording = CachedPass(one, Sites.of(one), INPUTS)
-    change = Intervention(one.heads[:1])
-    torch.testing.assert_close(recording.replay([change]), plain_pass(one, Sites.of(one), INPUTS, change))
+    cached = CachedPass(one, Sites.of(one), INPUTS)
+    intervention = Intervention(one.heads[:1])
+    torch.testing.assert_close(cached.replay([intervention]), plain_pass(one, Sites.of(one), INPUTS, intervention))
     assert layer.__dict__["forward"] is theirs
 
 
@@ -165,11 +165,11 @@ def test_contexts_nest(one: EncoderDecoder) -> None:
     sites, site = Sites.of(one), one.sites[0]
     outer, inner = torch.tensor([[0.5, 1.0]]), torch.tensor([[0.5, 0.25]])
 
-    def said(*gates: Tensor) -> Tensor:
+    def output(*gates: Tensor) -> Tensor:
         with Gates(sites, {site: torch.stack(gates).prod(dim=0)}):
             return one(*INPUTS)
 
-    product, alone, clean = said(outer, inner), said(outer), one(*INPUTS)
+    product, alone, clean = output(outer, inner), output(outer), one(*INPUTS)
     with Gates(sites, {site: outer}):
         assert torch.equal(one(*INPUTS), alone)
         with Gates(sites, {site: inner}):
@@ -182,14 +182,16 @@ def test_contexts_nest(one: EncoderDecoder) -> None:
 
 
 @torch.no_grad()
-def test_a_recording_inside_gates_keeps_them(one: EncoderDecoder) -> None:
+def test_a_cached_pass_inside_gates_keeps_them(one: EncoderDecoder) -> None:
     sites = Sites.of(one)
     outer, rest = one.heads[1], [head for head in one.heads if head != one.heads[1]]
     with Gates(sites, closed_gates(sites, [outer])):
-        recording = CachedPass(one, sites, INPUTS)
-        found = [recording.replay([Intervention((head,))]) for head in rest]
-    for head, said in zip(rest, found, strict=True):
-        torch.testing.assert_close(said, plain_pass(one, sites, INPUTS, Intervention((outer, head))), atol=1e-9, rtol=0)
+        cached = CachedPass(one, sites, INPUTS)
+        found = [cached.replay([Intervention((head,))]) for head in rest]
+    for head, output in zip(rest, found, strict=True):
+        torch.testing.assert_close(
+            output, plain_pass(one, sites, INPUTS, Intervention((outer, head))), atol=1e-9, rtol=0
+        )
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -260,6 +262,6 @@ def test_two_sites_cannot_share_a_projection(one: EncoderDecoder) -> None:
 
 def test_changes_must_begin_together(one: EncoderDecoder) -> None:
     with torch.no_grad():
-        recording = CachedPass(one, Sites.of(one), INPUTS)
+        cached = CachedPass(one, Sites.of(one), INPUTS)
     with pytest.raises(ValueError, match="different sites"):
-        recording.replay([Intervention(one.heads[:1]), Intervention(one.heads[-1:])])
+        cached.replay([Intervention(one.heads[:1]), Intervention(one.heads[-1:])])

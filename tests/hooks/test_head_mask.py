@@ -24,8 +24,8 @@ every_family = pytest.mark.parametrize("name", hub.FAMILIES)
 
 def masks(name: str) -> dict[str, torch.Tensor]:
     """0 for every head, as the documentation of transformers 4 has it."""
-    said = {"L": "head_mask", "E": "head_mask", "D": "decoder_head_mask", "X": "cross_attn_head_mask"}
-    return {said[stack]: torch.zeros(shape, dtype=torch.float64) for stack, shape in SHAPES[name].items()}
+    argument = {"L": "head_mask", "E": "head_mask", "D": "decoder_head_mask", "X": "cross_attn_head_mask"}
+    return {argument[stack]: torch.zeros(shape, dtype=torch.float64) for stack, shape in SHAPES[name].items()}
 
 
 @pytest.mark.parametrize("mode", ["sdpa", "eager"])
@@ -43,10 +43,10 @@ def test_all_heads_do_matter(name: str) -> None:
     """What such a mask should have done, by gates and by hand."""
     model, inputs = hub.build(name), hub.inputs_of(name)
     wrapped, clean = wrap(model), answer(hub.called(name, model, inputs))
-    silent = without(name, model, places(name), inputs)
+    ablated = without(name, model, places(name), inputs)
     with torch.no_grad(), Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, wrapped.heads)):
-        torch.testing.assert_close(wrapped(*inputs), silent, atol=1e-9, rtol=0)
-    assert (silent - clean).abs().max() > 0.1
+        torch.testing.assert_close(wrapped(*inputs), ablated, atol=1e-9, rtol=0)
+    assert (ablated - clean).abs().max() > 0.1
 
 
 @every_family
@@ -56,8 +56,8 @@ def test_no_forward_knows_a_head_mask(name: str) -> None:
     takes = inspect.signature(model.forward).parameters
     assert not [each for each in takes if "head_mask" in each]
     assert takes["kwargs"].kind is inspect.Parameter.VAR_KEYWORD
-    said = answer(hub.called(name, model, inputs, hed_mask=torch.zeros(1)))
-    assert torch.equal(said, answer(hub.called(name, model, inputs)))
+    output = answer(hub.called(name, model, inputs, hed_mask=torch.zeros(1)))
+    assert torch.equal(output, answer(hub.called(name, model, inputs)))
 
 
 @every_family
@@ -70,11 +70,11 @@ def test_no_model_cuts_heads(name: str) -> None:
 def test_attention_weights_are_empty_unless_in_eager_mode(name: str) -> None:
     """An empty tuple, not None; the only word on it is a line in the log, once."""
     model, inputs = hub.build(name), hub.inputs_of(name)
-    said = hub.called(name, model, inputs, output_attentions=True)
+    output = hub.called(name, model, inputs, output_attentions=True)
     kinds = (
         ["attentions"] if "L" in SHAPES[name] else [f"{each}_attentions" for each in ("encoder", "decoder", "cross")]
     )
     n_layers = [n for n, _ in SHAPES[name].values()]
     expected = n_layers if model.config._attn_implementation == "eager" else [0] * len(kinds)
-    assert [len(said[kind]) for kind in kinds] == expected
+    assert [len(output[kind]) for kind in kinds] == expected
     assert model.config._attn_implementation == ("eager" if name == "gpt_neo" else "sdpa")

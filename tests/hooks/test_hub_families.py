@@ -75,8 +75,8 @@ def test_the_layers_of_albert_are_told_apart_by_calls() -> None:
 
 def test_a_head_may_be_wider_or_narrower_than_its_share() -> None:
     """T5 and Llama may have heads of any width: n_heads * d_head is not d_model."""
-    for name, change in (("t5", {"d_kv": 6}), ("llama", {"head_dim": 10})):
-        model = hub.build(name, **change)
+    for name, shape in (("t5", {"d_kv": 6}), ("llama", {"head_dim": 10})):
+        model = hub.build(name, **shape)
         wrapped, inputs = wrap(model), hub.inputs_of(name)
         sites = wrapped.head_sites
         for place in places(name)[::3]:
@@ -100,12 +100,12 @@ def test_an_encoder_alone_has_the_heads_of_an_encoder() -> None:
     prove(wrapped, wrapped.head_sites, hub.inputs_of("bert"))
 
 
-# --- silence --------------------------------------------------------------------------------------------------------
+# --- ablation -------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 @every_family
-def test_a_silent_head_is_one_whose_columns_are_zero(name: str) -> None:
+def test_an_ablated_head_is_one_whose_columns_are_zero(name: str) -> None:
     model, inputs = hub.build(name), hub.inputs_of(name)
     wrapped, before = wrap(model), trace(model)
     sites, clean = wrapped.head_sites, answer(hub.called(name, model, inputs))
@@ -126,31 +126,33 @@ def test_in_a_sweep_too_alone_and_together(name: str) -> None:
     model, inputs = hub.build(name), hub.inputs_of(name)
     wrapped, before = wrap(model), trace(model)
     asked = [*[(place,) for place in places(name)], *groups(name)]
-    changes = [Intervention(tuple(map(head, each))) for each in asked]
-    recording = CachedPass(wrapped, wrapped.head_sites, inputs)
-    found = dict(sweep(recording, changes, batch_size=20, checked=True))
+    interventions = [Intervention(tuple(map(head, each))) for each in asked]
+    cached = CachedPass(wrapped, wrapped.head_sites, inputs)
+    found = dict(sweep(cached, interventions, batch_size=20, checked=True))
     for i, each in enumerate(asked):
         expected = without(name, model, each, inputs)
         torch.testing.assert_close(found[i], expected, **close)
         if i % 3 == 0:
-            torch.testing.assert_close(plain_pass(wrapped, wrapped.head_sites, inputs, changes[i]), expected, **close)
+            torch.testing.assert_close(
+                plain_pass(wrapped, wrapped.head_sites, inputs, interventions[i]), expected, **close
+            )
     assert trace(model) == before
 
 
 @torch.no_grad()
 @slow
 @pytest.mark.parametrize("name", ["albert", "albert in groups", "gpt2", "t5", "bart"])
-def test_on_top_of_silent_heads(name: str) -> None:
+def test_on_top_of_ablated_heads(name: str) -> None:
     model, inputs = hub.build(name), hub.inputs_of(name)
     wrapped, every = wrap(model), places(name)
     base = [every[1], every[-2]]
-    recording = CachedPass(wrapped, wrapped.head_sites, inputs, tuple(map(head, base)))
-    torch.testing.assert_close(recording.output, without(name, model, base, inputs), **close)
+    cached = CachedPass(wrapped, wrapped.head_sites, inputs, tuple(map(head, base)))
+    torch.testing.assert_close(cached.output, without(name, model, base, inputs), **close)
     asked = [(place,) for place in every[::3] if place not in base]
-    found = dict(sweep(recording, [Intervention(tuple(map(head, each))) for each in asked], checked=True))
+    found = dict(sweep(cached, [Intervention(tuple(map(head, each))) for each in asked], checked=True))
     assert len(found) == len(asked) > 0
-    for i, said in found.items():
-        torch.testing.assert_close(said, without(name, model, [*base, *asked[i]], inputs), **close)
+    for i, output in found.items():
+        torch.testing.assert_close(output, without(name, model, [*base, *asked[i]], inputs), **close)
 
 
 @torch.no_grad()
@@ -159,15 +161,15 @@ def test_on_top_of_silent_heads(name: str) -> None:
 def test_in_single_precision(name: str) -> None:
     model, inputs = hub.build(name, torch.float32), hub.inputs_of(name, torch.float32)
     wrapped = wrap(model)
-    recording = CachedPass(wrapped, wrapped.head_sites, inputs)
+    cached = CachedPass(wrapped, wrapped.head_sites, inputs)
     asked = [*[(place,) for place in places(name)], *groups(name)]
-    found = dict(sweep(recording, [Intervention(tuple(map(head, each))) for each in asked], checked=True))
+    found = dict(sweep(cached, [Intervention(tuple(map(head, each))) for each in asked], checked=True))
     assert len(found) == len(asked) > 0
-    for i, said in found.items():
+    for i, output in found.items():
         expected = without(name, model, asked[i], inputs)
         with Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, map(head, asked[i]))):
             slow = wrapped(*inputs)
-        for given in (said, slow):
+        for given in (output, slow):
             torch.testing.assert_close(given, expected, atol=2e-6 * float(expected.abs().max()), rtol=0)
 
 
@@ -185,11 +187,11 @@ def test_while_it_generates_with_its_cache(name: str) -> None:
 
     clean, weights = written(), model.get_submodule(PROJECTIONS[name][place[0]].format(0)).weight
     with Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, [head(place)])):
-        silent = written()
+        ablated = written()
     rows = weights if name == "gpt2" else weights.T  # those that read head 1 of 4
     rows[8:16] = 0.0
     expected = written()
-    for given, wanted, whole in zip(silent.logits, expected.logits, clean.logits, strict=True):
+    for given, wanted, whole in zip(ablated.logits, expected.logits, clean.logits, strict=True):
         torch.testing.assert_close(given, wanted, **close)
         assert not torch.allclose(given, whole)
 
@@ -249,7 +251,7 @@ def score(output: Tensor, rows: Any) -> Tensor:
 
 
 @torch.no_grad()
-def test_means_and_other_rows_stand_in() -> None:
+def test_means_and_donors_replace_a_head() -> None:
     """By hand: what the projection is given instead, by a hook of our own."""
     model, (tokens, mask) = hub.build("gpt2"), hub.inputs_of("gpt2", rows=6)
     wrapped, inputs = wrap(model), (tokens, torch.ones_like(mask))
@@ -264,17 +266,17 @@ def test_means_and_other_rows_stand_in() -> None:
     clean = score(hub.called("gpt2", model, inputs).logits, None)
     hook.remove()
 
-    def with_stand(stand: Tensor) -> Tensor:
+    def with_value(value: Tensor) -> Tensor:
         z = kept[0].clone()
-        z[..., 16:24] = stand[..., 16:24]
+        z[..., 16:24] = value[..., 16:24]
         hook = projection.register_forward_pre_hook(lambda module, args: (z,))
-        said = hub.called("gpt2", model, inputs).logits
+        output = hub.called("gpt2", model, inputs).logits
         hook.remove()
-        return score(said, None)
+        return score(output, None)
 
     np.testing.assert_allclose(outcome.clean, clean, rtol=1e-9)
     np.testing.assert_allclose(outcome.scores[0], score(without("gpt2", model, [place], inputs), None), rtol=1e-9)
-    np.testing.assert_allclose(outcome.scores[1], with_stand(kept[0].mean(dim=0)), rtol=1e-9)
-    swaps = np.stack([with_stand(kept[0].roll(k, dims=0)) for k in range(1, 6)])  # each row with each of the others
+    np.testing.assert_allclose(outcome.scores[1], with_value(kept[0].mean(dim=0)), rtol=1e-9)
+    swaps = np.stack([with_value(kept[0].roll(k, dims=0)) for k in range(1, 6)])  # each row with each of the others
     assert all(np.isclose(swaps[:, row], outcome.scores[2][row], rtol=1e-9).any() for row in range(6))
     assert np.abs(outcome.scores - outcome.clean).max(axis=1).min() > 1e-3

@@ -61,8 +61,8 @@ def test_one_faulty_site_is_enough(layer: int) -> None:
     model.blocks[layer].attn.__class__ = faulty.BypassingBesides
     site = HeadSite("layer", layer)
     with torch.no_grad(), Gates(model.sites, closed_gates(model.sites, [site.head(0)])):
-        said = model(TOKENS)
-    assert torch.equal(said, model(TOKENS)), "a plausible zero"
+        output = model(TOKENS)
+    assert torch.equal(output, model(TOKENS)), "a plausible zero"
     with pytest.raises(InstrumentError, match=rf"does not act at layer\.{layer}\.self"):
         prove(model, model.sites, [TOKENS])
 
@@ -128,16 +128,16 @@ def test_rows_that_are_positions_are_refused(kind: type[foreign.Model]) -> None:
 
 
 @torch.no_grad()
-def test_the_check_notices_a_recording_that_is_off() -> None:
+def test_the_check_notices_a_cached_pass_that_is_off() -> None:
     """A little, in one layer that is handed back."""
     model = built(foreign.Model)
-    recording = CachedPass(model, model.sites, [TOKENS])
-    changes = [Intervention((head,)) for head in model.sites.heads]
-    list(sweep(recording, changes, checked=True))
-    block = recording._calls[model.blocks[0]][0]
+    cached = CachedPass(model, model.sites, [TOKENS])
+    interventions = [Intervention((head,)) for head in model.sites.heads]
+    list(sweep(cached, interventions, checked=True))
+    block = cached._calls[model.blocks[0]][0]
     block.output = block.output * torch.linspace(1, 1.01, 8)  # nobody changed it in place, and it is wrong
     with pytest.raises(InstrumentError, match=r"a pass begun at layer\.1\.self differs from a whole one"):
-        list(sweep(recording, changes, checked=True))
+        list(sweep(cached, interventions, checked=True))
 
 
 def test_differences_are_shares_of_the_largest_value() -> None:
@@ -145,8 +145,9 @@ def test_differences_are_shares_of_the_largest_value() -> None:
     assert difference(torch.zeros(3), torch.zeros(3)) == 0
 
 
-def test_what_a_model_says_is_its_first_tensor() -> None:
-    said, other = torch.ones(2), torch.zeros(3)
+def test_the_output_of_a_model_is_its_first_tensor() -> None:
+    output, other = torch.ones(2), torch.zeros(3)
     assert all(
-        first_tensor(each) is said for each in (said, (said, other), {"loss": None, "logits": said}, [None, said])
+        first_tensor(each) is output
+        for each in (output, (output, other), {"loss": None, "logits": output}, [None, output])
     )

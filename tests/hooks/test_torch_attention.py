@@ -1,4 +1,4 @@
-"""PyTorch's own attention: open, it says what it always says; a silent head is one whose columns are 0."""
+"""PyTorch's own attention: unfused, its output is what it always is; an ablated head is one whose columns are 0."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CALLS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("call", CALLS, ids=lambda each: " ".join(each) or "plain")
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: " ".join(each) or "plain")
 @pytest.mark.parametrize("grad", [False, True])
-def test_open_it_says_the_same_and_heads_can_be_silenced(
+def test_unfused_its_output_is_the_same_and_heads_can_be_ablated(
     shape: dict[str, Any], call: dict[str, Any], grad: bool
 ) -> None:
     """Without gradients, and closed, it is the fused path that answers."""
@@ -59,17 +59,17 @@ def test_open_it_says_the_same_and_heads_can_be_silenced(
     sites = Sites.of(module, layer="out_proj")
     assert sites[SITE].mha is module
     with torch.set_grad_enabled(grad):
-        said, weights = module(query, key, value, **call)
+        output, weights = module(query, key, value, **call)
         with sites.unfused():
             again, same = module(query, key, value, **call)
-        torch.testing.assert_close(again, said, **close)
+        torch.testing.assert_close(again, output, **close)
         if weights is None:
             assert same is None
         else:
             torch.testing.assert_close(same, weights, **close)
         for head in range(HEADS):
             expected, _ = zeroed(module, "out_proj", head)(query, key, value, **call)
-            assert (expected - said).abs().max() > 1e-3
+            assert (expected - output).abs().max() > 1e-3
             with Gates(sites, closed_gates(sites, [SITE.head(head)])):
                 torch.testing.assert_close(module(query, key, value, **call)[0], expected, **close)
 
@@ -93,8 +93,8 @@ def test_attention_is_what_it_shows_itself(call: dict[str, Any], first: bool) ->
 
         def forward(self, x: Tensor) -> Tensor:
             x = x if first else x.transpose(0, 1)
-            said = self.inner(x, x, x, **call)[0]
-            return said if first else said.transpose(0, 1)
+            output = self.inner(x, x, x, **call)[0]
+            return output if first else output.transpose(0, 1)
 
     model, x = Calls().eval(), states()
     own = x if first else x.transpose(0, 1)

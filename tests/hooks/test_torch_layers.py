@@ -1,4 +1,4 @@
-"""PyTorch's encoders, decoders and transformers: heads inside are named, silenced and swept, fused paths or not."""
+"""PyTorch's encoders, decoders and transformers: heads inside are named, ablated and swept, fused paths or not."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Padded(nn.Module):
         self.encoder = inner
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        said = self.encoder(x, src_key_padding_mask=padding.bool())
-        return said.masked_fill(padding.bool()[..., None], 0.0)  # which is what the fused path leaves there
+        output = self.encoder(x, src_key_padding_mask=padding.bool())
+        return output.masked_fill(padding.bool()[..., None], 0.0)  # which is what the fused path leaves there
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
@@ -53,16 +53,18 @@ def test_an_encoder_with_padding(given: dict[str, Any]) -> None:
     before = flags(model)
     assert [head.short for head in wrapped.heads] == ["E0H0", "E0H1", "E1H0", "E1H1"]
     prove(wrapped, wrapped.head_sites, inputs)
-    recording = CachedPass(wrapped, wrapped.head_sites, inputs)
-    torch.testing.assert_close(recording.output, clean, **close)
+    cached = CachedPass(wrapped, wrapped.head_sites, inputs)
+    torch.testing.assert_close(cached.output, clean, **close)
     every = [Intervention((head,)) for head in wrapped.heads] + [Intervention((wrapped.heads[0], wrapped.heads[3]))]
-    for i, said in sweep(recording, every, checked=True):
+    found = dict(sweep(cached, every, checked=True))
+    assert len(found) == len(every) > 0
+    for i, output in found.items():
         copy: nn.Module = model
         for head in every[i].heads:
             copy = zeroed(copy, f"encoder.layers.{head.site.layer}.self_attn.out_proj", head.index)
         assert torch.backends.mha.get_fastpath_enabled()
-        torch.testing.assert_close(said, copy(*inputs), **close)
-        assert (said - clean).abs().max() > 1e-4
+        torch.testing.assert_close(output, copy(*inputs), **close)
+        assert (output - clean).abs().max() > 1e-4
     assert flags(model) == before
 
 
@@ -77,7 +79,7 @@ def test_a_layer_alone_in_every_mode() -> None:
                 torch.testing.assert_close(one(x, src_mask=mask), expected, **close)
 
 
-SILENT = {
+PROJECTIONS = {
     "E": "encoder.layers.{}.self_attn",
     "D": "decoder.layers.{}.self_attn",
     "X": "decoder.layers.{}.multihead_attn",
@@ -86,7 +88,7 @@ SILENT = {
 
 def by_hand(model: nn.Module, heads: Sequence[HeadId], *inputs: Tensor) -> Tensor:
     for head in heads:
-        path = SILENT[head.short[0]].format(head.site.layer)
+        path = PROJECTIONS[head.short[0]].format(head.site.layer)
         model = zeroed(model, f"{path}.out_proj", head.index)
     return model(*inputs)
 
@@ -98,14 +100,16 @@ def test_a_whole_transformer() -> None:
     names = [f"{stack}{i}H{k}" for stack in "EDX" for i in range(2) for k in range(HEADS)]
     assert sorted(head.short for head in wrapped.heads) == sorted(names)
     for site in wrapped.sites:
-        at = SILENT[site.short[0]].format(site.layer)
+        at = PROJECTIONS[site.short[0]].format(site.layer)
         assert wrapped.head_sites[site].projection is model.get_submodule(at).out_proj
     prove(wrapped, wrapped.head_sites, inputs)
-    recording = CachedPass(wrapped, wrapped.head_sites, inputs)
+    cached = CachedPass(wrapped, wrapped.head_sites, inputs)
     asked = [*[(head,) for head in wrapped.heads], wrapped.heads[::3], wrapped.heads[1:]]
-    for i, said in sweep(recording, [Intervention(heads) for heads in asked], checked=True):
-        torch.testing.assert_close(said, by_hand(model, asked[i], *inputs), **close)
-        assert (said - clean).abs().max() > 1e-4
+    found = dict(sweep(cached, [Intervention(heads) for heads in asked], checked=True))
+    assert len(found) == len(asked) > 0
+    for i, output in found.items():
+        torch.testing.assert_close(output, by_hand(model, asked[i], *inputs), **close)
+        assert (output - clean).abs().max() > 1e-4
     shapes = {"E": (5, 5), "D": (4, 4), "X": (4, 5)}
     for site, weights in attention_of(wrapped, wrapped.head_sites, *inputs).items():
         assert weights.shape == (ROWS, HEADS, *shapes[site.short[0]])
@@ -140,9 +144,9 @@ def test_rows_that_come_second_are_gated_but_not_swept() -> None:
     gates = torch.ones(ROWS, HEADS)
     gates[1, head.index] = 0.0
     with Gates(sites, {head.site: gates}):
-        said = wrapped(*inputs)
-    torch.testing.assert_close(said[:, 1], expected[:, 1], **close)
-    torch.testing.assert_close(said[:, [0, 2]], model(*inputs)[:, [0, 2]], **close)
+        output = wrapped(*inputs)
+    torch.testing.assert_close(output[:, 1], expected[:, 1], **close)
+    torch.testing.assert_close(output[:, [0, 2]], model(*inputs)[:, [0, 2]], **close)
     for square in (inputs, (states(length=ROWS), states(length=ROWS, seed=1))):
         with pytest.raises(InstrumentError):
             prove(wrapped, sites, square)

@@ -47,9 +47,9 @@ def use_proof(model: Any, sites: Sites, given: Tensor) -> None:
 
 
 def use_sweep(model: Any, sites: Sites, given: Tensor) -> None:
-    recording = CachedPass(model, sites, [given])
-    for i, said in sweep(recording, [Intervention((head,)) for head in sites.heads], checked=True):
-        assert (said - recording.output).abs().max() > 1e-6, f"{sites.heads[i]} seems to be silent"
+    cached = CachedPass(model, sites, [given])
+    for i, output in sweep(cached, [Intervention((head,)) for head in sites.heads], checked=True):
+        assert (output - cached.output).abs().max() > 1e-6, f"{sites.heads[i]} seems to have no effect"
 
 
 def use_attention(model: Any, sites: Sites, given: Tensor) -> None:
@@ -191,12 +191,12 @@ class Sometimes(foreign.Model):
 def test_a_block_that_is_passed_by_in_some_passes() -> None:
     model = built(Sometimes)
     sites, second = model.sites, model.sites.heads[2]
-    recording = CachedPass(model, sites, [TOKENS])
+    cached = CachedPass(model, sites, [TOKENS])
     with pytest.raises(InstrumentError, match=r"projection of layer\.1\.self was called when the pass was recorded"):
-        recording.replay([Intervention((second,))])
+        cached.replay([Intervention((second,))])
     model.n_passes = 1
     with pytest.raises(InstrumentError, match=r"gates at layer\.1\.self were never reached"):
-        recording.replay([Intervention((sites.heads[0], second))])
+        cached.replay([Intervention((sites.heads[0], second))])
     model.n_passes = 1
     with pytest.raises(InstrumentError, match=r"layer\.1\.self was never called"):
         CachedPass(model, sites, [TOKENS])
@@ -262,7 +262,7 @@ def test_a_model_that_was_compiled_in_place_is_refused() -> None:
 @pytest.mark.parametrize("in_place", [False, True])
 @torch.no_grad()
 def test_compiled_code_is_never_silently_whole(in_place: bool) -> None:
-    """Compiled before, it passes hooks by; compiled inside, it must not stay silent outside."""
+    """Compiled before, it passes hooks by; compiled inside, it must not stay ablated outside."""
     torch._dynamo.reset()
     model = built(foreign.Model)
     sites, clean = model.sites, model(TOKENS)
@@ -273,11 +273,11 @@ def test_compiled_code_is_never_silently_whole(in_place: bool) -> None:
         for head in sites.heads[::2]:
             try:
                 with Gates(sites, closed_gates(sites, [head])):
-                    said = called(TOKENS)
+                    output = called(TOKENS)
             except InstrumentError:
-                said = None
+                output = None
             with Gates(sites, closed_gates(sites, [head])):
-                silent = type(model).forward(model, TOKENS)
-            assert said is None or torch.allclose(said, silent)
+                ablated = type(model).forward(model, TOKENS)
+            assert output is None or torch.allclose(output, ablated)
             assert torch.allclose(called(TOKENS), clean)
     torch._dynamo.reset()

@@ -44,8 +44,8 @@ def test_a_copy_has_its_own_heads() -> None:
     copy = deepcopy(wrapped)
     assert not set(copy.head_sites.projections) & set(wrapped.head_sites.projections)
     with Gates(copy.head_sites, closed_gates(copy.head_sites, copy.heads[5:6])):
-        said = copy(*inputs)
+        output = copy(*inputs)
         clean = wrapped(*inputs)
     with Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, wrapped.heads[5:6])):
-        assert torch.equal(wrapped(*inputs), said)
-    assert not torch.allclose(clean, said)
+        assert torch.equal(wrapped(*inputs), output)
+    assert not torch.allclose(clean, output)

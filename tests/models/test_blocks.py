@@ -77,7 +77,7 @@ def test_a_decoder_layer_is_pytorchs(norm: str) -> None:
 
 
 @norms
-def test_a_silent_block_leaves_the_stream_as_it_was(norm: str) -> None:
+def test_a_zeroed_block_leaves_the_stream_as_it_was(norm: str) -> None:
     residual, x = scattered(Residual(config(norm))), torch.randn(2, 3, 16)
     expected = x if norm == "pre" else residual.norm(x)
     assert torch.equal(residual(x, torch.zeros_like), expected)

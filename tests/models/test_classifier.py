@@ -66,7 +66,7 @@ def test_padding_never_changes_logits(encoding: str, variant: str) -> None:
     st.lists(st.lists(st.integers(0, N_VALUES - 1), min_size=1, max_size=7), min_size=1, max_size=4), st.integers(0, 5)
 )
 @torch.no_grad()
-def test_no_pooling_hears_padding(pooling: str, rows: list[list[int]], extra: int) -> None:
+def test_no_pooling_reads_padding(pooling: str, rows: list[list[int]], extra: int) -> None:
     model = build(encoding="sinusoidal", pooling=pooling)
     alone = torch.cat([model(torch.tensor([row])) for row in rows])
     torch.testing.assert_close(model(padded(rows, extra)), alone, **close)

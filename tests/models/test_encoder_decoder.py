@@ -24,7 +24,7 @@ close = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def random_batch(n_rows: int = 4) -> tuple[Tensor, Tensor]:
-    """Sources of 7 tokens and 5 fed tokens."""
+    """Sources of 7 tokens, and 5 tokens of decoder input."""
     generator = torch.Generator().manual_seed(1)
     source = torch.randint(0, 11, (n_rows, 7), generator=generator)
     decoder_input = torch.cat(
@@ -55,7 +55,7 @@ def test_the_order_of_the_source_changes_the_answer_if_the_encoding_knows_it(mod
 
 def skip_if_length_is_unknown(model: EncoderDecoder) -> None:
     if model.config.encoding == "length-normalised":
-        pytest.skip("a decoder does not know how long its answer will be, so places shift as it speaks")
+        pytest.skip("a decoder does not know how long its answer will be, so places shift as it decodes")
 
 
 @torch.no_grad()
@@ -72,7 +72,7 @@ def test_later_tokens_never_change_earlier_logits(model: EncoderDecoder) -> None
 
 
 @torch.no_grad()
-def test_one_row_of_fed_tokens_serves_all_sources(model: EncoderDecoder) -> None:
+def test_one_row_of_decoder_input_serves_all_sources(model: EncoderDecoder) -> None:
     source, decoder_input = random_batch()
     torch.testing.assert_close(
         model(source, decoder_input[:1]), model(source, decoder_input[:1].expand(len(source), -1)), **close
@@ -80,12 +80,12 @@ def test_one_row_of_fed_tokens_serves_all_sources(model: EncoderDecoder) -> None
 
 
 @torch.no_grad()
-def test_greedy_says_the_same_with_and_without_a_cache(model: EncoderDecoder) -> None:
+def test_greedy_predicts_the_same_with_and_without_a_cache(model: EncoderDecoder) -> None:
     skip_if_length_is_unknown(model)
     memory = model.encode(random_batch(16)[0])
     predicted = greedy(model, memory, START, 9)
     assert torch.equal(predicted, greedy(model, memory, START, 9, use_cache=False))
-    # A third route: each token is the likeliest after what was said before it.
+    # A third route: each token is the likeliest after what was predicted before it.
     decoder_input = torch.cat([torch.full((16, 1), START), predicted[:, :-1]], dim=1)
     assert torch.equal(model.decode(decoder_input, memory).argmax(dim=-1), predicted)
     assert len({tuple(answer) for answer in predicted.tolist()}) > 1

@@ -15,24 +15,24 @@ from torch import Tensor
 from headcount.encodings import EncodingSettings
 from headcount.encodings.base import Positions, build_encoding
 from headcount.heads import HeadSite
-from headcount.models import masking as sight_module
+from headcount.models import masking as masking_module
 from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.masking import AttentionMask
 
 CPU, SITE = torch.device("cpu"), HeadSite("layer", 0)
 N_TOKENS = [7, 1, 4]
 unhurried = settings(deadline=None, max_examples=60)
-sights = st.fixed_dictionaries({"causal": st.booleans(), "window": st.none() | st.integers(1, 9)})
+maskings = st.fixed_dictionaries({"causal": st.booleans(), "window": st.none() | st.integers(1, 9)})
 exactly = {"atol": 1e-6, "rtol": 1e-6}
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, pairs: int, narrow: int = 64) -> None:
-    monkeypatch.setattr(sight_module, "PAIRS", pairs)
-    monkeypatch.setattr(sight_module, "NARROW", narrow)
+    monkeypatch.setattr(masking_module, "PAIRS", pairs)
+    monkeypatch.setattr(masking_module, "NARROW", narrow)
 
 
 def plain_open(n_queries: int, n_keys: int, *, causal: bool, window: int | None) -> Tensor:
-    """Pair by pair; the last query stands beside the last key."""
+    """Pair by pair; the last query is at the last key."""
     past = n_keys - n_queries
     far = math.inf if window is None else window
     rows = [
@@ -55,7 +55,7 @@ def test_the_example_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @unhurried
-@given(sights, st.integers(1, 40), st.integers(0, 5), st.integers(1, 200), st.integers(1, 8))
+@given(maskings, st.integers(1, 40), st.integers(0, 5), st.integers(1, 200), st.integers(1, 8))
 def test_pieces_together_open_what_may_be_seen(
     seen: dict[str, Any], n_queries: int, past: int, pairs: int, narrow: int
 ) -> None:
@@ -73,7 +73,7 @@ def test_pieces_together_open_what_may_be_seen(
 
 @unhurried
 @given(st.booleans(), st.integers(1, 60), st.integers(1, 500), st.integers(1, 3))
-def test_pieces_are_small(causal: bool, length: int, pairs: int, batch: int) -> None:
+def test_chunks_are_small(causal: bool, length: int, pairs: int, batch: int) -> None:
     mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
     with pytest.MonkeyPatch.context() as patch:
         small_pieces(patch, pairs, narrow=4)
@@ -90,8 +90,8 @@ def test_pieces_are_small(causal: bool, length: int, pairs: int, batch: int) -> 
 
 
 @unhurried
-@given(sights, st.integers(7, 12), st.booleans())
-def test_n_seen_counts_the_open_keys(seen: dict[str, Any], length: int, padded: bool) -> None:
+@given(maskings, st.integers(7, 12), st.booleans())
+def test_n_visible_counts_the_open_keys(seen: dict[str, Any], length: int, padded: bool) -> None:
     mask = padding(N_TOKENS, length) if padded else None
     is_open = plain_open(length, length, **seen) & (torch.tensor(True) if mask is None else mask)
     counted = is_open.sum(dim=-1).clamp(min=1).reshape(-1, length)
@@ -100,8 +100,8 @@ def test_n_seen_counts_the_open_keys(seen: dict[str, Any], length: int, padded: 
 
 
 @unhurried
-@given(sights, st.integers(1, 8), st.integers(0, 8))
-def test_n_seen_counts_what_went_before(seen: dict[str, Any], n_queries: int, past: int) -> None:
+@given(maskings, st.integers(1, 8), st.integers(0, 8))
+def test_n_visible_counts_what_went_before(seen: dict[str, Any], n_queries: int, past: int) -> None:
     counted = plain_open(n_queries, n_queries + past, **seen).sum(dim=-1)[None]
     found = AttentionMask(**seen).n_visible(n_queries, n_queries + past, CPU)
     assert torch.equal(found.expand(counted.shape), counted)
@@ -120,7 +120,7 @@ def build_attention(*, scalable_softmax: bool) -> MultiHeadAttention:
 
 
 def known_positions(encoding: str, length: int) -> dict[str, Any]:
-    """The part of a sight that an encoding is asked with."""
+    """The part of a mask that an encoding is asked with."""
     torch.manual_seed(1)
     made = build_encoding(EncodingSettings(encoding=encoding), 8, 2).double()
     where = Positions.in_order(length, CPU)

@@ -84,7 +84,7 @@ def test_gradients_are_finite_and_none_reaches_padding(pooling: Pooling, trainin
     assert (gradients[0][is_token] != 0).any()
 
 
-def test_what_it_gives_away_is_said_in_words(pooling: Pooling) -> None:
+def test_what_it_hard_codes_is_told_in_words(pooling: Pooling) -> None:
     assert isinstance(pooling.hard_codes, str)
     assert (pooling.hard_codes == "order of neighbours") == isinstance(pooling, POOLINGS.get("neighbour-difference"))
 

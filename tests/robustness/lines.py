@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from headcount.cli._main import _parser
 
 NUMBERS = ("0", "-1", "1000000000", str(2**64 + 1), "0.5", "-0.0", "1e400", "nan", "inf", "-inf", "1_000", "٣", "0x10")
-TEXTS = ("", " ", "none", "ä—→\u2028", "[bold]", "[/x]", "[red]a[/red]", "$", "$(pwd)", "a\nb", "\ud800", "\x1b[31m")
+TEXTS: tuple[str, ...] = ("", " ", "none", "ä—→\u2028", "[bold]", "[/x]", "[red]a[/red]", "$", "$(pwd)", "a\nb", "\ud800", "\x1b[31m")
 TEXTS += ("x" * 5000, "%s%n", "{0}", "-", "--")
 NAMES = ("sample:x", "sample:", "x.py:Model", "own_model.py", "own_model.py:Nobody", "E0H9", "L9H9", "E0H0,E0H0", ",")
-PATHS = ("nowhere", "nowhere/at/all", "text.txt", "data.tsv", ".", "..", "../sentinel", "../sentinel/precious.txt")
+PATHS: tuple[str, ...] = ("nowhere", "nowhere/at/all", "text.txt", "data.tsv", ".", "..", "../sentinel", "../sentinel/precious.txt")
 PATHS += ("run/config.json", "text.txt/below", "folder")
 NASTY = NUMBERS + TEXTS + NAMES + PATHS
 TAKEN = ("../sentinel", "../sentinel/precious.txt", "text.txt", "folder", "run", "sample:x")
@@ -97,7 +97,7 @@ class Lines:
         if kind < 0.04:
             return shlex.split(rng.choice(REFUSED))
         if kind < 0.5:
-            source = SLOW if rng.random() < 2 * self.slow_share else QUICK
+            source: Sequence[str] = SLOW if rng.random() < 2 * self.slow_share else QUICK
             return self._right(shlex.split(rng.choice(source)), rng)
         # A flag more may turn a quick line into a long one where the model is a large one.
         source = SLOW if rng.random() < 0.45 else [line for line in QUICK if "heads sample:" not in line]
@@ -150,7 +150,7 @@ class Lines:
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Every parser by what is typed to get to it: "", "heads", "train addition", ..."""
-    found, todo = {}, {"": _parser()}
+    found, todo: dict[str, argparse.ArgumentParser] = {}, {"": _parser()}
     while todo:
         name, parser = todo.popitem()
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]

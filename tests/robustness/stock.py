@@ -87,7 +87,7 @@ def fill(folder: Path, run: Run, sorter: Run) -> Path:
     shutil.copytree(run.folder.path, folder / "run")
     shutil.copytree(sorter.folder.path, folder / "sorter")
     with contextlib.suppress(Stop):
-        train_run(run.config, folder / "unfinished", listeners=[StopAt(8)])  # type: ignore[list-item]
+        train_run(run.config, folder / "unfinished", listeners=[StopAt(8)])
     for name in ("run", "sorter", "unfinished"):
         for rest in (".lock", "tensorboard", "figures", "results"):
             there = folder / name / rest

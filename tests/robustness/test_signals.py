@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,7 @@ def _stopped_after(n_lines: int, path: Path, which: signal.Signals) -> int:
 def _stopped_on_terminal(path: Path, which: signal.Signals, moment: bytes) -> tuple[int, bytes]:
     """Send a signal as soon as something is shown; the exit code, and all that was shown."""
     ours, theirs = pty.openpty()
-    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     settings = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen(_command(path), cwd=path.parent, env=settings, preexec_fn=_default_signals, **streams)
     os.close(theirs)

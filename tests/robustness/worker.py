@@ -156,7 +156,7 @@ def _few_resamples() -> None:
 
 
 def _stream(errors: str) -> TextIO:
-    return tempfile.TemporaryFile("w+", encoding="utf-8", errors=errors)  # type: ignore[return-value]
+    return tempfile.TemporaryFile("w+", encoding="utf-8", errors=errors)
 
 
 def _text(stream: TextIO) -> str:

@@ -102,12 +102,13 @@ torch.set_num_threads(1)
 run = load(sys.argv[1])
 batch = run.task.encode(run.task.split("test"))
 with torch.inference_mode():
-    said = run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input))
-print(run.weights_sha256, hashlib.sha256(said.numpy().tobytes()).hexdigest(), *[head.short for head in run.model.heads])
+    output = run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.decoder_input))
+digest = hashlib.sha256(output.numpy().tobytes()).hexdigest()
+print(run.weights_sha256, digest, *[head.short for head in run.model.heads])
 """
 
 
-def test_another_process_loads_it_and_hears_the_same(tiny_run: Run, tmp_path: Path) -> None:
+def test_another_process_loads_it_and_has_the_same_output(tiny_run: Run, tmp_path: Path) -> None:
     run = prune_run(tiny_run, GONE, tmp_path / "cut").model
     arguments = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "cut")]
     ran = subprocess.run(arguments, capture_output=True, text=True, check=True)
@@ -143,7 +144,7 @@ def test_attention_is_found_by_name_and_not_by_place(tiny_run: Run, tmp_path: Pa
     torch.testing.assert_close(run.attention("3+4", "E0H1"), tiny_run.attention("3+4", "E0H1"))
 
 
-# --- what the heads said on average ---------------------------------------------------------------------------------
+# --- what the heads output on average -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["tiny_run", "tiny_sorter"])

@@ -55,7 +55,7 @@ def test_tokens_spell_the_sum_and_its_answer(made: Sums) -> None:
 
 @unhurried
 @given(sums())
-def test_positions_mean_what_stands_there(made: Sums) -> None:
+def test_positions_mean_what_is_there(made: Sums) -> None:
     task, pairs = made
     batch = task.encode(pairs)
     for tokens, positions in [
@@ -107,7 +107,7 @@ def test_carries_and_facets_are_those_of_a_plain_loop(made: Sums) -> None:
 
 @unhurried
 @given(sums(), st.booleans(), st.booleans())
-def test_each_fault_changes_what_is_fed_and_asked_and_nothing_else(made: Sums, unstarted: bool, zeros: bool) -> None:
+def test_each_fault_changes_decoder_input_and_labels_and_nothing_else(made: Sums, unstarted: bool, zeros: bool) -> None:
     task, pairs = made
     faulty = Addition(dataclasses.replace(task.config, start_token=not unstarted, loss_ignores_zero=zeros))
     right, wrong = task.encode(pairs), faulty.encode(pairs)

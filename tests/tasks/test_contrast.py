@@ -39,11 +39,11 @@ def test_every_column_has_as_many_as_were_asked_for_and_none_twice() -> None:
         assert len(np.unique(contrast.steps[1][rows], axis=0)) == 200
 
 
-def test_what_is_fed_before_the_column_is_the_same() -> None:
+def test_the_decoder_input_before_the_column_is_the_same() -> None:
     task = Addition()
     contrast = task.contrast(np.random.default_rng(0), 50)
     decoder_input = [task.encode(step).decoder_input for step in contrast.steps]
     for i, name in enumerate(contrast.columns):
         query = 3 - list(UNITS).index(name) - 1  # most significant first: the query that says this column
-        heard = {tuple(each[i, : query + 1].tolist()) for each in decoder_input}
-        assert len(heard) == 1
+        before = {tuple(each[i, : query + 1].tolist()) for each in decoder_input}
+        assert len(before) == 1

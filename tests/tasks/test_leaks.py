@@ -28,10 +28,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "paired": {"paired": True},
     "small_steps": {"small_steps": 0.5},
-    "all narrow": {"small_steps": 1.0},
+    "all small_steps": {"small_steps": 1.0},
     "distinct": {"distinct": True},
     "coin": {"balance": "coin"},
-    "matched and narrow": {"paired": True, "small_steps": 0.5},
+    "paired and small_steps": {"paired": True, "small_steps": 0.5},
     "padded with zeros": {"padding_is_zero": True, "distinct": True},
 }
 Set = tuple[np.ndarray, np.ndarray]

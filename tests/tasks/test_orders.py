@@ -62,7 +62,7 @@ def spreads(small_steps: float) -> list[int]:
     return (rows[:, -1] - rows[:, 0]).tolist()
 
 
-def test_narrow_is_the_share_of_rows_from_a_narrow_range() -> None:
+def test_small_steps_is_the_share_of_rows_from_a_narrow_range() -> None:
     assert sum(spread < 300 for spread in spreads(0.0)) == 0
     few, many = (sum(spread < 300 for spread in spreads(small_steps)) / 1000 for small_steps in (0.5, 1.0))
     # A range below 300 has a log-uniform share of log 150 / log 500, a wider one is seldom used so little.
@@ -103,7 +103,7 @@ def moved(row: list[int]) -> set[tuple[int, ...]]:
 
 @unhurried
 @given(seeds, lengths, several)
-def test_displaced_moves_one_value(seed: int, n_tokens: list[int], values: Values) -> None:
+def test_moved_one_moves_one_value(seed: int, n_tokens: list[int], values: Values) -> None:
     for row, ordered in broken("moved_one", seed, n_tokens, values):
         assert tuple(row) in moved(ordered)
 
@@ -121,18 +121,18 @@ def swaps_needed(row: list[int]) -> int:
 
 @unhurried
 @given(seeds, lengths)
-def test_transpositions_swaps_no_more_often_than_it_says(seed: int, n_tokens: list[int]) -> None:
+def test_transpositions_swaps_no_more_often_than_it_should(seed: int, n_tokens: list[int]) -> None:
     for row, _ in broken("transpositions", seed, n_tokens, Values(30, distinct=True)):
         assert 1 <= swaps_needed(row) <= max(2, len(row) // 3)
 
 
 @pytest.mark.parametrize(("length", "most"), [(5, 2), (8, 2), (12, 4), (14, 4)])
-def test_transpositions_swaps_as_often_as_it_says(length: int, most: int) -> None:
+def test_transpositions_swaps_as_often_as_it_should(length: int, most: int) -> None:
     needed = [swaps_needed(row) for row, _ in broken("transpositions", 0, [length] * 60, Values(30, distinct=True))]
     assert max(needed) == most
 
 
-def test_shuffle_and_displaced_reach_every_order_they_can() -> None:
+def test_shuffle_and_moved_one_reach_every_order_they_can() -> None:
     values = Values(4, distinct=True)
     orders = {tuple(row) for row, _ in broken("shuffle", 0, [4] * 800, values)}
     assert len(orders) == 24 - 1

@@ -180,7 +180,7 @@ def test_narrow_sequences_have_small_steps():
     assert max(x for row in rows for x in row) > 900, "narrow ranges lie anywhere"
 
 
-def test_stretched_sequences_are_never_narrow():
+def test_samples_of_one_length_never_have_small_steps():
     small_steps, wide = (task_of(n_values=1000, small_steps=share) for share in (1.0, 0.0))
     for kind in (None, *NEGATIVES):
         made = [task.sample_of_length(np.random.default_rng(0), 50, kind, 10) for task in (small_steps, wide)]

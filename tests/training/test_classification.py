@@ -200,7 +200,7 @@ def test_the_loss_is_the_cross_entropy_by_hand(sorter):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_scores_tell_how_often_it_says_sorted(sorter):
+def test_scores_tell_how_often_it_predicts_sorted(sorter):
     task, model = sorter
     examples = task.sample(np.random.default_rng(0), 50)
     learner, predicted = learner_of(model, task), classify(model, task, examples)

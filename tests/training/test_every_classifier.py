@@ -57,7 +57,7 @@ def test_every_encoding_with_every_pooling(tiny_sorting, encoding):
     ],
     ids=["random", "window", "log-length", "causal", "all at once", "reports"],
 )
-def test_every_encoding_with_every_way_to_look(tiny_sorting, encoding, changes):
+def test_every_encoding_with_every_mask(tiny_sorting, encoding, changes):
     if encoding == "none" and "random_positions" in changes:
         with pytest.raises(ConfigError, match="random ones do nothing"):
             learn_and_answer(tiny_sorting, encoding=encoding, **changes)

@@ -1,4 +1,4 @@
-"""Mosaics, closeups and tables of results that went through JSON; how they look is looked at by people."""
+"""Mosaics, patterns of single heads and tables of results that went through JSON; people check how they look."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_pages_of_all_sizes_are_tidy(kinds: Any, sizes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 40, 41, 512])
-def test_a_closeup_names_tokens(n: int) -> None:
+def test_a_pattern_names_tokens(n: int) -> None:
     result = made(layer=n)
     weights = np.random.default_rng(0).dirichlet(np.ones(n), size=n)
     figure = view.draw_head_on_text(result, "L1H2", weights)
@@ -201,7 +201,7 @@ def test_a_closeup_names_tokens(n: int) -> None:
     require_tidy(figure)
 
 
-def test_a_closeup_of_cross_attention_has_both_texts() -> None:
+def test_a_pattern_of_cross_attention_has_both_texts() -> None:
     weights = np.full((5, 300), 1 / 300)
     figure = view.draw_head_on_text(made(*TRANSLATOR, encoder=300, decoder=5), HeadId.parse("X0H1"), weights)
     queries, keys = labels(figure)
@@ -211,7 +211,7 @@ def test_a_closeup_of_cross_attention_has_both_texts() -> None:
     require_tidy(figure)
 
 
-def test_a_closeup_of_very_many_tokens_is_pooled() -> None:
+def test_a_pattern_of_very_many_tokens_is_pooled() -> None:
     n = 3 * view.MOST_CLOSE
     weights = np.random.default_rng(0).dirichlet(np.ones(n), size=n)
     figure = view.draw_head_on_text(made(layer=n), "L0H0", weights)
@@ -281,7 +281,7 @@ def test_nothing_is_bold_where_there_is_nothing() -> None:
     assert len(view.summary_notes(result)) == 2, "how it is read"
 
 
-def test_notes_name_who_looks_most() -> None:
+def test_notes_name_which_head_attends_most() -> None:
     result = made(layer=6)
     heads = sorted((each for site in result.sites for each in site.heads), key=lambda each: -(each.previous or 0))
     best = ", ".join(f"{each.short} {100 * (each.previous or 0):.1f} %" for each in heads[:3])

@@ -195,7 +195,7 @@ def compared(shape: Shape) -> list[Any]:
     return found if shape.panels == 1 else [*found, replace(found[0], recipe="other", name=shape.run[::-1])]
 
 
-def glanced(shape: Shape) -> Any:
+def summarised(shape: Shape) -> Any:
     found = summaries.made(layers=shape.layers, heads=shape.heads, run=shape.run, layer=shape.tokens)
     tokens = tuple(shape.token for _ in range(shape.tokens))
     return replace(found, title=shape.data, axes=(replace(found.axes[0], tokens=tokens),))
@@ -225,13 +225,13 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     ),
     "draw_panels": lambda shape: attention.draw_over_examples([looked(shape)] * 5, FIRST),
     "draw_over_texts": lambda shape: attention_summary.draw_over_texts(
-        [glanced(shape)] * 2, ["", shape.data], HeadId.parse(FIRST), [np.eye(shape.tokens)] * 2
+        [summarised(shape)] * 2, ["", shape.data], HeadId.parse(FIRST), [np.eye(shape.tokens)] * 2
     ),
     "draw_curves": lambda shape: curves.draw_curves(log(shape), f"Training of {shape.run}"),
-    "draw_mosaic": lambda shape: attention_summary.draw_mosaic(glanced(shape), "layer", "self"),
-    "draw_mosaics": lambda shape: attention_summary.draw_mosaics(glanced(shape)),
+    "draw_mosaic": lambda shape: attention_summary.draw_mosaic(summarised(shape), "layer", "self"),
+    "draw_mosaics": lambda shape: attention_summary.draw_mosaics(summarised(shape)),
     "draw_head_on_text": lambda shape: attention_summary.draw_head_on_text(
-        glanced(shape), "L0H0", np.eye(shape.tokens)
+        summarised(shape), "L0H0", np.eye(shape.tokens)
     ),
     "draw_matching": lambda shape: matching.draw_matching(matched(of_few_heads(shape))),
     "draw_positions": lambda shape: {
@@ -305,7 +305,7 @@ def _titles(axes: Any) -> Iterator[Text]:
 
 
 def _ticks(figure: Figure) -> Iterator[list[tuple[str, Bbox]]]:
-    """Labels at the ticks of every axis that are in sight."""
+    """Labels at the ticks of every axis that are visible."""
     for axes in (each for parent in figure.axes for each in (parent, *parent.child_axes) if each.axison):
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())

@@ -103,7 +103,7 @@ def legend(figure):
 # --- the figure -------------------------------------------------------------------------------------------------
 
 
-def test_there_is_one_panel_per_kind_with_its_numbers():
+def test_there_is_one_panel_per_negative_with_its_numbers():
     figure = draw_stretch([result()])
     assert [axes.get_title() for axes in figure.axes] == ["negatives: shuffle", "negatives: adjacent"]
     shuffle, adjacent = (lines(axes) for axes in figure.axes)
@@ -135,7 +135,7 @@ def test_a_single_run_has_its_wilson_interval_as_band():
 @pytest.mark.parametrize(
     ("hard_codes", "expected"), [((), "generic"), (("window of ±1", "neighbours"), "given: window of ±1, neighbours")]
 )
-def test_the_label_says_what_the_model_was_given(hard_codes, expected):
+def test_the_label_tells_what_the_model_hard_codes(hard_codes, expected):
     assert mark(result(hard_codes=hard_codes)) == expected
     assert legend(draw_stretch([result(hard_codes=hard_codes)])) == [f"rotary, max  ({expected}, 95 % interval)"]
 
@@ -305,7 +305,7 @@ def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter,
     assert answers_note(tiny_run.evaluate("test")) == ""
 
 
-def test_curves_show_how_often_it_says_sorted(tiny_sorter):
+def test_curves_show_how_often_it_predicts_sorted(tiny_sorter):
     loss, rates = draw_curves(tiny_sorter.folder.read_log(), "a run").axes
     assert len(loss.lines[0].get_xdata()) == 12
     assert [line.get_label() for line in rates.lines] == ["right", "answers “sorted”", "right, training examples"]
