@@ -10,11 +10,12 @@ from random import Random
 from headcount.cli._main import _parser
 
 NUMBERS = ("0", "-1", "1000000000", str(2**64 + 1), "0.5", "-0.0", "1e400", "nan", "inf", "-inf", "1_000", "٣", "0x10")
-TEXTS: tuple[str, ...] = ("", " ", "none", "ä—→\u2028", "[bold]", "[/x]", "[red]a[/red]", "$", "$(pwd)", "a\nb", "\ud800", "\x1b[31m")
-TEXTS += ("x" * 5000, "%s%n", "{0}", "-", "--")
+Words = tuple[str, ...]
+TEXTS: Words = ("", " ", "none", "ä—→\u2028", "[bold]", "[/x]", "[red]a[/red]", "$", "$(pwd)", "a\nb")
+TEXTS += ("\ud800", "\x1b[31m", "x" * 5000, "%s%n", "{0}", "-", "--")
 NAMES = ("sample:x", "sample:", "x.py:Model", "own_model.py", "own_model.py:Nobody", "E0H9", "L9H9", "E0H0,E0H0", ",")
-PATHS: tuple[str, ...] = ("nowhere", "nowhere/at/all", "text.txt", "data.tsv", ".", "..", "../sentinel", "../sentinel/precious.txt")
-PATHS += ("run/config.json", "text.txt/below", "folder")
+PATHS: Words = ("nowhere", "nowhere/at/all", "text.txt", "data.tsv", ".", "..", "../sentinel")
+PATHS += ("../sentinel/precious.txt", "run/config.json", "text.txt/below", "folder")
 NASTY = NUMBERS + TEXTS + NAMES + PATHS
 TAKEN = ("../sentinel", "../sentinel/precious.txt", "text.txt", "folder", "run", "sample:x")
 OUTSIDE = (*TAKEN, "[bold]", "a b", "$x", "x.py:Model")
@@ -150,7 +151,8 @@ class Lines:
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Every parser by what is typed to get to it: "", "heads", "train addition", ..."""
-    found, todo: dict[str, argparse.ArgumentParser] = {}, {"": _parser()}
+    found: dict[str, argparse.ArgumentParser] = {}
+    todo: dict[str, argparse.ArgumentParser] = {"": _parser()}
     while todo:
         name, parser = todo.popitem()
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
