@@ -290,7 +290,7 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
 def test_every_function_that_a_page_names_is_there(page: str) -> None:
     groups = {f"headcount.{each.rpartition('.')[2]}" for each in registry_homes()}
     names = names_in_code(PAGES[page])
-    assert names or page not in FULL_PAGES
+    assert names or page != "docs/architecture.md"
     for name in names:
         assert name in groups or resolve(name) is not None
 

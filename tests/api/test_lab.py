@@ -38,7 +38,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     for name, found in sorter.stretches.items():
         assert tuple(dict.fromkeys(cell.length for cell in found.cells)) == LENGTHS
         assert {cell.n for cell in found.cells} == {4}
-        assert found.model == sorter.runs[name].weights_sha256
+        assert found.weights_sha256 == sorter.runs[name].weights_sha256
         assert text.count(f"| {name} (") == 2, "one row among the easiest and one among the hardest negatives"
     assert sorter.stretches["far"].hard_codes
     assert not sorter.stretches["far-generic"].hard_codes

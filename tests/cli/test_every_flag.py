@@ -326,7 +326,7 @@ def test_quiet_heads_show_no_progress(
 
 
 ELSEWHERE = {
-    ("heads", "--head"): "tests/cli/test_external_cli.py::test_where_heads_look",
+    ("heads", "--head"): "tests/cli/test_external_cli.py::test_where_heads_attend",
     ("heads", "--quiet"): "test_quiet_heads_show_no_progress",
     ("", "--version"): "tests/cli/test_cli.py",
     ("heads", "--run-adapter"): "tests/external/test_user_code.py",

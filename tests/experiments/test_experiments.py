@@ -104,7 +104,7 @@ def test_the_loss_that_gradients_are_of_is_minus_the_score(adder: Run, tiny_sort
             for batch in experiment.batches:
                 assert batch.loss is not None
                 output = run.model(*batch.inputs)
-                torch.testing.assert_close(batch.loss(output), -batch.scores["loss"](output))
+                torch.testing.assert_close(batch.loss(output), -batch.scores["loss"](output).double())
                 assert batch.loss(output).max() > 0.1
 
 

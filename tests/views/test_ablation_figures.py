@@ -344,7 +344,7 @@ def test_what_broke_is_a_table_for_each_head_that_broke_something():
     text = printed(table)
     for part in ("without encoder.0.self.0 (zero): 7 of 2,000 broke", "digit: 10s", "6 of 7", "4 of 7", "7 of 900"):
         assert part in text
-    assert "15+17: said 022, should be 032" in text
+    assert "15+17: predicted 022, should be 032" in text
     assert "digit: 1s" not in text
     assert "1,100" not in text
     assert view.failure_tables(again, again.conditions[0], "mean") == []
