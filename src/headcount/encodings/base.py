@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,12 +28,26 @@ class Positions(NamedTuple):
 
     ids: Int[Tensor, "#batch length"]
     n_tokens: Int[Tensor, " #batch"]
+    n_ids: int | None = None
+    """All ids are below it; None: they must be read to know."""
+    padded: bool = True
+    """Whether a row may have fewer tokens than ids."""
 
     @classmethod
     def in_order(cls, length: int, device: torch.device, first: int = 0) -> Positions:
         """Ids in order, for rows without padding."""
         ids = torch.arange(first, first + length, device=device)[None]
-        return cls(ids, torch.full((1,), first + length, device=device))
+        return cls(ids, torch.full((1,), first + length, device=device), n_ids=first + length)
+
+    @classmethod
+    def of_tokens(cls, is_token: Bool[Tensor, "batch length"], *, padded: bool) -> Positions:
+        """Ids in order, for rows that end in padding or, unless `padded`, have none."""
+        alike = cls.in_order(is_token.shape[1], is_token.device)._replace(padded=padded)
+        return alike._replace(n_tokens=is_token.sum(dim=1)) if padded else alike
+
+    def shifted(self, by: int) -> Positions:
+        """The same with every id so much larger."""
+        return self._replace(ids=self.ids + by, n_ids=None if self.n_ids is None else self.n_ids + by)
 
 
 class Encoding(nn.Module):
@@ -42,6 +58,8 @@ class Encoding(nn.Module):
 
     forces_causal: ClassVar[bool] = False
     """Whether it hides what lies ahead, whatever the model would see."""
+    hides_keys: ClassVar[bool] = False
+    """Whether its bias may be -inf for a key that is not ahead."""
 
     uses_ids: ClassVar[bool] = True
     """Whether it makes any use of position ids."""
@@ -85,7 +103,10 @@ class Encoding(nn.Module):
         return query, key
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
-        """Touch the scores: what is added for each pair of ids; -inf hides the key. None if nothing is."""
+        """Touch the scores: what is added for each pair of ids. None if nothing is.
+
+        -inf hides the key, which `forces_causal` (what is ahead) or `hides_keys` (anything else) must announce.
+        """
         return None
 
 
@@ -114,6 +135,8 @@ class Randomised(Encoding):
         super().__init__(inner.d_model, inner.n_heads, EncodingSettings(), causal=inner.causal)
         self.inner, self.n_ids = inner, n_ids
         self.hard_codes, self.forces_causal = inner.hard_codes, inner.forces_causal  # type: ignore[misc]
+        # Padding gets the id 0, so what is ahead of it are the tokens.
+        self.hides_keys = inner.hides_keys or inner.forces_causal  # type: ignore[misc]
 
     def assign_ids(self, positions: Positions) -> Positions:
         """The same order, other ids."""
@@ -124,18 +147,13 @@ class Randomised(Encoding):
                 "train with a larger --random-positions",
             )
         # A row's own tokens decide, not the padding behind them: 8 tokens are spread over all ids, beside 16 or alone.
-        lengths, which = positions.n_tokens.unique(return_inverse=True)
-        subsets = torch.stack([self._draw(n, length) for n in lengths.tolist()]).to(positions.ids.device)
-        subsets = subsets if len(subsets) == 1 else subsets[which]
+        lengths, which = _lengths(positions)
+        draw = drawn_subsets if self.training else fixed_subsets
+        subsets = draw(self.n_ids, lengths, length).to(positions.ids.device)
+        subsets = subsets if len(lengths) == 1 else subsets[which]
         n_rows = max(len(subsets), len(positions.ids))
         ids = subsets.expand(n_rows, -1).gather(1, positions.ids.expand(n_rows, -1))
-        return Positions(ids, positions.n_tokens)
-
-    def _draw(self, n: int, width: int) -> Int[Tensor, " width"]:
-        """`n` of the ids in order, outside training always the same ones; then 0, for padding."""
-        generator = None if self.training else torch.Generator().manual_seed(n)
-        ids = torch.randperm(self.n_ids, generator=generator)[:n].sort().values
-        return F.pad(ids, (0, width - n))
+        return positions._replace(ids=ids, n_ids=self.n_ids)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """As the inner encoding does."""
@@ -150,3 +168,43 @@ class Randomised(Encoding):
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
         """As the inner encoding does."""
         return self.inner.bias(query_id, key_id)
+
+
+def _lengths(positions: Positions) -> tuple[list[int], Int[Tensor, " #batch"]]:
+    """The numbers of tokens that ids are drawn for, and which of them each row has."""
+    width = positions.ids.shape[1]
+    if not positions.padded:
+        return [width], positions.n_tokens
+    # Drawing for every length there may be is quicker than waiting for a GPU, and all that a graph can do.
+    if torch.compiler.is_compiling() or positions.n_tokens.device.type != "cpu":
+        return list(range(width + 1)), positions.n_tokens
+    lengths, which = positions.n_tokens.unique(return_inverse=True)
+    return lengths.tolist(), which
+
+
+def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:
+    """For each length n, n random ids in order; then 0, for padding."""
+    return torch.stack([F.pad(_first_ids(torch.randperm(n_ids), n), (0, width - n)) for n in lengths])
+
+
+# An operator of its own, since no graph can hold a generator that is seeded anew at every call.
+@torch.library.custom_op(
+    "headcount::fixed_subsets", mutates_args=(), schema="(int n_ids, int[] lengths, int width) -> Tensor"
+)
+def fixed_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
+    """The same, always with the same ids."""
+    return torch.stack([F.pad(_fixed_ids(n_ids, n), (0, width - n)) for n in lengths])
+
+
+@fixed_subsets.register_fake
+def _(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
+    return torch.empty(len(lengths), width, dtype=torch.int64)
+
+
+@lru_cache(maxsize=1024)
+def _fixed_ids(n_ids: int, n: int) -> Int[Tensor, " n"]:
+    return _first_ids(torch.randperm(n_ids, generator=torch.Generator().manual_seed(n)), n)
+
+
+def _first_ids(ids: Int[Tensor, " n_ids"], n: int) -> Int[Tensor, " n"]:
+    return ids[:n].sort().values

@@ -35,11 +35,11 @@ class Learned(Encoding):
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + row(ids)."""
-        return x + self.look_up(positions.ids).to(x.dtype)
+        return x + self.look_up(positions.ids, positions.n_ids).to(x.dtype)
 
-    def look_up(self, ids: Int[Tensor, "*places"]) -> Float[Tensor, "*places d_model"]:
-        """The row of each id."""
-        n_rows, last = self.rows.num_embeddings, int(ids.max())
+    def look_up(self, ids: Int[Tensor, "*places"], n_ids: int | None = None) -> Float[Tensor, "*places d_model"]:
+        """The row of each id; all are below `n_ids`, if that is known."""
+        n_rows, last = self.rows.num_embeddings, int(ids.max()) if n_ids is None else n_ids - 1
         if last < n_rows:
             return self.rows(ids)
         if self.past_table == "error":
@@ -49,10 +49,23 @@ class Learned(Encoding):
             )
         if self.past_table == "clamp":
             return self.rows(ids.clamp(max=n_rows - 1))
-        # torch draws normal numbers 16 at a time: at another width, the last rows would depend on how many are drawn.
-        width = -(-self.d_model // 16) * 16
-        fresh = torch.randn(last + 1 - n_rows, width, generator=torch.Generator().manual_seed(0))[:, : self.d_model]
-        return torch.cat([self.rows.weight, fresh.to(self.rows.weight)])[ids]
+        fresh = fresh_rows(last + 1 - n_rows, self.d_model).to(self.rows.weight)
+        return torch.cat([self.rows.weight, fresh])[ids]
+
+
+# An operator of its own, since no graph can hold a generator that is seeded anew at every call.
+@torch.library.custom_op("headcount::fresh_rows", mutates_args=(), schema="(int n_rows, int d_model) -> Tensor")
+def fresh_rows(n_rows: int, d_model: int) -> Tensor:
+    """Rows [n_rows, d_model] as a table is initialised, always the same ones."""
+    # torch draws normal numbers 16 at a time: at another width, the last rows would depend on how many are drawn.
+    width = -(-d_model // 16) * 16
+    drawn = torch.randn(n_rows, width, generator=torch.Generator().manual_seed(0))
+    return drawn[:, :d_model].contiguous()
+
+
+@fresh_rows.register_fake
+def _(n_rows: int, d_model: int) -> Tensor:
+    return torch.empty(n_rows, d_model)
 
 
 PART = Learned

@@ -38,9 +38,14 @@ def attend(
     value: Float[Tensor, "batch head key d_head"],
     mask: Mask | None = None,
     bias: Bias | None = None,
+    *,
+    bias_hides: bool = True,
 ) -> tuple[Float[Tensor, "batch head query d_head"], Weights]:
-    """The textbook: what each head's queries gather, and the weights they gathered it with."""
-    mask = _hide(mask, bias)
+    """The textbook: what each head's queries gather, and the weights they gathered it with.
+
+    Without `bias_hides`, the bias is known to hide nothing that the mask leaves open.
+    """
+    mask = _hide(mask, bias) if bias_hides else mask
     score_BHQK = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         score_BHQK = score_BHQK + bias
@@ -60,27 +65,29 @@ def attend_fused(
     mask: Mask | None = None,
     bias: Bias | None = None,
     *,
+    bias_hides: bool = True,
+    all_see: bool = False,
     is_causal: bool = False,
 ) -> Float[Tensor, "batch head query d_head"]:
     """The same z in one kernel, which takes mask and bias as a single additive term.
 
-    With `is_causal`, the mask is known to hide just what lies ahead, and the kernel needs none.
+    With `all_see`, every query is known to see some key. With `is_causal`, the mask is known to hide just what lies
+    ahead, and the kernel needs none.
     """
     if is_causal and bias is None:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    mask = _hide(mask, bias)
+    mask = _hide(mask, bias) if bias_hides else mask
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     lowest = torch.finfo(query.dtype).min
     open_score = query.new_zeros(()) if bias is None else bias
     z_BHQE = F.scaled_dot_product_attention(query, key, value, attn_mask=open_score.where(mask, lowest))
-    sees_something = mask.any(dim=-1, keepdim=True)
-    return z_BHQE if sees_something.all() else z_BHQE.masked_fill(~sees_something, 0.0)
+    return z_BHQE if all_see else z_BHQE.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
 
 
 def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
     """A bias of -inf hides a position just as a mask does."""
-    if bias is None or not bias.isneginf().any():
+    if bias is None:
         return mask
     open_BHQK = ~bias.isneginf()
     return open_BHQK if mask is None else mask & open_BHQK
@@ -197,11 +204,16 @@ class MultiHeadAttention(nn.Module):
                 bias = _scaled(self._narrowed(bias), scale, rows).to(query.dtype)
             asked = query[:, :, rows], key[:, :, keys], value[:, :, keys], mask, bias
             if read is None:
-                found.append(attend_fused(*asked, is_causal=masking.is_causal_block(rows, keys)))
+                z_BHQE = attend_fused(
+                    *asked,
+                    bias_hides=masking.bias_hides,
+                    all_see=masking.all_see(n_queries, n_keys),
+                    is_causal=masking.is_causal_block(rows, keys),
+                )
             else:
-                z_BHQE, weights_BHQK = attend(*asked)
+                z_BHQE, weights_BHQK = attend(*asked, bias_hides=masking.bias_hides)
                 read(weights_BHQK, keys, n_keys)
-                found.append(z_BHQE)
+            found.append(z_BHQE)
         return found[0] if len(found) == 1 else torch.cat(found, dim=2)
 
     def _log_n(

@@ -15,7 +15,7 @@ from headcount.encodings.base import Positions, build_encoding
 from headcount.models.attention import AttentionReader
 from headcount.models.blocks import EncoderLayer, Transformer, initialise
 from headcount.models.config import POOLINGS, ClassifierConfig
-from headcount.models.masking import AttentionMask
+from headcount.models.masking import AttentionMask, Padding, padding_mask, padding_of
 from headcount.models.poolings import Pooling
 
 
@@ -42,21 +42,28 @@ class Classifier(Transformer):
         self.apply(initialise)
 
     def forward(
-        self, source: Int[Tensor, "batch length"], *, weights: AttentionReader | None = None, first: int = 0
+        self,
+        source: Int[Tensor, "batch length"],
+        *,
+        weights: AttentionReader | None = None,
+        first: int = 0,
+        padding: Padding | None = None,
     ) -> Float[Tensor, "batch n_classes"]:
-        """One logit per class; `weights` is shown each site's attention weights, `first` is added to every id."""
+        """One logit per class; `weights` is shown each site's attention weights, `first` is added to every id.
+
+        Unless `padding` says where there may be some, the tokens are read to find out, which waits for a GPU.
+        """
         is_token = self._is_token(source)
-        mask = None if is_token.all() else is_token[:, None, None, :]
-        where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
-        where = self.positions.assign_ids(where)
-        where = where._replace(ids=where.ids + first)
+        padding = padding or padding_of(source, self.pad_id)
+        where = self.positions.assign_ids(Positions.of_tokens(is_token, padded=padding != "none")).shifted(first)
         masking = AttentionMask(
-            mask,
+            padding_mask(is_token, padding),
             causal=self.config.causal or self.positions.forces_causal,
             window=self.config.window,
             encoding=self.positions,
             queries=where,
             keys=where,
+            padding=padding,
         )
         x = self.dropout(self.positions(self.tokens(source), where))
         for layer in self.layers:

@@ -16,7 +16,7 @@ from headcount.encodings.base import Positions, build_encoding
 from headcount.models.attention import AttentionReader
 from headcount.models.blocks import Caches, DecoderLayer, EncoderLayer, Transformer, initialise
 from headcount.models.config import EncoderDecoderConfig
-from headcount.models.masking import AttentionMask
+from headcount.models.masking import AttentionMask, Padding, padding_mask, padding_of
 
 
 class Memory(NamedTuple):
@@ -24,6 +24,7 @@ class Memory(NamedTuple):
 
     x: Float[Tensor, "batch source d_model"]
     mask: Bool[Tensor, "batch 1 1 source"] | None
+    padding: Padding = "anywhere"
 
 
 class EncoderDecoder(Transformer):
@@ -56,24 +57,35 @@ class EncoderDecoder(Transformer):
         decoder_input: Int[Tensor, "#batch target"],
         *,
         weights: AttentionReader | None = None,
+        padding: Padding | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
         """Logits after every fed token; `weights` is shown each site's attention weights.
 
-        One row of fed tokens serves all sources.
+        One row of fed tokens serves all sources. Unless `padding` says where sources may have some, they are read to
+        find out, which waits for a GPU.
         """
-        return self.decode(decoder_input, self.encode(source, weights=weights), weights=weights)
+        memory = self.encode(source, weights=weights, padding=padding)
+        return self.decode(decoder_input, memory, weights=weights)
 
-    def encode(self, source: Int[Tensor, "batch source"], *, weights: AttentionReader | None = None) -> Memory:
+    def encode(
+        self,
+        source: Int[Tensor, "batch source"],
+        *,
+        weights: AttentionReader | None = None,
+        padding: Padding | None = None,
+    ) -> Memory:
         """Read the source. Padding is masked, so it never changes an answer."""
         is_token = source != self.pad_id
-        mask = None if is_token.all() else is_token[:, None, None, :]
-        where = Positions.in_order(source.shape[1], source.device)._replace(n_tokens=is_token.sum(dim=1))
-        encoding = self.source_positions
-        masking = AttentionMask(mask, encoding.forces_causal, self.config.window, encoding, queries=where, keys=where)
+        padding = padding or padding_of(source, self.pad_id)
+        mask, encoding = padding_mask(is_token, padding), self.source_positions
+        where = Positions.of_tokens(is_token, padded=padding != "none")
+        masking = AttentionMask(
+            mask, encoding.forces_causal, self.config.window, encoding, queries=where, keys=where, padding=padding
+        )
         x = self.dropout(self.source_positions(self.source_tokens(source), where))
         for layer in self.encoder:
             x = layer(x, masking, weights)
-        return Memory(self.encoder_norm(x), mask)
+        return Memory(self.encoder_norm(x), mask, padding)
 
     def decode(
         self,
@@ -90,11 +102,10 @@ class EncoderDecoder(Transformer):
         masking = AttentionMask(
             causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=heard
         )
+        memory_masking = AttentionMask(memory.mask, padding=memory.padding)
         x = self.dropout(self.target_positions(self.target_tokens(decoder_input), new))
         for layer in self.decoder:
-            x = layer(
-                x, memory.x, masking=masking, memory_masking=AttentionMask(memory.mask), weights=weights, caches=caches
-            )
+            x = layer(x, memory.x, masking=masking, memory_masking=memory_masking, weights=weights, caches=caches)
         logits: Tensor = self.to_logits(self.decoder_norm(x))
         return logits
 

@@ -7,21 +7,28 @@ with the length alone as well.
     causal, 8 tokens, pieces of 4       window of 1, 8 tokens, pieces of 4
     queries 0-3   keys 0-3              queries 0-3   keys 0-4
     queries 4-7   keys 0-7              queries 4-7   keys 3-7
+
+No layer reads the values of a tensor to decide what to do: reading waits for a GPU, and no graph could be made of the
+model. Where padding may stand is said before the first layer (`Padding`), by whoever made the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.encodings.base import Encoding, Keys, Positions, Queries
 
 Mask = Bool[Tensor, "#batch #head #query #key"]
 Bias = Float[Tensor, "#batch #head #query #key"]
+Padding = Literal["none", "behind", "anywhere"]
+"""Where a batch may have padding: nowhere, only behind a row's first token, or anywhere, even in a whole row."""
 PAIRS = 2**20
 """Most pairs of a query and a key that are looked at together, each in every head."""
 NARROW = 64
@@ -42,6 +49,8 @@ class AttentionMask:
     queries: Positions | None = None
     keys: Positions | None = None
     """Positions of the queries and of the keys, for the encoding."""
+    padding: Padding = "anywhere"
+    """Where `mask` may hide a key."""
 
     def rotate_qk(self, query: Queries, key: Keys) -> tuple[Queries, Keys]:
         """The encoding's touch on queries and keys."""
@@ -79,6 +88,19 @@ class AttentionMask:
         """Whether each of these queries sees just the keys up to its own: a kernel can do that without a mask."""
         return self.causal and self.window is None and self.mask is None and queries == keys and queries.start == 0
 
+    @property
+    def bias_hides(self) -> bool:
+        """Whether the encoding may hide a key that is open here."""
+        encoding = self.encoding
+        return encoding is not None and (encoding.hides_keys or (encoding.forces_causal and not self.causal))
+
+    def all_see(self, n_queries: int, n_keys: int) -> bool:
+        """Whether each query is known to see a key: the row's first or, where no key is padding, the one beside it."""
+        has_reach = self.causal or self.window is not None
+        if self.bias_hides or (has_reach and n_queries > n_keys):
+            return False
+        return self.mask is None or (self.padding == "behind" and self.window is None)
+
     def bias(self, queries: slice, keys: slice) -> Bias | None:
         """What the encoding adds to the scores of these pairs."""
         if self.encoding is None or self.queries is None or self.keys is None:
@@ -100,6 +122,27 @@ class AttentionMask:
 
 
 EVERYTHING = AttentionMask()
+
+
+def padding_of(tokens: NDArray[Any] | Int[Tensor, "batch length"], pad_id: int | None) -> Padding:
+    """Where these tokens have padding, read off them; while a graph is made there is nothing to read: anywhere.
+
+    >>> padding_of(torch.tensor([[3, 5, 9], [3, 9, 9]]), pad_id=9)
+    'behind'
+    """
+    if pad_id is None:
+        return "none"
+    if torch.compiler.is_compiling():
+        return "anywhere"
+    is_token = tokens != pad_id
+    if is_token.all():
+        return "none"
+    return "behind" if is_token[:, 0].all() else "anywhere"
+
+
+def padding_mask(is_token: Bool[Tensor, "batch length"], padding: Padding) -> Bool[Tensor, "batch 1 1 length"] | None:
+    """Hides padding; None if there is none, for kernels are quicker without a mask."""
+    return None if padding == "none" else is_token[:, None, None, :]
 
 
 def _both(one: Mask | None, other: Mask) -> Mask:

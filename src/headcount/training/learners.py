@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.masking import padding_of
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
 from headcount.training import classification, evaluation
@@ -76,7 +77,7 @@ class SequenceLearner:
         batch = self.task.encode(examples)
         device = next(self.model.parameters()).device
         source, decoder_input, labels = on_device(device, batch.source, batch.decoder_input, batch.labels)
-        logits = self.model(source, decoder_input)
+        logits = self.model(source, decoder_input, padding=padding_of(batch.source, self.model.pad_id))
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
     def scores(self, examples: Examples) -> tuple[Mapping[str, Proportion], float]:
@@ -110,7 +111,8 @@ class ClassLearner:
         """Cross-entropy per example."""
         batch = self.task.encode(examples)
         source, labels = on_device(next(self.model.parameters()).device, batch.source, batch.labels)
-        return F.cross_entropy(self.model(source), labels)
+        logits = self.model(source, padding=padding_of(batch.source, self.model.pad_id))
+        return F.cross_entropy(logits, labels)
 
     def scores(self, examples: Examples) -> tuple[Mapping[str, Proportion], float]:
         """How often it is right, and how often it says the last class: a constant answer shows at once."""
