@@ -42,7 +42,7 @@ class Planted(EncoderDecoder):
 
     key = 1
 
-    def forward(self, source, decoder_input, *, weights=None):
+    def forward(self, source, decoder_input, *, weights=None, padding=None):
         n = {"encoder": source.shape[1], "decoder": decoder_input.shape[1]}
         for site in self.sites:
             n_queries = n[site.stack]
