@@ -58,7 +58,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
         "positions",
     ]
     monkeypatch.chdir(tmp_path)  # samples write beside
-    for module in ("looking", "ablating"):
+    for module in ("viewing", "ablation"):
         monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
     for command in commands[:5]:
         assert main(command) == (1 if command[0] == "verify" else 0), command
