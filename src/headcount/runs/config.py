@@ -112,15 +112,11 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        data = self._plain()
+        parts = {section: getattr(self, section) for section in self.sections(self.task_name)}
+        data = {section: type_adapter(type(part)).dump_python(part) for section, part in parts.items()}
         if not self.model.pruned:  # as it was written before heads could be cut: digests of settings stay
             del data["model"]["pruned"]
-        return data
-
-    def _plain(self) -> dict[str, Any]:
-        parts = {section: getattr(self, section) for section in ("task", "model", "training")}
-        dumped = {section: type_adapter(type(part)).dump_python(part) for section, part in parts.items()}
-        return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **dumped}
+        return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **data}
 
     def to_json(self) -> str:
         """The text of `config.json`."""
@@ -128,16 +124,24 @@ class RunConfig:
 
     def differences(self, other: RunConfig) -> list[str]:
         """What `other` has otherwise, as `section.name: ours, theirs`."""
-        ours, theirs = _flat(self._plain()), _flat(other._plain())
+        ours, theirs = self._flat(), other._flat()
         return [
-            f"{name}: {ours[name]!r} here, {theirs[name]!r} asked for" for name in ours if ours[name] != theirs[name]
+            f"{name}: {value!r} here, {theirs.get(name)!r} asked for"
+            for name, value in ours.items()
+            if value != theirs.get(name)
         ]
+
+    def _flat(self) -> dict[str, Any]:
+        parts = {section: vars(getattr(self, section)) for section in self.sections(self.task_name)}
+        settings = {f"{section}.{name}": value for section, part in parts.items() for name, value in part.items()}
+        return {"task_name": self.task_name, "seed": self.seed, **settings}
 
 
 def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     """Positions that training would use but that no table or range has."""
-    ids, n_ids = getattr(model, "random_positions", None), task.longest
-    encoding, faults = ENCODINGS.get(model.encoding), []
+    ids, encoding = getattr(model, "random_positions", None), ENCODINGS.get(model.encoding)
+    n_ids = max(task.longest, ids or 0)
+    faults = []
     if encoding.needs_length and task.output_type == "sequence":
         why = "an answer that is still being written has no length yet: choose another encoding"
         faults.append(Fault("model.encoding", model.encoding, why))
@@ -147,19 +151,10 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     if ids is not None and ids < task.longest:
         why = f"this task has sequences of {task.longest}: raise random_positions"
         faults.append(Fault("model.random_positions", ids, why))
-    if ids is not None:
-        n_ids = max(n_ids, ids)
     if encoding.has_table and model.n_positions < n_ids:
         why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"
         faults.append(Fault("model.n_positions", model.n_positions, why))
     return faults
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in data.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 # --- presets ----------------------------------------------------------------------------------------------------------
