@@ -35,7 +35,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,7 +45,7 @@ from torch import Tensor, nn
 
 from headcount.config import parse
 from headcount.errors import CheckFailed, HeadcountError, InputError, RunError
-from headcount.external.user_code import import_file, user_code_errors
+from headcount.external.user_code import import_class, relative_path, user_code_errors
 from headcount.files import friendly_os_errors, read_json, require_regular, write_atomically
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
@@ -60,8 +59,6 @@ from headcount.surgery.tracing import FAILURES
 from headcount.tasks import TASKS
 from headcount.tasks.base import Task
 
-NESTED = ("model_state_dict", "state_dict", "model")
-"""Under which of these names a checkpoint may keep the weights."""
 SCHEMA = 1
 ADAPTED, WEIGHTS = "headcount.json", "model.safetensors"
 """What a folder has whose model an adapter brought."""
@@ -147,14 +144,8 @@ def load_adapter(name: str) -> Adapter:
     file = Path(path)
     if not file.is_file():
         raise InputError(f"no file {path}", "write one: headcount adapt my_model.py:MyModel")
-    module = import_file(file)
-    adapters = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, Adapter)}
-    if (found := adapters.get(class_name)) is None:
-        others = ", ".join(key for key, each in adapters.items() if each is not Adapter)
-        raise InputError(
-            f"{file} has no adapter {class_name!r}",
-            f"it has: {others}" if others else "make a class there that inherits headcount.Adapter",
-        )
+    advice = "make a class there that inherits headcount.Adapter"
+    found = import_class(file, class_name, Adapter, "adapter", advice)
     found.folder, found.origin = file.resolve().parent, f"{file.resolve()}:{class_name}"
     with user_code_errors(found, "__init__"):
         return found()
@@ -212,8 +203,7 @@ class Adapted(nn.Module):
     @torch.no_grad()
     def require_answer(self, inputs: Sequence[Tensor]) -> None:
         """Let it answer once: what fails is told as the adapter's fault, whatever it is."""
-        with user_code_errors(self.adapter, "forward"):
-            self(*inputs)
+        self(*inputs)
 
 
 def task_of(adapter: Adapter) -> Task:
@@ -237,7 +227,7 @@ def read_weights(file: Path) -> Any:
                 f"{file} holds more than weights, or is damaged: {explanation}",
                 "save the weights alone: torch.save(model.state_dict(), ...)",
             ) from error
-    for name in NESTED:
+    for name in ("model_state_dict", "state_dict", "model"):  # where a checkpoint may keep the weights
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
     return found
@@ -262,15 +252,13 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
         raise InputError(
             "this model's adapter came from no file", "load it by name: load_external('my_adapter.py:Model')"
         )
-    with suppress(ValueError):  # another drive
-        file = Path(os.path.relpath(file, folder.resolve())).as_posix()
     state = adapted.model.state_dict()
     if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
         raise InputError(f"{odd[0]} in the model's state is no tensor", "such models cannot be saved without pickle")
     gone = [f"{cut.site}.{index}" for cut in adapted.cuts for i, index in enumerate(cut.heads) if i not in cut.keep]
     header = {
         "schema": SCHEMA,
-        "adapter": file,
+        "adapter": relative_path(file, folder.resolve()),
         "class": class_name,
         "heads": sorted(gone),
         "parent": parent,
@@ -282,23 +270,18 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
         tensors = {name: each.detach().cpu().clone().contiguous() for name, each in state.items()}
         write_atomically(draft / WEIGHTS, save(tensors))
         write_atomically(draft / ADAPTED, f"{json.dumps(header, indent=2)}\n".encode())
-        _require_same(adapted, draft, folder, inputs)
-
-
-@torch.no_grad()
-def _require_same(adapted: Adapted, draft: Path, folder: Path, inputs: Sequence[Tensor]) -> None:
-    try:
-        read = load_cut(draft)
-    except InputError as error:
-        raise CheckFailed(f"what was written to {folder} cannot be read again: nothing was kept", str(error)) from error
-    read.to(next(adapted.parameters()).device)
-    with eval_mode(adapted), eval_mode(read):
-        apart = difference(read(*inputs), adapted(*inputs))
-    if not apart <= TOLERANCE:
-        raise CheckFailed(
-            f"the model that is read from {folder} would have another output (by {apart:.2g}): nothing was kept",
-            "does load() of the adapter do more than fill in weights? let build() do that",
-        )
+        try:
+            read = load_cut(draft).to(next(adapted.parameters()).device)
+        except InputError as error:
+            what = f"what was written to {folder} cannot be read again: nothing was kept"
+            raise CheckFailed(what, str(error)) from error
+        with torch.no_grad(), eval_mode(adapted), eval_mode(read):
+            apart = difference(read(*inputs), adapted(*inputs))
+        if not apart <= TOLERANCE:
+            raise CheckFailed(
+                f"the model that is read from {folder} would have another output (by {apart:.2g}): nothing was kept",
+                "does load() of the adapter do more than fill in weights? let build() do that",
+            )
 
 
 def load_cut(folder: Path) -> Adapted:
@@ -341,10 +324,7 @@ def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
     if odd := [key for key, each in types.items() if not isinstance(header.get(key), each)]:
         raise InputError(f"{told} does not say {', '.join(map(repr, odd))}", "copy the folder, or prune again")
     file = Path(os.path.normpath(folder.resolve() / header["adapter"]))
-    is_there = False
-    with suppress(OSError, ValueError):  # too long, or with a character that no path has
-        is_there = file.suffix == ".py" and file.is_file()
-    if not is_there:
+    if file.suffix != ".py" or not os.path.isfile(file):  # noqa: PTH113, for is_file() fails on odd names
         raise InputError(
             f"the model in {folder} needs its adapter, and there is no file {file}",
             f'has it moved? say where it is: "adapter" in {told}, as a path from {folder} or a full one',

@@ -97,7 +97,13 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
     path = Path(folder)
     settings = _settings(path)
     model_class = _class_of(path, settings)
-    _require_weights(path)
+    if not any(path.glob("*.safetensors")):
+        others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
+        raise InputError(
+            f"{path} has no {WEIGHTS}" + (f", only {others[0]}, which headcount does not unpickle" if others else ""),
+            "save the model again, as safetensors" if others else "was it written to the end?",
+        )
+    _require_files(path)
     file = _weights_file(path, settings)
     notes = _notes(file)
     if notes is None and settings.get(CUT):
@@ -214,16 +220,6 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
     if getattr(found.config_class, "model_type", None) != model_type:
         raise InputError(f"a {found.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
     return found
-
-
-def _require_weights(path: Path) -> None:
-    if not any(path.glob("*.safetensors")):
-        others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
-        raise InputError(
-            f"{path} has no {WEIGHTS}" + (f", only {others[0]}, which headcount does not unpickle" if others else ""),
-            "save the model again, as safetensors" if others else "was it written to the end?",
-        )
-    _require_files(path)
 
 
 def _require_files(path: Path) -> None:

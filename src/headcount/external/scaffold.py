@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from headcount.errors import HeadcountError, InputError
 from headcount.external.adapter import built, load_adapter, read_weights
-from headcount.external.user_code import at_home, import_file, user_code_errors
+from headcount.external.user_code import at_home, import_class, relative_path, user_code_errors
 from headcount.files import write_atomically
 from headcount.heads import HeadId
 from headcount.hooks.finding import Guess, guess, sites_calls
@@ -43,16 +42,6 @@ class Scaffold:
     """What is still to be done before heads are found."""
 
 
-@dataclass(frozen=True)
-class _Made:
-    """A model, or what can be known without one."""
-
-    tree: nn.Module | None
-    call: str
-    """How build() makes it."""
-    notes: tuple[str, ...] = ()
-
-
 def write_scaffold(
     name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
 ) -> Scaffold:
@@ -64,25 +53,28 @@ def write_scaffold(
     path, _, class_name = name.rpartition(":")
     if not path:
         raise InputError(f"which class of {name}?", f"say {name}:Class, one that inherits torch.nn.Module")
-    home = Path(path)
+    home, here = Path(path), out.resolve().parent
     model_class = _class_in(home, class_name, say)
     weights = None if checkpoint is None else _weights(checkpoint)
     alias = f"Their{class_name}" if class_name in TAKEN else class_name
     with at_home(home.parent):
-        made = _made(model_class, alias, weights)
-    guesses = tuple(guess(made.tree)) if made.tree is not None else ()
+        tree, call, note = _model_of(model_class, alias, weights)
+    guesses = () if tree is None else tuple(guess(tree))
     values = {
         "KIND": class_name,
         "HOME": home.name,
         "FILE": out.name,
-        "IMPORT": _import(home, class_name, alias, out),
-        "CHECKPOINT": "None" if checkpoint is None else _relative(checkpoint, out),
+        "IMPORT": _import(home, class_name, alias, here),
+        "TREE": _tree(tree),
+        "CHECKPOINT": json.dumps(relative_path(checkpoint.resolve(), here)) if checkpoint else "None",
+        "NOTES": f"        # TODO: {' '.join(note.split())}\n" if note else "",
+        "BUILD": call,
     }
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     takes = [each.name for each in _required(model_class.forward, *kinds)][1:]  # but not self
-    write_atomically(out, _render(values, made, sites_calls(guesses), takes).encode())
-    heads, faults = _tried(out, checkpoint is not None) if "..." not in made.call else ((), ())
-    return Scaffold(out, class_name, guesses, heads, (*(f"in build(): {note}" for note in made.notes), *faults))
+    write_atomically(out, _render(values, sites_calls(guesses), takes).encode())
+    heads, faults = _tried(out, checkpoint is not None) if "..." not in call else ((), ())
+    return Scaffold(out, class_name, guesses, heads, (f"in build(): {note}", *faults) if note else faults)
 
 
 def _class_in(file: Path, name: str, say: Callable[[str], object]) -> type[nn.Module]:
@@ -90,15 +82,7 @@ def _class_in(file: Path, name: str, say: Callable[[str], object]) -> type[nn.Mo
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
         raise InputError(what, "say FILE.py:Class")
     say(f"running {file.resolve()} to look at its class")
-    models = {
-        key: each
-        for key, each in vars(import_file(file)).items()
-        if isinstance(each, type) and issubclass(each, nn.Module)
-    }
-    if name not in models:
-        advice = f"it has: {', '.join(models)}" if models else "name the model's class"
-        raise InputError(f"{file} has no torch.nn.Module {name!r}", advice)
-    return models[name]
+    return import_class(file, name, nn.Module, "torch.nn.Module", "name the model's class")
 
 
 def _weights(file: Path) -> Mapping[str, Tensor]:
@@ -111,11 +95,16 @@ def _weights(file: Path) -> Mapping[str, Tensor]:
     return found
 
 
-def _made(model_class: type[nn.Module], name: str, weights: Mapping[str, Tensor] | None) -> _Made:
-    """By its class alone; else by what its weights suggest; else by the weights' names."""
+def _model_of(
+    model_class: type[nn.Module], name: str, weights: Mapping[str, Tensor] | None
+) -> tuple[nn.Module | None, str, str]:
+    """A model or what is known of its modules, how build() makes it, and a note on what is not known.
+
+    By its class alone; else by what its weights suggest; else by the weights' names.
+    """
     model, fault = _called(model_class, {})
     if model is not None:
-        return _Made(model, f"{name}()")
+        return model, f"{name}()", ""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     wants = {each.name: str(each).replace("'", "") for each in _required(model_class, *kinds)}
     values = {} if weights is None else guessed_values(wants, weights)
@@ -123,13 +112,13 @@ def _made(model_class: type[nn.Module], name: str, weights: Mapping[str, Tensor]
     call = f"{name}({', '.join(given)})"
     note = f"{name} wants {', '.join(wants.values())}" if wants else f"{name}() fails: {fault}"
     if weights is None:
-        return _Made(None, call, (note,))
+        return None, call, note
     if wants and values.keys() == wants.keys():
         model, _ = _called(model_class, values)
     own = {} if model is None else model.state_dict()
     if own.keys() == weights.keys() and all(own[key].shape == each.shape for key, each in weights.items()):
-        return _Made(model, call, (f"{note}; {call} is a guess, by the weights, and they fit: check it",))
-    return _Made(tree_of(weights), call, (note,))
+        return model, call, f"{note}; {call} is a guess, by the weights, and they fit: check it"
+    return tree_of(weights), call, note
 
 
 def _called(model_class: type[nn.Module], values: Mapping[str, Any]) -> tuple[nn.Module | None, str]:
@@ -146,13 +135,6 @@ def _required(function: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
     except (TypeError, ValueError):
         return []
     return [each for each in parameters if each.kind in kinds and each.default is inspect.Parameter.empty]
-
-
-def _relative(file: Path, out: Path) -> str:
-    try:
-        return json.dumps(Path(os.path.relpath(file.resolve(), out.resolve().parent)).as_posix())
-    except ValueError:
-        return json.dumps(file.resolve().as_posix())  # another drive
 
 
 def _tried(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
@@ -216,14 +198,11 @@ def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
 # --- the text ---------------------------------------------------------------------------------------------------------
 
 
-def _render(values: Mapping[str, str], made: _Made, calls: Sequence[str], takes: Sequence[str]) -> str:
+def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str]) -> str:
     """The text of an adapter; `calls` are those of Sites.of, the likeliest first, `takes` what forward() is given."""
     inputs = ", ".join(takes) or "*inputs"
-    values = dict(values) | {
-        "TREE": _tree(made.tree),
+    values |= {
         "TASKS": ", ".join(f'"{name}"' for name in TASKS.names()),
-        "NOTES": "".join(f"        # TODO: {' '.join(note.split())}\n" for note in made.notes),
-        "BUILD": made.call,
         "CONFIRM": "TODO: nothing was found.",
         "SITES": 'Sites.of(model, "layers.*.attention.out", n_heads=...)',
         "OTHERS": "".join(f"        # or: return {call}\n" for call in calls[1:]),
@@ -241,18 +220,15 @@ def _render(values: Mapping[str, str], made: _Made, calls: Sequence[str], takes:
     return text
 
 
-def _import(home: Path, class_name: str, alias: str, out: Path) -> str:
+def _import(home: Path, class_name: str, alias: str, here: Path) -> str:
     """The model's class, from beside the adapter or from elsewhere."""
-    there, here = home.resolve().parent, out.resolve().parent
+    there = home.resolve().parent
     found = f"from {home.stem} import {class_name}" + (f" as {alias}" if alias != class_name else "")
     if not home.stem.isidentifier():
         found = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(home.stem)}).{class_name}"
     if there == here:
         return f"{found}\n\nfrom headcount import Adapter, HeadcountError, Sites"
-    try:
-        where = f"str(Path(__file__).resolve().parent / {json.dumps(Path(os.path.relpath(there, here)).as_posix())})"
-    except ValueError:
-        where = json.dumps(str(there))  # another drive
+    where = f"str(Path(__file__).resolve().parent / {json.dumps(relative_path(there, here))})"
     return (
         "import sys\nfrom pathlib import Path\n\nfrom headcount import Adapter, HeadcountError, Sites\n\n"
         f"sys.path.insert(0, {where})\n{found}"

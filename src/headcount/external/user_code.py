@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headcount.errors import HeadcountError, InputError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.get_paths().values()))
 """What is installed is shared by all; it may well lie inside a user's folder, as `.venv` does."""
+T = TypeVar("T")
 
 
 class UserCodeError(InputError, RuntimeError):
@@ -33,14 +34,12 @@ class UserCodeError(InputError, RuntimeError):
 
 
 @contextmanager
-def user_code_errors(
-    adapter: Adapter | type[Adapter], method: str, besides: type[Exception] = HeadcountError
-) -> Iterator[None]:
+def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[None]:
     """Inside, what goes wrong in the user's own code is told as such, with its line."""
     try:
         with at_home(adapter.folder) if adapter.origin else nullcontext():
             yield
-    except (HeadcountError, KeyboardInterrupt, besides):
+    except (HeadcountError, KeyboardInterrupt):
         raise
     except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
@@ -49,8 +48,8 @@ def user_code_errors(
         raise UserCodeError(f"{method}() of the adapter {name} {what}", place) from cause
 
 
-def import_file(file: Path) -> Any:
-    """The user's file as a module; what is beside it can be imported from it."""
+def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
+    """A class of the user's file, which is run as a module; what is beside it can be imported from it."""
     path = file.resolve()
     name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -68,7 +67,19 @@ def import_file(file: Path) -> Any:
         sys.modules.pop(name, None)
         what, place = _failure(error, path.parent)
         raise InputError(f"{file} {what}", place, "it is run as a Python file") from error
-    return module
+    classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
+    if class_name not in classes:
+        others = ", ".join(key for key, each in classes.items() if each is not base)
+        raise InputError(f"{file} has no {what} {class_name!r}", f"it has: {others}" if others else advice)
+    return classes[class_name]
+
+
+def relative_path(file: str | Path, folder: Path) -> str:
+    """As it is written into a file of that folder: a path from there, or a full one to another drive."""
+    try:
+        return Path(os.path.relpath(file, folder)).as_posix()
+    except ValueError:
+        return Path(file).as_posix()
 
 
 def _failure(error: BaseException, folder: Path) -> tuple[str, str]:

@@ -85,11 +85,8 @@ class RunConfig:
         if data.get("schema") != SCHEMA:
             raise InputError(f"config of version {data.get('schema')!r}; this headcount reads version {SCHEMA}")
         known = ("schema", "task_name", "seed", "task", "model", "training")
-        faults = [
-            Fault(name, value, f"no such section; {suggestion(name, known)}")
-            for name, value in data.items()
-            if name not in known
-        ]
+        unknown = [name for name in data if name not in known]
+        faults = [Fault(name, data[name], f"no such section; {suggestion(name, known)}") for name in unknown]
         faults += [Fault(name, None, "is missing") for name in known if name not in data]
         if (task := data.get("task_name")) not in TASKS.names():
             raise ConfigError([*faults, Fault("task_name", task, f"should be one of: {', '.join(TASKS.names())}")])
@@ -125,11 +122,8 @@ class RunConfig:
     def differences(self, other: RunConfig) -> list[str]:
         """What `other` has otherwise, as `section.name: ours, theirs`."""
         ours, theirs = self._flat(), other._flat()
-        return [
-            f"{name}: {value!r} here, {theirs.get(name)!r} asked for"
-            for name, value in ours.items()
-            if value != theirs.get(name)
-        ]
+        others = [name for name, value in ours.items() if value != theirs.get(name)]
+        return [f"{name}: {ours[name]!r} here, {theirs.get(name)!r} asked for" for name in others]
 
     def _flat(self) -> dict[str, Any]:
         parts = {section: vars(getattr(self, section)) for section in self.sections(self.task_name)}
@@ -170,6 +164,8 @@ class Preset:
 
 
 _FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
+_POST_NORM = {"norm": "post", "dropout": 0.1}
+_REPORTS_SIZE = {"d_model": 128, "n_heads": 4, "n_layers": 4, "d_ff": 512}
 _REPORTS_TRAINING = {
     "steps": 50 * 10_000 // 64,
     "batch_size": 64,
@@ -192,7 +188,7 @@ _ADDITION = {
     ),
     "reports-recipe": Preset(
         "the reports' training: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
-        {"model": {"encoding": "sinusoidal", "norm": "post", "dropout": 0.1}, "training": _REPORTS_TRAINING},
+        {"model": {"encoding": "sinusoidal", **_POST_NORM}, "training": _REPORTS_TRAINING},
     ),
 }
 _SORTEDNESS = {
@@ -206,18 +202,7 @@ _SORTEDNESS = {
     ),
     "reports-model": Preset(
         "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout, mean pooling, a number table",
-        {
-            "model": {
-                "d_model": 128,
-                "n_heads": 4,
-                "n_layers": 4,
-                "d_ff": 512,
-                "norm": "post",
-                "dropout": 0.1,
-                "pooling": "mean",
-                "numbers": "table",
-            }
-        },
+        {"model": {**_REPORTS_SIZE, **_POST_NORM, "pooling": "mean", "numbers": "table"}},
     ),
     "far": Preset(
         "reaches to 4,096: a window of ±1, one layer, small steps in half of the training data. GIVES locality",

@@ -139,11 +139,11 @@ class RunFolder:
         write_atomically(file, result.to_json().encode())
         return file
 
-    def read_result(self, name: str, kind: type[R]) -> R:
+    def read_result(self, name: str, result_type: type[R]) -> R:
         """What an analysis found."""
         file = self.result_file(name)
         try:
-            return kind.from_json(read_bytes(file, MOST_RESULT).decode())
+            return result_type.from_json(read_bytes(file, MOST_RESULT).decode())
         except UnicodeDecodeError as error:
             raise RunError(f"{file} is damaged: {error}", "make it again") from error
 
@@ -252,10 +252,6 @@ class RunFolder:
             file.unlink()
 
 
-MARKER = "model.json"
-"""Says which model the results in a folder belong to."""
-
-
 def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs")) -> Path:
     """Where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model."""
     mark = {"schema": 1, "name": origin, "weights": weights}
@@ -270,7 +266,7 @@ def _claim(path: Path, mark: dict[str, Any]) -> bool:
     """Whether a folder is this model's, or nobody's and from now on this model's."""
     if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
         return False  # a run or a model of its own
-    marker = path / MARKER
+    marker = path / "model.json"  # says which model the results in a folder belong to
     if not os.path.lexists(marker):
         with friendly_os_errors(f"look into {path}"):
             if path.exists() and any(each.suffix != ".draft" for each in path.iterdir()):

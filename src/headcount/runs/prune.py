@@ -112,7 +112,7 @@ def cut_and_prove(
     try:
         return model, prove(model), prove
     except CheckFailed as error:
-        raise CheckFailed(f"{error.what}: nothing was written", *error.advice) from error
+        raise type(error)(f"{error.what}: nothing was written", *error.advice) from error
 
 
 def _training_inputs(run: Run) -> Iterator[Inputs]:
@@ -147,12 +147,7 @@ def _fine_tuned(
 ) -> Model:
     """The model after some more steps, on batches that the parent's training has not drawn."""
     state, seed = new_state(model, recipe), integer(run.config.seed, "fine-tuning")
-    with (
-        torch.random.fork_rng(),
-        n_threads(recipe.threads),
-        Log(folder) as log,
-        stop_on_interrupt() as asked_to_stop,
-    ):
+    with torch.random.fork_rng(), n_threads(recipe.threads), Log(folder) as log, stop_on_interrupt() as asked_to_stop:
         everyone = [_GoingOn(log, n_past), *listeners]
         done = fit(state, run.task, recipe, seed, listeners=everyone, asked_to_stop=asked_to_stop)
     if not done:
