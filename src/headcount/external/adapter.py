@@ -313,21 +313,21 @@ def load_cut(folder: Path) -> Adapted:
 
 def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The file that is run to load the model in a folder, and what else is told there."""
-    told = folder / ADAPTED
+    header_file = folder / ADAPTED
     try:
-        header = read_json(told)
+        header = read_json(header_file)
     except RunError as error:
         raise InputError(error.what, "copy the folder, or prune again") from error
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-        raise InputError(f"{told} is of another kind or version", f"this headcount reads schema {SCHEMA}")
+        raise InputError(f"{header_file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
     types = {"adapter": str, "class": str, "digest": str, "cuts": list}
     if odd := [key for key, each in types.items() if not isinstance(header.get(key), each)]:
-        raise InputError(f"{told} does not say {', '.join(map(repr, odd))}", "copy the folder, or prune again")
+        raise InputError(f"{header_file} does not say {', '.join(map(repr, odd))}", "copy the folder, or prune again")
     file = Path(os.path.normpath(folder.resolve() / header["adapter"]))
     if file.suffix != ".py" or not os.path.isfile(file):  # noqa: PTH113, for is_file() fails on odd names
         raise InputError(
             f"the model in {folder} needs its adapter, and there is no file {file}",
-            f'has it moved? say where it is: "adapter" in {told}, as a path from {folder} or a full one',
+            f'has it moved? say where it is: "adapter" in {header_file}, as a path from {folder} or a full one',
         )
     return file, header
 

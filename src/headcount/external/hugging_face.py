@@ -139,8 +139,8 @@ def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
         # Any error at all may come of a damaged file; a panic of compiled code is none of Python's own errors.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        told = " ".join(str(error).split())[:200] or "no reason given"
-        raise InputError(f"{what}: {type(error).__name__}: {told}", advice) from error
+        explanation = " ".join(str(error).split())[:200] or "no reason given"
+        raise InputError(f"{what}: {type(error).__name__}: {explanation}", advice) from error
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -281,10 +281,10 @@ def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
 
 def _from_elsewhere(path: Path, model_class: Any) -> nn.Module:
     with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
-        model, told = model_class.from_pretrained(
+        model, keys = model_class.from_pretrained(
             path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(keys["missing_keys"]):
         raise _odd(path, "is missing", missing)
     # Real checkpoints hold weights that the class they are loaded as has no use for: the head of another class
     # (`cls.*`, `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. Without
@@ -293,7 +293,7 @@ def _from_elsewhere(path: Path, model_class: Any) -> nn.Module:
     modules = dict(base_of(model).named_modules(remove_duplicate=False))
     paths = {blocks.path.partition(".*")[0] for blocks in known_family(model).blocks}
     stacks, prefix = tuple(f"{each}." for each in paths if each in modules), f"{model.base_model_prefix}."
-    unwanted = [name for name in told["unexpected_keys"] if name.removeprefix(prefix).startswith(stacks)]
+    unwanted = [name for name in keys["unexpected_keys"] if name.removeprefix(prefix).startswith(stacks)]
     if unwanted := sorted(name for name in unwanted if not _FORMER_BUFFERS.search(name)):
         raise _odd(path, "is too much for the configuration", unwanted)
     return cast(nn.Module, model)
@@ -350,8 +350,8 @@ def _notes(file: Path) -> Notes | None:
     if not file.exists():
         return None  # there are several
     with _header(file) as header:
-        told = (header.metadata() or {}).get(HEADER)
-        found = None if told is None else Notes(**json.loads(told))
+        text = (header.metadata() or {}).get(HEADER)
+        found = None if text is None else Notes(**json.loads(text))
     for part in (found.shared, found.buffers) if found else ():
         if not (isinstance(part, dict) and all(isinstance(each, str) for each in (*part, *part.values()))):
             raise InputError(f"the header of {file} is damaged", _AGAIN)

@@ -73,7 +73,7 @@ def write_scaffold(
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     takes = [each.name for each in _required(model_class.forward, *kinds)][1:]  # but not self
     write_atomically(out, _render(values, sites_calls(guesses), takes).encode())
-    heads, faults = _tried(out, checkpoint is not None) if "..." not in call else ((), ())
+    heads, faults = _heads_found(out, checkpoint is not None) if "..." not in call else ((), ())
     return Scaffold(out, class_name, guesses, heads, (f"in build(): {note}", *faults) if note else faults)
 
 
@@ -137,7 +137,7 @@ def _required(function: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
     return [each for each in parameters if each.kind in kinds and each.default is inspect.Parameter.empty]
 
 
-def _tried(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
+def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str, ...]]:
     """What the adapter as written finds, and what keeps it from finding or loading more."""
     try:
         adapter = load_adapter(f"{out}:Model")
@@ -145,8 +145,8 @@ def _tried(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tuple[str,
         with user_code_errors(adapter, "sites"):
             heads = adapter.sites(model).heads
     except HeadcountError as error:
-        told = str(error).splitlines() or [type(error).__name__]
-        return (), (f"its heads are not found yet: {told[0]}",)
+        lines = str(error).splitlines() or [type(error).__name__]
+        return (), (f"its heads are not found yet: {lines[0]}",)
     try:
         with user_code_errors(adapter, "load"):
             adapter.load(model)

@@ -24,7 +24,6 @@ from headcount.tasks.base import Task
 from headcount.training.config import TrainingConfig
 
 SCHEMA = 1
-Settings = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class RunConfig:
         return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
 
     @classmethod
-    def defaults(cls, task_name: str) -> Settings:
+    def defaults(cls, task_name: str) -> dict[str, dict[str, Any]]:
         """What a run of this task has unless it is told otherwise, where that is not the general default."""
         own = TASKS.get(task_name).defaults
         return {section: dict(own.get(section, {})) for section in cls.sections(task_name)}
@@ -64,7 +63,7 @@ class RunConfig:
         if base and base.task_name != task_name:
             raise InputError(f"the settings to begin from are for {base.task_name}, not for {task_name}")
         start = base.to_dict() if base else cls.defaults(task_name)
-        merged: Settings = {section: dict(start.get(section, {})) for section in sections}
+        merged = {section: dict(start.get(section, {})) for section in sections}
         for name in [preset] if isinstance(preset, str) else preset:
             if name not in presets:
                 raise InputError(f"no preset {name!r} for {task_name}", suggestion(name, tuple(presets)))

@@ -133,7 +133,6 @@ def build(config: RunConfig) -> tuple[Task, Model]:
 
 
 # --- prediction -------------------------------------------------------------------------------------------------------
-# One example asked of a model, and the answer in words.
 
 
 @dataclass(frozen=True)
