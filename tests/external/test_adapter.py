@@ -18,6 +18,9 @@ from headcount.data.from_adapter import _up_to_the_last, adapter_dataset, encode
 from headcount.data.from_text import adapter_input
 from headcount.errors import CheckFailed, ConfigError, HeadcountError, InputError, RunError
 from headcount.external.adapter import load_adapter
+from headcount.external.models import prune_external
+from headcount.heads import HeadId
+from headcount.surgery.tracing import cut_traced
 
 FOREIGN = Path(__file__).parents[1] / "foreign_adder"
 ADDER = f"{FOREIGN / 'adder_adapter.py'}:Adder"
@@ -276,3 +279,12 @@ def test_who_does_not_generate_is_fed_the_right_answer(monkeypatch: pytest.Monke
 def test_what_is_asked_for_last_ends_the_tokens() -> None:
     asked = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool()
     assert _up_to_the_last(asked).long().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
+
+
+def test_a_cut_that_is_not_proven_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = HeadId.parse("E0H0")
+    monkeypatch.setattr("headcount.runs.prune.cut_traced", lambda model, _, inputs: cut_traced(model, [other], inputs))
+    model = load_external(ADDER)
+    with pytest.raises(CheckFailed, match=r"the cut model and .* differ by .*: nothing was written"):
+        prune_external(model, ["E0H1"], Path("cut"), adapter_dataset(model).encode(np.arange(12)).inputs)
+    assert not any(Path().iterdir())

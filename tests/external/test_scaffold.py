@@ -90,10 +90,10 @@ def test_the_adder(adder, beside):
         ("decoder", 2, 4),
         ("cross", 2, 4),
     ]
-    model, sites = load_adapted(load_adapter(f"{out}:Model"))
-    assert sites.heads == made.heads
+    adapted = load_adapted(load_adapter(f"{out}:Model"))
+    assert adapted.head_sites.heads == made.heads
     weights = torch.load(adder / "adder.pth", weights_only=True)
-    assert torch.equal(model.state_dict()["fc_out.weight"], weights["fc_out.weight"])
+    assert torch.equal(adapted.model.state_dict()["fc_out.weight"], weights["fc_out.weight"])
     text = out.read_text()
     assert "return (src, tgt), labels" in text
     assert "def forward(self, model, src, tgt):" in text

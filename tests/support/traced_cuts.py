@@ -63,7 +63,7 @@ class Styled(Adapter):
 
 
 def adapted(adapter: Adapter) -> Adapted:
-    return Adapted(adapter, *load_adapted(adapter))
+    return load_adapted(adapter)
 
 
 def stack(style: str, adapter: type[Styled] = Styled) -> Adapted:

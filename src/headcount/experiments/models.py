@@ -24,8 +24,7 @@ from headcount.data.from_text import TokenizedText, adapter_input, text_input, t
 from headcount.errors import HeadcountError, InputError
 from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment, tensor_experiment
 from headcount.external.adapter import Adapter, task_of
-from headcount.external.models import ExternalModel
-from headcount.external.prune import prune_external
+from headcount.external.models import ExternalModel, prune_external
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites
 from headcount.hooks.wrapping import wrap

@@ -18,32 +18,52 @@
         def generate(self, model, questions):
             return solve(model, questions)
 
-Then `headcount ablate my_adapter.py:Model`, and every verb that takes a run.
+Then `headcount ablate my_adapter.py:Model`, and every verb that takes a run. What is left of such a model when heads
+were cut out is a folder:
+
+    headcount.json     the adapter's file (from this folder) and its class, what was cut, and what it was cut from; if
+                       means of the heads were folded into biases, over how many examples
+    model.safetensors  the weights
+
+The adapter's file is needed to load the model, and is run for that: it builds the whole model, the cuts are carried out
+again, and the weights are read. The adapter's load() is not called and its checkpoint not needed any more.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from headcount.config import parse
-from headcount.errors import InputError
-from headcount.external.user_code import import_file, user_code_errors
-from headcount.files import friendly_os_errors
+from headcount.errors import CheckFailed, HeadcountError, InputError, RunError
+from headcount.external.user_code import import_class, relative_path, user_code_errors
+from headcount.files import friendly_os_errors, read_json, require_regular, write_atomically
 from headcount.heads import HeadSite
+from headcount.hooks.gates import eval_mode
+from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import output_tensor, wrap
 from headcount.models.finite import require_finite_model
-from headcount.surgery.plan import CustomCut, SitePlan
+from headcount.runs.folder import staged
+from headcount.surgery.plan import CustomCut, SitePlan, apply_to_sites
+from headcount.surgery.tracing import FAILURES
 from headcount.tasks import TASKS
 from headcount.tasks.base import Task
 
-NESTED = ("model_state_dict", "state_dict", "model")
-"""Under which of these names a checkpoint may keep the weights."""
+SCHEMA = 1
+ADAPTED, WEIGHTS = "headcount.json", "model.safetensors"
+"""What a folder has whose model an adapter brought."""
+TOLERANCE = 1e-5
+"""Most that a model and what is read of it may differ, as a share of the largest value."""
 
 
 class Adapter:
@@ -69,14 +89,22 @@ class Adapter:
         if self.checkpoint is None:
             return
         file = self.folder / self.checkpoint
-        _load_weights(model, read_weights(file), file)
+        weights = read_weights(file)
+        if not isinstance(weights, Mapping):
+            raise InputError(f"{file} holds {type(weights).__name__}, no weights by name", "save model.state_dict()")
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise InputError(
+                f"the weights of {file} do not fit {type(model).__name__}", *str(error).splitlines()[1:6]
+            ) from error
 
     def sites(self, model: nn.Module) -> Sites:
         """Where its heads are; families that headcount knows need not say it."""
         return wrap(model).head_sites
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Tensor]:
-        """What the model is given, and what it should say.
+        """What the model is given, and what it should output.
 
         Inputs are one tensor or several, rows first, sequence models being fed the right answer. Labels are [row] for
         classes and [row, position] for sequences, -100 where nothing is asked.
@@ -112,31 +140,25 @@ class Adapter:
 
 def load_adapter(name: str) -> Adapter:
     """`my_adapter.py:Model`: run the user's own file and make its class."""
-    path, _, kind = name.rpartition(":")
+    path, _, class_name = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
         raise InputError(f"no file {path}", "write one: headcount adapt my_model.py:MyModel")
-    module = import_file(file)
-    found = getattr(module, kind, None)
-    if not (isinstance(found, type) and issubclass(found, Adapter)):
-        named = [key for key, each in vars(module).items() if _is_adapter(each)]
-        raise InputError(
-            f"{file} has no adapter {kind!r}",
-            f"it has: {', '.join(named)}" if named else "make a class there that inherits headcount.Adapter",
-        )
-    found.folder, found.origin = file.resolve().parent, f"{file.resolve()}:{kind}"
+    advice = "make a class there that inherits headcount.Adapter"
+    found = import_class(file, class_name, Adapter, "adapter", advice)
+    found.folder, found.origin = file.resolve().parent, f"{file.resolve()}:{class_name}"
     with user_code_errors(found, "__init__"):
         return found()
 
 
-def load_adapted(adapter: Adapter) -> tuple[nn.Module, Sites]:
-    """The model with its weights, at rest, and where its heads are."""
+def load_adapted(adapter: Adapter) -> Adapted:
+    """The model with its weights, at rest."""
     model = built(adapter)
     with user_code_errors(adapter, "load"):
         adapter.load(model)
     require_finite_model(model, adapter.origin or type(adapter).__name__)
     with user_code_errors(adapter, "sites"):
-        return model.eval(), adapter.sites(model)
+        return Adapted(adapter, model.eval(), adapter.sites(model))
 
 
 def built(adapter: Adapter) -> nn.Module:
@@ -149,29 +171,26 @@ def built(adapter: Adapter) -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """The model, called as its adapter says."""
+    """The model, called as its adapter says; `cuts` are what was done to take heads out of it, in order."""
 
-    def __init__(self, adapter: Adapter, model: nn.Module, sites: Sites) -> None:
+    def __init__(self, adapter: Adapter, model: nn.Module, sites: Sites, cuts: tuple[SitePlan, ...] = ()) -> None:
         super().__init__()
-        self.model, self.adapter, self._sites = model, adapter, sites
-        self.cuts: tuple[SitePlan, ...] = ()
-        """What was done to take heads out of it, in order."""
-
-    @property
-    def head_sites(self) -> Sites:
-        """Where its heads are."""
-        return self._sites
+        self.adapter, self.model, self.head_sites, self.cuts = adapter, model, sites, cuts
 
     @property
     def custom_cut(self) -> CustomCut | None:
         """The adapter's own way to take heads out of a block, if it has one."""
-        return _cut_by(self.adapter) if type(self.adapter).cut is not Adapter.cut else None
+        adapter = self.adapter
+
+        def cut(model: nn.Module, site: HeadSite, keep: list[int]) -> None:
+            with user_code_errors(adapter, "cut"):
+                adapter.cut(model, site, keep)
+
+        return cut if type(adapter).cut is not Adapter.cut else None
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Adapted:
         """The same around a model that a plan was applied to."""
-        made = Adapted(self.adapter, model, sites)
-        made.cuts = (*self.cuts, plan)
-        return made
+        return Adapted(self.adapter, model, sites, (*self.cuts, plan))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits."""
@@ -184,23 +203,13 @@ class Adapted(nn.Module):
     @torch.no_grad()
     def require_answer(self, inputs: Sequence[Tensor]) -> None:
         """Let it answer once: what fails is told as the adapter's fault, whatever it is."""
-        with user_code_errors(self.adapter, "forward"):
-            self(*inputs)
-
-
-def _cut_by(adapter: Adapter) -> CustomCut:
-    def cut(model: nn.Module, site: HeadSite, keep: list[int]) -> None:
-        with user_code_errors(adapter, "cut"):
-            adapter.cut(model, site, keep)
-
-    return cut
+        self(*inputs)
 
 
 def task_of(adapter: Adapter) -> Task:
     """The task that the model was trained on."""
-    kind = TASKS.get(str(adapter.task))
-    settings = parse({"task": kind.config_class}, {"task": adapter.settings})["task"]
-    return cast(Task, kind(settings))
+    task = TASKS.get(str(adapter.task))
+    return cast(Task, task(parse({"task": task.config_class}, {"task": adapter.settings})["task"]))
 
 
 def read_weights(file: Path) -> Any:
@@ -218,22 +227,128 @@ def read_weights(file: Path) -> Any:
                 f"{file} holds more than weights, or is damaged: {explanation}",
                 "save the weights alone: torch.save(model.state_dict(), ...)",
             ) from error
-    for name in NESTED:
+    for name in ("model_state_dict", "state_dict", "model"):  # where a checkpoint may keep the weights
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
     return found
 
 
-def _is_adapter(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Adapter) and value is not Adapter
+def digest_of(model: nn.Module) -> str:
+    """SHA-256 of all weights, by name."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
-def _load_weights(model: nn.Module, weights: Any, file: Path) -> None:
-    if not isinstance(weights, Mapping):
-        raise InputError(f"{file} holds {type(weights).__name__}, no weights by name", "save model.state_dict()")
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tensor], *, folded_over: int = 0) -> None:
+    """Write a new folder, which is there as a whole or not at all; it is read again, and asked, to be sure."""
+    file, _, class_name = adapted.adapter.origin.rpartition(":")
+    if not file:
         raise InputError(
-            f"the weights of {file} do not fit {type(model).__name__}", *str(error).splitlines()[1:6]
-        ) from error
+            "this model's adapter came from no file", "load it by name: load_external('my_adapter.py:Model')"
+        )
+    state = adapted.model.state_dict()
+    if odd := [name for name, each in state.items() if not isinstance(each, Tensor)]:
+        raise InputError(f"{odd[0]} in the model's state is no tensor", "such models cannot be saved without pickle")
+    gone = [f"{cut.site}.{index}" for cut in adapted.cuts for i, index in enumerate(cut.heads) if i not in cut.keep]
+    header = {
+        "schema": SCHEMA,
+        "adapter": relative_path(file, folder.resolve()),
+        "class": class_name,
+        "heads": sorted(gone),
+        "parent": parent,
+        "digest": digest_of(adapted.model),
+        "cuts": [cut.to_dict() for cut in adapted.cuts],
+    } | ({"folded_over": folded_over} if folded_over else {})
+    with staged(folder) as draft, friendly_os_errors(f"write {folder}"):
+        # Tensors that layers share are written for each.
+        tensors = {name: each.detach().cpu().clone().contiguous() for name, each in state.items()}
+        write_atomically(draft / WEIGHTS, save(tensors))
+        write_atomically(draft / ADAPTED, f"{json.dumps(header, indent=2)}\n".encode())
+        try:
+            read = load_cut(draft).to(next(adapted.parameters()).device)
+        except InputError as error:
+            what = f"what was written to {folder} cannot be read again: nothing was kept"
+            raise CheckFailed(what, str(error)) from error
+        with torch.no_grad(), eval_mode(adapted), eval_mode(read):
+            apart = difference(read(*inputs), adapted(*inputs))
+        if not apart <= TOLERANCE:
+            raise CheckFailed(
+                f"the model that is read from {folder} would have another output (by {apart:.2g}): nothing was kept",
+                "does load() of the adapter do more than fill in weights? let build() do that",
+            )
+
+
+def load_cut(folder: Path) -> Adapted:
+    """The model in a folder."""
+    file, header = adapter_file(folder)
+    try:
+        cuts = tuple(map(SitePlan.from_dict, header["cuts"]))
+    except (KeyError, TypeError, AttributeError, ValueError, HeadcountError) as error:
+        raise InputError(f"'cuts' in {folder / ADAPTED} is damaged: {error!r}", "prune again") from error
+    require_regular(folder / WEIGHTS)
+    adapter = load_adapter(f"{file}:{header['class']}")
+    model = built(adapter).eval()
+    with user_code_errors(adapter, "sites"):
+        adapted = Adapted(adapter, model, adapter.sites(model))
+    for cut in cuts:
+        try:
+            adapted = adapted.after(cut, model, apply_to_sites(cut, model, adapted.head_sites, adapted.custom_cut))
+        except FAILURES as error:  # somebody's code, or not what it was
+            raise InputError(
+                f"{adapter.origin} no longer builds the model that {folder} was cut from, or cuts it in another way",
+                f"at {cut.site}: {type(error).__name__}: {error}",
+            ) from error
+    _fill(model, folder)
+    if digest_of(model) != header["digest"]:
+        raise InputError(f"the weights in {folder} are not those that were written", "copy the folder, or prune again")
+    require_finite_model(model, str(folder))
+    return adapted
+
+
+def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file that is run to load the model in a folder, and what else is told there."""
+    header_file = folder / ADAPTED
+    try:
+        header = read_json(header_file)
+    except RunError as error:
+        raise InputError(error.what, "copy the folder, or prune again") from error
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        raise InputError(f"{header_file} is of another kind or version", f"this headcount reads schema {SCHEMA}")
+    types = {"adapter": str, "class": str, "digest": str, "cuts": list}
+    if odd := [key for key, each in types.items() if not isinstance(header.get(key), each)]:
+        raise InputError(f"{header_file} does not say {', '.join(map(repr, odd))}", "copy the folder, or prune again")
+    file = Path(os.path.normpath(folder.resolve() / header["adapter"]))
+    if file.suffix != ".py" or not os.path.isfile(file):  # noqa: PTH113, for is_file() fails on odd names
+        raise InputError(
+            f"the model in {folder} needs its adapter, and there is no file {file}",
+            f'has it moved? say where it is: "adapter" in {header_file}, as a path from {folder} or a full one',
+        )
+    return file, header
+
+
+def _fill(model: nn.Module, folder: Path) -> None:
+    with friendly_os_errors(f"read {folder}"):
+        try:
+            tensors = load_file(folder / WEIGHTS)
+        except (SafetensorError, ValueError) as error:
+            raise InputError(
+                f"{folder / WEIGHTS} is damaged or cut short: {error}", "copy or prune it again"
+            ) from error
+    expected = model.state_dict()
+    odd = sorted(expected.keys() ^ tensors.keys())
+    odd += [name for name, each in expected.items() if name in tensors and each.shape != tensors[name].shape]
+    if odd:
+        raise InputError(
+            f"the weights in {folder} do not fit the model that its adapter builds: {odd[0]}",
+            "was the model's code changed?",
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in tensors:
+            tensor.data = tensor.data.to(tensors[name].dtype)
+    model.load_state_dict(tensors)

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -55,6 +55,7 @@ _FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|in
 """Masks and positions that older versions of their library wrote into files, and newer ones compute."""
 HEADER = "headcount"
 """Where the header of a file of weights keeps what else there is to know."""
+_AGAIN = "copy or save the model again"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,17 @@ def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> P
         _write(model, draft)
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
-        _require_same(load_model(draft), model, path)
+        read, written = load_model(draft).state_dict(), model.state_dict()
+        odd = sorted(read.keys() ^ written.keys()) or [
+            name  # unless they are the same bit by bit
+            for name, tensor in written.items()
+            if read[name].dtype != tensor.dtype or not torch.equal(read[name], tensor.cpu())
+        ]
+        if odd:
+            raise CheckFailed(
+                f"{odd[0]} is not what was written to {path}: nothing was kept",
+                "this is a fault in headcount, not in the model: please report it",
+            )
     return path
 
 
@@ -85,13 +96,20 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Mod
     """The model in a folder, ready to be asked."""
     path = Path(folder)
     settings = _settings(path)
-    kind = _class_of(path, settings)
-    _require_weights(path)
-    notes = _notes(weights_file(path, settings))
+    model_class = _class_of(path, settings)
+    if not any(path.glob("*.safetensors")):
+        others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
+        raise InputError(
+            f"{path} has no {WEIGHTS}" + (f", only {others[0]}, which headcount does not unpickle" if others else ""),
+            "save the model again, as safetensors" if others else "was it written to the end?",
+        )
+    _require_files(path)
+    file = _weights_file(path, settings)
+    notes = _notes(file)
     if notes is None and settings.get(CUT):
         raise InputError(f"heads are missing from the model in {path}, which save_model did not write", "save it again")
-    _require_possible(path, kind, settings)
-    model = _from_elsewhere(path, kind) if notes is None else _from_here(path, kind, notes)
+    _require_possible(path, model_class, settings)
+    model = _from_elsewhere(path, model_class) if notes is None else _from_here(path, model_class, file, notes)
     require_finite_model(model, str(path))
     return model.to(device).eval()
 
@@ -111,7 +129,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 @contextmanager
-def _their_library(what: str, *advice: str) -> Iterator[None]:
+def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
     """Inside only code of transformers and its kin runs, on files of which anything may be damaged."""
     try:
         yield
@@ -121,70 +139,44 @@ def _their_library(what: str, *advice: str) -> Iterator[None]:
         # Any error at all may come of a damaged file; a panic of compiled code is none of Python's own errors.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        told = " ".join(str(error).split())[:200] or "no reason given"
-        raise InputError(f"{what}: {type(error).__name__}: {told}", *advice) from error
+        explanation = " ".join(str(error).split())[:200] or "no reason given"
+        raise InputError(f"{what}: {type(error).__name__}: {explanation}", advice) from error
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def _write(model: nn.Module, path: Path) -> None:
-    tensors, shared = _stored(model)
-    notes = {"shared": shared, "buffers": _buffer_types(model)}
-    config: Any = model.config
-    file = weights_file(path, {CUT: getattr(config, CUT, None)})
-    write_atomically(file, save(tensors, {"format": "pt", HEADER: json.dumps(notes)}))
-    generation: Any = getattr(model, "generation_config", None)
-    if generation is not None:
-        generation.save_pretrained(path)
-    first = next(each for each in tensors.values() if each.is_floating_point())
-    settings = config.to_dict() | {"architectures": [type(model).__name__], "dtype": _name(first)}
-    write_atomically(path / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
-
-
-def weights_file(path: Path, settings: Mapping[str, Any]) -> Path:
-    """Where the weights are: under a name of our own if heads are missing."""
-    return path / (CUT_WEIGHTS if settings.get(CUT) else WEIGHTS)
-
-
-def _stored(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Every tensor once, and its further names."""
-    tensors, shared = dict[str, Tensor](), dict[str, str]()
-    homes = dict[tuple[int, torch.Size], str]()
-    for name, tensor in model.state_dict().items():
+    tensors, notes, homes = dict[str, Tensor](), Notes({}, {}), dict[tuple[int, torch.Size], str]()
+    state = model.state_dict()
+    for name, tensor in state.items():
         home = homes.setdefault((tensor.data_ptr(), tensor.shape), name) if tensor.numel() else name
         if home == name:
             tensors[name] = tensor.cpu().contiguous()
         else:
-            shared[name] = home
-    return tensors, shared
+            notes.shared[name] = home
+    for name, buffer in model.named_buffers():
+        if name not in state and buffer.is_floating_point():
+            notes.buffers[name] = _dtype_name(buffer)
+    config: Any = model.config
+    file = _weights_file(path, {CUT: getattr(config, CUT, None)})
+    write_atomically(file, save(tensors, {"format": "pt", HEADER: json.dumps(asdict(notes))}))
+    generation: Any = getattr(model, "generation_config", None)
+    if generation is not None:
+        generation.save_pretrained(path)
+    first = next(each for each in tensors.values() if each.is_floating_point())
+    settings = config.to_dict() | {"architectures": [type(model).__name__], "dtype": _dtype_name(first)}
+    write_atomically(path / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
 
 
-def _buffer_types(model: nn.Module) -> dict[str, str]:
-    stored = model.state_dict().keys()
-    others = [(name, each) for name, each in model.named_buffers() if name not in stored]
-    return {name: _name(each) for name, each in others if each.is_floating_point()}
+def _weights_file(path: Path, settings: Mapping[str, Any]) -> Path:
+    """Where the weights are: under a name of our own if heads are missing."""
+    return path / (CUT_WEIGHTS if settings.get(CUT) else WEIGHTS)
 
 
-def _name(tensor: Tensor) -> str:
+def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _require_same(read: nn.Module, written: nn.Module, path: Path) -> None:
-    """Bit by bit."""
-    one, other = read.state_dict(), written.state_dict()
-    odd = sorted(one.keys() ^ other.keys()) or [
-        name for name, tensor in other.items() if not _same(one[name], tensor.cpu())
-    ]
-    if odd:
-        raise CheckFailed(
-            f"{odd[0]} is not what was written to {path}: nothing was kept",
-            "this is a fault in headcount, not in the model: please report it",
-        )
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -219,25 +211,15 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
             f"headcount knows {', '.join(model_types())}",
         )
     name = names[0] if isinstance(names, list) and names else None
-    kind = getattr(transformers, name, None) if isinstance(name, str) else None
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+    found = getattr(transformers, name, None) if isinstance(name, str) else None
+    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         raise InputError(
             f"{path / CONFIG} names no class of transformers (architectures {str(names)[:80]})",
             "code that comes with a model is not run; name the class that it was saved from",
         )
-    if getattr(kind.config_class, "model_type", None) != model_type:
-        raise InputError(f"a {kind.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
-    return kind
-
-
-def _require_weights(path: Path) -> None:
-    if not any(path.glob("*.safetensors")):
-        others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
-        raise InputError(
-            f"{path} has no {WEIGHTS}" + (f", only {others[0]}, which headcount does not unpickle" if others else ""),
-            "save the model again, as safetensors" if others else "was it written to the end?",
-        )
-    _require_files(path)
+    if getattr(found.config_class, "model_type", None) != model_type:
+        raise InputError(f"a {found.__name__} cannot be of model_type {model_type!r}", f"correct {path / CONFIG}")
+    return found
 
 
 def _require_files(path: Path) -> None:
@@ -246,22 +228,27 @@ def _require_files(path: Path) -> None:
         if file.exists() and not file.is_dir():
             require_regular(file)
             if file.suffix in (".json", ".txt", ".model") and file.stat().st_size > MOST_TOKENIZER:
-                raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", "copy or save the model again")
+                raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", _AGAIN)
 
 
-def _require_possible(path: Path, kind: Any, settings: dict[str, Any]) -> None:
+def _require_possible(path: Path, model_class: Any, settings: dict[str, Any]) -> None:
     """Refuse sizes that cannot be, before anything of that size is made."""
-    n_tensors = _count_tensors(path)
+    n_tensors = 0
+    for file in sorted(path.glob("*.safetensors")):
+        with _header(file) as header:
+            n_tensors += len(header.keys())
     for name, value in settings.items():
         most = n_tensors if name in LAYERS else {"num_labels": MOST_CLASSES}.get(name)
         if name == "num_hidden_layers" and "num_hidden_groups" in settings:
             most = MOST_LAYERS  # which share their tensors
         if most is not None and (too_many := [n for n in _whole_numbers(value) if not 0 <= n <= most]):
             raise InputError(
-                f"{name} = {too_many[0]:,} in {path / CONFIG} cannot be: the files hold {n_tensors:,} tensors",
-                "copy or save the model again",
+                f"{name} = {too_many[0]:,} in {path / CONFIG} cannot be: the files hold {n_tensors:,} tensors", _AGAIN
             )
-    require_room(_size_of(path, kind), f"the model that {path / CONFIG} describes", "is that file damaged?")
+    with _their_library(f"{path / CONFIG} describes no model"):
+        model = _built(path, model_class, without_memory=True)
+    n_bytes = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
+    require_room(n_bytes, f"the model that {path / CONFIG} describes", "is that file damaged?")
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:
@@ -273,65 +260,43 @@ def _whole_numbers(value: Any) -> Iterator[int]:
         yield int(value) if abs(value) < 10**18 else 10**18
 
 
-def _count_tensors(path: Path) -> int:
-    n = 0
-    for file in sorted(path.glob("*.safetensors")):
-        try:
-            with safe_open(file, "pt") as opened:
-                n += len(opened.keys())
-        except (OSError, ValueError, SafetensorError) as error:
-            raise InputError(f"{file} is damaged or cut short: {error}", "copy or save the model again") from error
-    return n
+@contextmanager
+def _header(file: Path) -> Iterator[Any]:
+    """Inside, a file of weights is open, and what is wrong with it is told."""
+    try:
+        with safe_open(file, "pt") as opened:
+            yield opened
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
+        raise InputError(f"{file} is damaged or cut short: {error}", _AGAIN) from error
 
 
-def _size_of(path: Path, kind: Any) -> int:
-    """Bytes of the model that a configuration describes; it is built without memory for its numbers."""
+def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
+    """All but the weights, and all of the heads; buffers are computed unless it is without memory for any number."""
     from transformers.initialization import no_init_weights
 
-    with _their_library(f"{path / CONFIG} describes no model", "copy or save the model again"):
-        config = kind.config_class.from_pretrained(path, local_files_only=True)
-        with torch.device("meta"), no_init_weights():
-            model = kind(config)
-    return sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
+    config = model_class.config_class.from_pretrained(path, local_files_only=True)
+    with no_init_weights(), torch.device("meta") if without_memory else nullcontext():
+        return model_class(config)
 
 
-def _from_elsewhere(path: Path, kind: Any) -> nn.Module:
+def _from_elsewhere(path: Path, model_class: Any) -> nn.Module:
     with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
-        model, told = kind.from_pretrained(
+        model, keys = model_class.from_pretrained(
             path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(keys["missing_keys"]):
         raise _odd(path, "is missing", missing)
-    if unwanted := sorted(filter(_is_of_the_stack(model), told["unexpected_keys"])):
+    # Real checkpoints hold weights that the class they are loaded as has no use for: the head of another class
+    # (`cls.*`, `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. Without
+    # them the layers compute what they always did. But a weight inside the stack of layers that the model has no place
+    # for (a layer too many, an adapter inside a layer) means that another model was trained than would be measured.
+    modules = dict(base_of(model).named_modules(remove_duplicate=False))
+    paths = {blocks.path.partition(".*")[0] for blocks in known_family(model).blocks}
+    stacks, prefix = tuple(f"{each}." for each in paths if each in modules), f"{model.base_model_prefix}."
+    unwanted = [name for name in keys["unexpected_keys"] if name.removeprefix(prefix).startswith(stacks)]
+    if unwanted := sorted(name for name in unwanted if not _FORMER_BUFFERS.search(name)):
         raise _odd(path, "is too much for the configuration", unwanted)
-    whole: nn.Module = model
-    return whole
-
-
-def _is_of_the_stack(model: Any) -> Callable[[str], bool]:
-    """Tells weights of layers, which change what a model computes, from others that a file may hold too many of.
-
-    Real checkpoints hold weights that the class they are loaded as has no use for: the head of another class (`cls.*`,
-    `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. Without them the layers
-    compute what they always did. But a weight inside the stack of layers that the model has no place for (a layer too
-    many, an adapter inside a layer) means that another model was trained than the one that would be measured.
-    """
-    base, family = base_of(model), known_family(model)
-    paths = {blocks.path.partition(".*")[0] for blocks in family.blocks}
-    stacks = tuple(f"{path}." for path in paths if _has(base, path))
-    prefix = f"{model.base_model_prefix}."
-
-    def is_of_the_stack(name: str) -> bool:
-        return name.removeprefix(prefix).startswith(stacks) and not _FORMER_BUFFERS.search(name)
-
-    return is_of_the_stack
-
-
-def _has(base: nn.Module, path: str) -> bool:
-    try:
-        return isinstance(base.get_submodule(path), nn.Module)
-    except AttributeError:
-        return False
+    return cast(nn.Module, model)
 
 
 @contextmanager
@@ -350,65 +315,24 @@ def _without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _from_here(path: Path, kind: Any, notes: Notes) -> nn.Module:
-    model = _built(path, kind)
-    try:
-        _shape(model, notes)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{CONFIG} and the weights in {path} do not belong together: {error}", "copy or save the model again"
-        ) from error
-    with friendly_os_errors(f"read {path}"):
-        tensors = load_file(weights_file(path, _settings(path)))
-    _fill(model, tensors | {name: tensors[home] for name, home in notes.shared.items() if home in tensors}, path)
-    _tie(model, notes.shared)
-    return model
-
-
-def _built(path: Path, kind: Any) -> nn.Module:
-    """All but the weights, and all of the heads."""
+def _from_here(path: Path, model_class: Any, file: Path, notes: Notes) -> nn.Module:
     import transformers
-    from transformers.initialization import no_init_weights
 
-    with _their_library(f"could not build the model in {path}", "copy or save the model again"):
-        config = kind.config_class.from_pretrained(path, local_files_only=True)
-        with no_init_weights():  # not on the meta device: buffers are computed here
-            model: Any = kind(config)
+    with _their_library(f"could not build the model in {path}"):
+        model = _built(path, model_class, without_memory=False)
         if (path / GENERATION).exists():
             model.generation_config = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
-    built: nn.Module = model
-    return built
-
-
-def _shape(model: nn.Module, notes: Notes) -> None:
-    """Take the missing heads out, and give buffers their precision."""
-    _tie(model, notes.shared)  # what shares its weights is cut together
-    apply_cut(model)
-    for name, dtype in notes.buffers.items():
-        above, _, last = name.rpartition(".")
-        setattr(model.get_submodule(above), last, model.get_buffer(name).to(getattr(torch, dtype)))
-
-
-def _notes(file: Path) -> Notes | None:
-    """If save_model wrote this file."""
-    if not file.exists():
-        return None  # there are several
     try:
-        with safe_open(file, "pt") as opened:
-            told = (opened.metadata() or {}).get(HEADER)
-        found = None if told is None else Notes(**json.loads(told))
-    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
-        raise InputError(f"{file} is damaged or cut short: {error}", "copy or save the model again") from error
-    if found and not all(_is_text_to_text(part) for part in (found.shared, found.buffers)):
-        raise InputError(f"the header of {file} is damaged", "copy or save the model again")
-    return found
-
-
-def _is_text_to_text(part: Any) -> bool:
-    return isinstance(part, dict) and all(isinstance(each, str) for each in (*part, *part.values()))
-
-
-def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+        _tie(model, notes.shared)  # what shares its weights is cut together
+        apply_cut(model)
+        for name, dtype in notes.buffers.items():
+            above, _, last = name.rpartition(".")
+            setattr(model.get_submodule(above), last, model.get_buffer(name).to(getattr(torch, dtype)))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{CONFIG} and the weights in {path} do not belong together: {error}", _AGAIN) from error
+    with friendly_os_errors(f"read {path}"):
+        tensors = load_file(file)
+    tensors |= {name: tensors[home] for name, home in notes.shared.items() if home in tensors}
     expected = model.state_dict()
     if odd := sorted(expected.keys() - tensors.keys()):
         raise _odd(path, "is missing", odd)
@@ -417,6 +341,21 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     if odd := sorted(name for name, tensor in tensors.items() if tensor.shape != expected[name].shape):
         raise _odd(path, "has another shape than the configuration says", odd)
     model.load_state_dict(tensors, assign=True)
+    _tie(model, notes.shared)
+    return cast(nn.Module, model)
+
+
+def _notes(file: Path) -> Notes | None:
+    """If save_model wrote this file."""
+    if not file.exists():
+        return None  # there are several
+    with _header(file) as header:
+        text = (header.metadata() or {}).get(HEADER)
+        found = None if text is None else Notes(**json.loads(text))
+    for part in (found.shared, found.buffers) if found else ():
+        if not (isinstance(part, dict) and all(isinstance(each, str) for each in (*part, *part.values()))):
+            raise InputError(f"the header of {file} is damaged", _AGAIN)
+    return found
 
 
 def _tie(model: nn.Module, shared: dict[str, str]) -> None:
@@ -428,4 +367,4 @@ def _tie(model: nn.Module, shared: dict[str, str]) -> None:
 
 def _odd(path: Path, what: str, names: list[str]) -> InputError:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return InputError(f"in the weights of {path}, {names[0]}{more} {what}", "copy or save the model again")
+    return InputError(f"in the weights of {path}, {names[0]}{more} {what}", _AGAIN)

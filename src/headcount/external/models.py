@@ -1,4 +1,4 @@
-"""A model that others wrote, ready to be asked.
+"""A model that others wrote, ready to be asked; and what is left of it without some of its heads.
 
 >>> is_external("my_adapter.py:Model"), is_external("runs/addition-0")
 (True, False)
@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,17 +17,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.errors import InputError, RunError
-from headcount.external.adapter import Adapted, Adapter, load_adapted, load_adapter
+from headcount.errors import CheckFailed, InputError, RunError
+from headcount.external.adapter import (
+    ADAPTED,
+    TOLERANCE,
+    Adapted,
+    Adapter,
+    adapter_file,
+    digest_of,
+    load_adapted,
+    load_adapter,
+    load_cut,
+    save_cut,
+)
+from headcount.external.hugging_face import load_model, load_tokenizer, save_model
 from headcount.files import read_bytes, read_json
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.models.finite import require_finite_model
 from headcount.runs.folder import RunFolder, claimed_folder, digest
+from headcount.runs.prune import cut_and_prove
+from headcount.surgery.cutting import Cut, Size
+from headcount.surgery.folding import Inputs
 
-ADAPTED = "headcount.json"
-"""What a folder has whose model an adapter brought."""
 LENGTH = 128
 """Tokens that a model is shown at once, unless told otherwise."""
 
@@ -61,15 +74,12 @@ class ExternalModel:
     def output(self) -> RunFolder:
         """Where analyses of it are written; whoever asks first makes it this model's own."""
         stem = re.sub(r"[^\w.-]+", "-", self.label).strip("-.") or "model"
-        is_itself = (Path("runs") / stem).resolve() == Path(self.name).resolve()
-        return RunFolder(claimed_folder(f"{stem}-results" if is_itself else stem, self.origin, self._identity))
-
-    @property
-    def _identity(self) -> str:
-        """Of weights and of the adapter's file: what is asked of a model stands there."""
-        if self.adapter is None or not self.adapter.origin:
-            return self.weights_sha256
-        return digest(self.weights_sha256.encode() + read_bytes(Path(self.adapter.origin.rpartition(":")[0])))
+        if (Path("runs") / stem).resolve() == Path(self.name).resolve():
+            stem = f"{stem}-results"
+        identity = self.weights_sha256
+        if self.adapter is not None and self.adapter.origin:  # what is asked of a model stands in the adapter's file
+            identity = digest(identity.encode() + read_bytes(Path(self.adapter.origin.rpartition(":")[0])))
+        return RunFolder(claimed_folder(stem, self.origin, identity))
 
     @property
     def label(self) -> str:
@@ -119,9 +129,7 @@ def code_of(name: str | Path, *, run_adapter: bool = False) -> Path | None:
     if is_adapter_class(name):
         return Path(str(name).rpartition(":")[0]).resolve()
     if has_only_an_adapter(name):
-        from headcount.external.adapter_folder import adapter_file
-
-        file = adapter_file(Path(name))
+        file, _ = adapter_file(Path(name))
         if not run_adapter:
             raise InputError(
                 f"to load the model in {name}, {file} would be run",
@@ -141,22 +149,47 @@ def load_external(
 
     A folder that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
     """
-    code = code_of(name, run_adapter=run_adapter)
+    path, code = Path(name), code_of(name, run_adapter=run_adapter)
+    origin = str(path.resolve())
+    if code is None:
+        found, tokenizer = load_model(path, device), load_tokenizer(path)
+        require_fit(found, tokenizer, str(name))
+        return ExternalModel(str(name), wrap(found), digest_of(found), origin, tokenizer, length=length)
     if is_adapter_class(name):
-        adapter = load_adapter(str(name))
-        adapted = Adapted(adapter, *load_adapted(adapter)).to(device)
-        return ExternalModel(str(name), adapted, digest_of(adapted.model), adapter.origin, adapter=adapter)
-    origin = str(Path(name).resolve())
-    if code is not None:
-        from headcount.external.adapter_folder import load_cut
+        adapted = load_adapted(load_adapter(str(name))).to(device)
+        origin = adapted.adapter.origin
+    else:
+        adapted = load_cut(path).to(device)
+    return ExternalModel(str(name), adapted, digest_of(adapted.model), origin, adapter=adapted.adapter)
 
-        adapter, adapted = load_cut(Path(name))
-        return ExternalModel(str(name), adapted.to(device), digest_of(adapted.model), origin, adapter=adapter)
-    from headcount.external.hugging_face import load_model, load_tokenizer
 
-    found, tokenizer = load_model(Path(name), device), load_tokenizer(Path(name))
-    require_fit(found, tokenizer, str(name))
-    return ExternalModel(str(name), wrap(found), digest_of(found), origin, tokenizer, length=length)
+def prune_external(
+    model: ExternalModel,
+    heads: Iterable[str | HeadId],
+    out: Path,
+    inputs: Sequence[Tensor],
+    means: Sequence[Inputs] = (),
+    n_means: int = 0,
+) -> Cut[ExternalModel]:
+    """Cut these heads out, proven on `inputs`; write a folder, read it, and prove it again.
+
+    If there are batches to take `means` over, what the heads output on average over their `n_means` examples stays in
+    the biases.
+    """
+    gone = tuple(dict.fromkeys(model.find_head(head) for head in heads))
+    if len(gone) == len(model.sites.heads):
+        raise InputError(f"all heads of {model.name} would go", "lower --loss, or name the heads: --heads")
+    cut, difference, prove = cut_and_prove(model.model, gone, inputs, means, n_means)
+    is_adapted = isinstance(cut, Adapted)  # whose code was run already, and is asked to be run again
+    if is_adapted:
+        save_cut(cut, model.weights_sha256, out, inputs, folded_over=n_means)
+    else:
+        save_model(cut, out, model.tokenizer)
+    left = load_external(out, next(model.inner.parameters()).device, length=model.length, run_adapter=is_adapted)
+    again = prove(left.model)
+    if not again <= TOLERANCE:
+        raise CheckFailed(f"what was written to {out} differs by {again:.1e} from what was cut", "please report this")
+    return Cut(left, gone, max(difference, again), Size.of(model.inner), Size.of(left.inner), n_means)
 
 
 def require_fit(model: nn.Module, tokenizer: Any, name: str) -> None:
@@ -172,26 +205,11 @@ def require_fit(model: nn.Module, tokenizer: Any, name: str) -> None:
         )
 
 
-def digest_of(model: nn.Module) -> str:
-    """SHA-256 of all weights, by name."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        found.update(name.encode())
-        found.update(_bytes(tensor))
-    return found.hexdigest()
-
-
 def longest_of(model: nn.Module) -> int:
     """The longest sequence that a model has positions for, as far as its configuration says."""
     config = getattr(model, "config", None)
     sizes = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     # RoBERTa's positions begin after its padding token.
-    first = (getattr(config, "pad_token_id", 0) or 0) + 1 if getattr(config, "model_type", "") in _LATE else 0
+    is_late = getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert")
+    first = (getattr(config, "pad_token_id", 0) or 0) + 1 if is_late else 0
     return min((size - first for size in sizes if isinstance(size, int) and size > 0), default=10**9)
-
-
-_LATE = ("roberta", "xlm-roberta", "camembert")
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from traceback import FrameSummary, extract_tb
+from traceback import extract_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headcount.errors import HeadcountError, InputError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.get_paths().values()))
 """What is installed is shared by all; it may well lie inside a user's folder, as `.venv` does."""
+T = TypeVar("T")
 
 
 class UserCodeError(InputError, RuntimeError):
@@ -33,26 +34,22 @@ class UserCodeError(InputError, RuntimeError):
 
 
 @contextmanager
-def user_code_errors(
-    adapter: Adapter | type[Adapter], method: str, besides: type[Exception] = HeadcountError
-) -> Iterator[None]:
+def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[None]:
     """Inside, what goes wrong in the user's own code is told as such, with its line."""
     try:
         with at_home(adapter.folder) if adapter.origin else nullcontext():
             yield
-    except (HeadcountError, besides):
-        raise
-    except KeyboardInterrupt:
+    except (HeadcountError, KeyboardInterrupt):
         raise
     except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
-        place = _place(error, adapter.folder)
+        what, place = _failure(error, adapter.folder)
         cause = None if isinstance(error, StopIteration) else error  # as a cause, contextlib would let it through
-        raise UserCodeError(f"{method}() of the adapter {name} {_failed(error)}", place) from cause
+        raise UserCodeError(f"{method}() of the adapter {name} {what}", place) from cause
 
 
-def import_file(file: Path) -> Any:
-    """The user's file as a module; what is beside it can be imported from it."""
+def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
+    """A class of the user's file, which is run as a module; what is beside it can be imported from it."""
     path = file.resolve()
     name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -68,24 +65,31 @@ def import_file(file: Path) -> Any:
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
-        raise InputError(
-            f"{file} {_failed(error)}", _place(error, path.parent), "it is run as a Python file"
-        ) from error
-    return module
+        what, place = _failure(error, path.parent)
+        raise InputError(f"{file} {what}", place, "it is run as a Python file") from error
+    classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
+    if class_name not in classes:
+        others = ", ".join(key for key, each in classes.items() if each is not base)
+        raise InputError(f"{file} has no {what} {class_name!r}", f"it has: {others}" if others else advice)
+    return classes[class_name]
 
 
-def _failed(error: BaseException) -> str:
+def relative_path(file: str | Path, folder: Path) -> str:
+    """As it is written into a file of that folder: a path from there, or a full one to another drive."""
+    try:
+        return Path(os.path.relpath(file, folder)).as_posix()
+    except ValueError:
+        return Path(file).as_posix()
+
+
+def _failure(error: BaseException, folder: Path) -> tuple[str, str]:
+    """What went wrong, and the line that failed: the last one in the user's own folder, if it is in it."""
+    what = f"fails: {type(error).__name__}: {error}"
     if isinstance(error, SystemExit):
-        return f"ends the program: SystemExit: {error.code}"
-    return f"fails: {type(error).__name__}: {error}"
-
-
-def _place(error: BaseException, folder: Path) -> str:
-    """The line that failed; the last one in the user's own folder, if it is in it."""
+        what = f"ends the program: SystemExit: {error.code}"
     frames = extract_tb(error.__traceback__)
-    mine = [frame for frame in frames if _is_in(frame.filename, [str(folder.resolve())])]
-    last: FrameSummary = (mine or frames)[-1]
-    return f"at line {last.lineno} of {Path(last.filename).name}: {last.line}"
+    last = ([frame for frame in frames if _is_in(frame.filename, [str(folder.resolve())])] or frames)[-1]
+    return what, f"at line {last.lineno} of {Path(last.filename).name}: {last.line}"
 
 
 # --- one folder's modules ---------------------------------------------------------------------------------------------
@@ -125,7 +129,7 @@ def at_home(folder: Path) -> Iterator[None]:
     finally:
         home.path += [entry for entry in sys.path if entry not in path and entry not in home.path]
         new = {name: sys.modules[name] for name in sys.modules.keys() - known} if len(sys.modules) > len(known) else {}
-        home.modules |= {name: each for name, each in new.items() if _is_users(name, each, home.path)}
+        home.modules |= {name: each for name, each in new.items() if _is_in(_users_file(name, each), home.path)}
         sys.modules.update(away)  # who came first stays in sight
         sys.path[:] = path
         _CURRENT.pop()
@@ -136,7 +140,8 @@ def _put_away(home: _Home) -> dict[str, ModuleType]:
     others = (item for other in _HOMES.values() if other is not home for item in other.modules.items())
     names = {name for name, module in others if sys.modules.get(name) is module}
     for top in home.names & sys.modules.keys():
-        if not _is_users(top, sys.modules[top], home.path) and _is_movable(top, sys.modules[top]):
+        file = _users_file(top, sys.modules[top])
+        if file and not _is_in(file, home.path):
             names |= {name for name in sys.modules if name.partition(".")[0] == top}
     return {name: sys.modules.pop(name) for name in names if sys.modules[name] is not home.modules.get(name)}
 
@@ -150,23 +155,15 @@ def _siblings(folder: str) -> set[str]:
     return {name.removesuffix(".py") for name in names if name.endswith(".py") or "." not in name}
 
 
-def _is_users(name: str, module: Any, path: list[str]) -> bool:
-    """Whether a module is a file in one of these folders, and nothing that is installed."""
-    return _is_movable(name, module) and _is_in(_file_of(module), path)
-
-
-def _is_movable(name: str, module: Any) -> bool:
+def _users_file(name: str, module: Any) -> str:
+    """Where a module is, or a package without a file of its own; an empty text if that is nowhere, or shared by all."""
     top = name.partition(".")[0]
-    shared = top in sys.stdlib_module_names or top in ("__main__", "headcount") or top.startswith("headcount_adapter_")
-    file = _file_of(module)
-    return bool(file) and not shared and not file.startswith(_LIBRARIES)
-
-
-def _file_of(module: Any) -> str:
-    """Where a module is, or a package without a file of its own; an empty text if it is nowhere."""
+    if top in sys.stdlib_module_names or top in ("__main__", "headcount") or top.startswith("headcount_adapter_"):
+        return ""
     spread = vars(module).get("__path__") if isinstance(module, ModuleType) else None
     file = getattr(module, "__file__", None) or next(iter(spread or ()), "")
-    return str(Path(file).resolve()) if isinstance(file, str) and file else ""
+    path = str(Path(file).resolve()) if isinstance(file, str) and file else ""
+    return "" if path.startswith(_LIBRARIES) else path
 
 
 def _is_in(file: str, folders: list[str]) -> bool:

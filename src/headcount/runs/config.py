@@ -24,7 +24,6 @@ from headcount.tasks.base import Task
 from headcount.training.config import TrainingConfig
 
 SCHEMA = 1
-Settings = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class RunConfig:
         return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
 
     @classmethod
-    def defaults(cls, task_name: str) -> Settings:
+    def defaults(cls, task_name: str) -> dict[str, dict[str, Any]]:
         """What a run of this task has unless it is told otherwise, where that is not the general default."""
         own = TASKS.get(task_name).defaults
         return {section: dict(own.get(section, {})) for section in cls.sections(task_name)}
@@ -64,7 +63,7 @@ class RunConfig:
         if base and base.task_name != task_name:
             raise InputError(f"the settings to begin from are for {base.task_name}, not for {task_name}")
         start = base.to_dict() if base else cls.defaults(task_name)
-        merged: Settings = {section: dict(start.get(section, {})) for section in sections}
+        merged = {section: dict(start.get(section, {})) for section in sections}
         for name in [preset] if isinstance(preset, str) else preset:
             if name not in presets:
                 raise InputError(f"no preset {name!r} for {task_name}", suggestion(name, tuple(presets)))
@@ -85,11 +84,8 @@ class RunConfig:
         if data.get("schema") != SCHEMA:
             raise InputError(f"config of version {data.get('schema')!r}; this headcount reads version {SCHEMA}")
         known = ("schema", "task_name", "seed", "task", "model", "training")
-        faults = [
-            Fault(name, value, f"no such section; {suggestion(name, known)}")
-            for name, value in data.items()
-            if name not in known
-        ]
+        unknown = [name for name in data if name not in known]
+        faults = [Fault(name, data[name], f"no such section; {suggestion(name, known)}") for name in unknown]
         faults += [Fault(name, None, "is missing") for name in known if name not in data]
         if (task := data.get("task_name")) not in TASKS.names():
             raise ConfigError([*faults, Fault("task_name", task, f"should be one of: {', '.join(TASKS.names())}")])
@@ -112,15 +108,11 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        data = self._plain()
+        parts = {section: getattr(self, section) for section in self.sections(self.task_name)}
+        data = {section: type_adapter(type(part)).dump_python(part) for section, part in parts.items()}
         if not self.model.pruned:  # as it was written before heads could be cut: digests of settings stay
             del data["model"]["pruned"]
-        return data
-
-    def _plain(self) -> dict[str, Any]:
-        parts = {section: getattr(self, section) for section in ("task", "model", "training")}
-        dumped = {section: type_adapter(type(part)).dump_python(part) for section, part in parts.items()}
-        return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **dumped}
+        return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **data}
 
     def to_json(self) -> str:
         """The text of `config.json`."""
@@ -128,16 +120,21 @@ class RunConfig:
 
     def differences(self, other: RunConfig) -> list[str]:
         """What `other` has otherwise, as `section.name: ours, theirs`."""
-        ours, theirs = _flat(self._plain()), _flat(other._plain())
-        return [
-            f"{name}: {ours[name]!r} here, {theirs[name]!r} asked for" for name in ours if ours[name] != theirs[name]
-        ]
+        ours, theirs = self._flat(), other._flat()
+        others = [name for name, value in ours.items() if value != theirs.get(name)]
+        return [f"{name}: {ours[name]!r} here, {theirs.get(name)!r} asked for" for name in others]
+
+    def _flat(self) -> dict[str, Any]:
+        parts = {section: vars(getattr(self, section)) for section in self.sections(self.task_name)}
+        settings = {f"{section}.{name}": value for section, part in parts.items() for name, value in part.items()}
+        return {"task_name": self.task_name, "seed": self.seed, **settings}
 
 
 def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     """Positions that training would use but that no table or range has."""
-    ids, n_ids = getattr(model, "random_positions", None), task.longest
-    encoding, faults = ENCODINGS.get(model.encoding), []
+    ids, encoding = getattr(model, "random_positions", None), ENCODINGS.get(model.encoding)
+    n_ids = max(task.longest, ids or 0)
+    faults = []
     if encoding.needs_length and task.output_type == "sequence":
         why = "an answer that is still being written has no length yet: choose another encoding"
         faults.append(Fault("model.encoding", model.encoding, why))
@@ -147,19 +144,10 @@ def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
     if ids is not None and ids < task.longest:
         why = f"this task has sequences of {task.longest}: raise random_positions"
         faults.append(Fault("model.random_positions", ids, why))
-    if ids is not None:
-        n_ids = max(n_ids, ids)
     if encoding.has_table and model.n_positions < n_ids:
         why = f"training uses positions up to {n_ids - 1}: raise n_positions to {n_ids}"
         faults.append(Fault("model.n_positions", model.n_positions, why))
     return faults
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in data.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 # --- presets ----------------------------------------------------------------------------------------------------------
@@ -175,6 +163,8 @@ class Preset:
 
 
 _FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
+_POST_NORM = {"norm": "post", "dropout": 0.1}
+_REPORTS_SIZE = {"d_model": 128, "n_heads": 4, "n_layers": 4, "d_ff": 512}
 _REPORTS_TRAINING = {
     "steps": 50 * 10_000 // 64,
     "batch_size": 64,
@@ -197,7 +187,7 @@ _ADDITION = {
     ),
     "reports-recipe": Preset(
         "the reports' training: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
-        {"model": {"encoding": "sinusoidal", "norm": "post", "dropout": 0.1}, "training": _REPORTS_TRAINING},
+        {"model": {"encoding": "sinusoidal", **_POST_NORM}, "training": _REPORTS_TRAINING},
     ),
 }
 _SORTEDNESS = {
@@ -211,18 +201,7 @@ _SORTEDNESS = {
     ),
     "reports-model": Preset(
         "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout, mean pooling, a number table",
-        {
-            "model": {
-                "d_model": 128,
-                "n_heads": 4,
-                "n_layers": 4,
-                "d_ff": 512,
-                "norm": "post",
-                "dropout": 0.1,
-                "pooling": "mean",
-                "numbers": "table",
-            }
-        },
+        {"model": {**_REPORTS_SIZE, **_POST_NORM, "pooling": "mean", "numbers": "table"}},
     ),
     "far": Preset(
         "reaches to 4,096: a window of ±1, one layer, small steps in half of the training data. GIVES locality",

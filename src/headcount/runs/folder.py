@@ -64,8 +64,7 @@ class RunFolder:
         self.weights_file = path / "model.safetensors"
         self.manifest_file = path / "manifest.json"
 
-    # --- state
-    # ------------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def holds_a_run(self) -> bool:
@@ -114,7 +113,7 @@ class RunFolder:
                 raise RunError(f"another process is training in {self.path}", "wait for it, or stop it") from error
             yield
 
-    # --- config, results, manifest --------------------------------------------------------------------------------
+    # --- config, results, manifest ------------------------------------------------------------------------------------
 
     def read_config(self) -> RunConfig:
         """What was asked for."""
@@ -140,11 +139,11 @@ class RunFolder:
         write_atomically(file, result.to_json().encode())
         return file
 
-    def read_result(self, name: str, kind: type[R]) -> R:
+    def read_result(self, name: str, result_type: type[R]) -> R:
         """What an analysis found."""
         file = self.result_file(name)
         try:
-            return kind.from_json(read_bytes(file, MOST_RESULT).decode())
+            return result_type.from_json(read_bytes(file, MOST_RESULT).decode())
         except UnicodeDecodeError as error:
             raise RunError(f"{file} is damaged: {error}", "make it again") from error
 
@@ -193,15 +192,13 @@ class RunFolder:
                 )
         return data, digest(data)
 
-    # --- log
-    # --------------------------------------------------------------------------------------------------------------
+    # --- log ----------------------------------------------------------------------------------------------------------
 
     def read_log(self) -> list[dict[str, Any]]:
         """Every line of the log."""
         lines = [parse_json(line, self.log_file) for line in read_bytes(self.log_file).splitlines()]
-        for line in lines:
-            if not _is_log_line(line):
-                raise RunError(f"{self.log_file} is damaged: {shortened(str(line))} is no step", _RESTORE)
+        if odd := [line for line in lines if not _is_log_line(line)]:
+            raise RunError(f"{self.log_file} is damaged: {shortened(str(odd[0]))} is no step", _RESTORE)
         return lines
 
     def read_timings(self) -> list[dict[str, Any]]:
@@ -226,8 +223,7 @@ class RunFolder:
                 with os.fdopen(open_in_place(self.log_file, os.O_RDWR), "r+b") as file:
                     file.truncate(n_bytes)
 
-    # --- checkpoints
-    # ------------------------------------------------------------------------------------------------------
+    # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Path]:
         """Oldest first."""
@@ -241,8 +237,7 @@ class RunFolder:
 
     def read_checkpoint(self) -> bytes | None:
         """The newest state, or None if there is none; damage is an error."""
-        found = self.checkpoints()
-        if not found:
+        if not (found := self.checkpoints()):
             return None
         newest = found[-1]
         data = read_bytes(newest)
@@ -257,25 +252,21 @@ class RunFolder:
             file.unlink()
 
 
-MARKER = "model.json"
-"""Says which model the results in a folder belong to."""
-
-
 def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs")) -> Path:
     """Where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model."""
     mark = {"schema": 1, "name": origin, "weights": weights}
-    long = f"{stem}-{digest(os.fsencode(f'{origin}{weights}'))[:8]}"
-    for path in (root / stem, root / long):
+    short, long = root / stem, root / f"{stem}-{digest(os.fsencode(f'{origin}{weights}'))[:8]}"
+    for path in (short, long):
         if _claim(path, mark):
             return path
-    raise RunError(f"{root / stem} and {root / long} belong to other models", f"move one of them away: {root / long}")
+    raise RunError(f"{short} and {long} belong to other models", f"move one of them away: {long}")
 
 
 def _claim(path: Path, mark: dict[str, Any]) -> bool:
     """Whether a folder is this model's, or nobody's and from now on this model's."""
     if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
         return False  # a run or a model of its own
-    marker = path / MARKER
+    marker = path / "model.json"  # says which model the results in a folder belong to
     if not os.path.lexists(marker):
         with friendly_os_errors(f"look into {path}"):
             if path.exists() and any(each.suffix != ".draft" for each in path.iterdir()):
@@ -308,15 +299,9 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _is_log_line(line: object) -> bool:
-    return isinstance(line, dict) and "step" in line and all(map(_is_number, line.values()))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-# --- draft ------------------------------------------------------------------------------------------------------------
-# A run folder that is there as a whole, or not at all.
+    if not (isinstance(line, dict) and "step" in line):
+        return False
+    return all(type(each) in (int, float) and math.isfinite(each) for each in line.values())  # True is no number
 
 
 @contextmanager

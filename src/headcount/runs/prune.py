@@ -1,7 +1,7 @@
-"""Cut heads out of a finished run, and keep what is left as a run of its own.
+"""Cut heads out of a model, proven; and keep what is left of a finished run as a run of its own.
 
-Nothing is written unless the cut model says what the whole one says with these heads silenced (or with their means in
-their places, if those are folded into the biases that stay); once written, it is loaded and must say it again. The new
+Nothing is written unless the cut model has the output of the whole one with these heads ablated (or with their means in
+their places, if those are folded into the biases that stay); once written, it is loaded and must have it again. The new
 run has the settings of its parent, those of the training too, and `pruned`. What was done since the parent was trained
 stands in the manifest:
 
@@ -14,19 +14,21 @@ stands in the manifest:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
 
 from headcount.config import parse, type_adapter
-from headcount.errors import InputError, Interrupted, argument
+from headcount.errors import CheckFailed, InputError, Interrupted, argument
 from headcount.files import friendly_os_errors, read_bytes, write_atomically
 from headcount.heads import HeadId
-from headcount.hooks.sites import Sites
+from headcount.hooks.wrapping import Wrapped, wrap
+from headcount.models.blocks import Transformer
 from headcount.models.build import Model
 from headcount.runs.folder import RunFolder, require_vacant, staged
 from headcount.runs.run import Run, load
@@ -35,6 +37,7 @@ from headcount.seeds import integer, stream
 from headcount.surgery.cutting import Cut, Size, cut_heads
 from headcount.surgery.folding import Inputs, fold, mean_outputs
 from headcount.surgery.proof import prove_cut, prove_folded, require_same_output
+from headcount.surgery.tracing import cut_traced
 from headcount.tasks.base import ClassTask, Examples, SequenceTask
 from headcount.training.config import TrainingConfig
 from headcount.training.device import n_threads
@@ -69,23 +72,47 @@ def prune_run(
         raise InputError(f"a learning rate of {learning_rate:g} does nothing without fine-tuning", "say how many steps")
     recipe = _recipe(run.config.training, fine_tune, learning_rate) if fine_tune else None
     require_vacant(path)
-    sites, inputs = Sites.of(run.model), _inputs(run, run.task.split("validation")[:BLOCK])[0]
-    means = mean_outputs(run.model, sites, _training_inputs(run)) if fold_mean else None
-    folded_over = N_FOLDED if fold_mean else 0
-    whole = run.model if means is None else fold(run.model, gone, means, folded_over)
-    model = cut_heads(whole, gone)
-    difference = prove_cut(whole, model, gone, inputs)
-    if means is not None:
-        difference = prove_folded(run.model, model, gone, means, inputs)
+    inputs, _ = _inputs(run, run.task.split("validation")[:BLOCK])
+    n_means = N_FOLDED if fold_mean else 0
+    model, difference, _ = cut_and_prove(run.model, gone, inputs, _training_inputs(run), n_means)
     with staged(path) as draft:
-        folder = RunFolder(draft)
-        _begin(folder, run, model)
+        folder, n_past = RunFolder(draft), int(run.folder.read_manifest()["steps"])
+        write_atomically(folder.config_file, replace(run.config, model=model.config).to_json().encode())
+        folder.write_json(folder.environment_file, environment(next(model.parameters()).device))
+        write_atomically(folder.log_file, read_bytes(run.folder.log_file))
         if recipe:
-            model = _fine_tuned(model, run, recipe, folder, listeners)
-        _finish(folder, run, model, recipe, folded_over)
+            model = _fine_tuned(model, run, recipe, folder, n_past, listeners)
+        write_atomically(folder.weights_file, weights_of(model, n_past + fine_tune))
+        summary = {"steps": n_past + fine_tune, "pruned_from": run.weights_sha256, "fine_tuned": fine_tune}
+        summary |= {"folded_over": n_means} if n_means else {}
+        summary |= {"fine_tuned_at": recipe.learning_rate} if recipe else {}
+        folder.write_manifest(summary)
         require_same_output(model, load(draft).model, inputs)
     after = load(path, next(model.parameters()).device)
-    return Cut(after, gone, difference, _size(run), _size(after), folded_over)
+    return Cut(after, gone, difference, _size(run), _size(after), n_means)
+
+
+def cut_and_prove(
+    whole: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], batches: Iterable[Inputs] = (), n_means: int = 0
+) -> tuple[Any, float, Callable[[nn.Module], float]]:
+    """A copy without these heads; how far it is from the model with them ablated; and what proves that of any model.
+
+    If the means of `n_means` examples are to be folded into biases, they are taken over `batches`, and the model that
+    the cut one is compared with has them in the heads' places.
+    """
+    means = mean_outputs(whole, wrap(whole).head_sites, batches) if n_means else None
+    kept: Any = whole if means is None else fold(whole, gone, means, n_means)
+    is_known = isinstance(kept, Wrapped | Transformer)  # a family, or headcount's own: no need to trace anything
+    model = cut_heads(kept, gone) if is_known else cut_traced(kept, gone, inputs)
+
+    def prove(cut: nn.Module) -> float:
+        found = prove_cut(kept, cut, gone, inputs)
+        return found if means is None else prove_folded(whole, cut, gone, means, inputs)
+
+    try:
+        return model, prove(model), prove
+    except CheckFailed as error:
+        raise type(error)(f"{error.what}: nothing was written", *error.advice) from error
 
 
 def _training_inputs(run: Run) -> Iterator[Inputs]:
@@ -116,17 +143,12 @@ def _recipe(training: TrainingConfig, steps: int, learning_rate: float | None) -
 
 
 def _fine_tuned(
-    model: Model, run: Run, recipe: TrainingConfig, folder: RunFolder, listeners: Sequence[Listener]
+    model: Model, run: Run, recipe: TrainingConfig, folder: RunFolder, n_past: int, listeners: Sequence[Listener]
 ) -> Model:
     """The model after some more steps, on batches that the parent's training has not drawn."""
     state, seed = new_state(model, recipe), integer(run.config.seed, "fine-tuning")
-    with (
-        torch.random.fork_rng(),
-        n_threads(recipe.threads),
-        Log(folder) as log,
-        stop_on_interrupt() as asked_to_stop,
-    ):
-        everyone = [_GoingOn(log, _steps(run)), *listeners]
+    with torch.random.fork_rng(), n_threads(recipe.threads), Log(folder) as log, stop_on_interrupt() as asked_to_stop:
+        everyone = [_GoingOn(log, n_past), *listeners]
         done = fit(state, run.task, recipe, seed, listeners=everyone, asked_to_stop=asked_to_stop)
     if not done:
         what = f"stopped at step {state.step:,} of the fine-tuning; nothing was written"
@@ -147,24 +169,6 @@ class _GoingOn:
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
         self.log.on_evaluation(self.n_past + step, scores)
-
-
-def _begin(folder: RunFolder, run: Run, model: Model) -> None:
-    write_atomically(folder.config_file, replace(run.config, model=model.config).to_json().encode())
-    folder.write_json(folder.environment_file, environment(next(model.parameters()).device))
-    write_atomically(folder.log_file, read_bytes(run.folder.log_file))
-
-
-def _finish(folder: RunFolder, run: Run, model: Model, recipe: TrainingConfig | None, folded_over: int) -> None:
-    steps = recipe.steps if recipe else 0
-    write_atomically(folder.weights_file, weights_of(model, _steps(run) + steps))
-    summary = {"steps": _steps(run) + steps, "pruned_from": run.weights_sha256, "fine_tuned": steps}
-    summary |= {"folded_over": folded_over} if folded_over else {}
-    folder.write_manifest(summary | ({"fine_tuned_at": recipe.learning_rate} if recipe else {}))
-
-
-def _steps(run: Run) -> int:
-    return int(run.folder.read_manifest()["steps"])
 
 
 def _size(run: Run) -> Size:

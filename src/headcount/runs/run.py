@@ -10,7 +10,7 @@ torch.Size([4, 7])
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -83,33 +83,22 @@ class Run:
         """The head of that name, if this model has it."""
         found = HeadId.parse(head) if isinstance(head, str) else head
         if found not in self.model.heads:
-            raise InputError(
-                f"no head {str(found)!r} in {self.name}",
-                self._has,
-                f"list its heads: headcount heads {argument(self.name)}",
-            )
+            sites = ", ".join(map(str, self.model.sites)) or "no site"
+            there = f"this model has {self.config.model.n_heads} heads at each of {sites}"
+            if pruned := self.config.model.pruned:
+                cut = ", ".join(HeadId.parse(name).short for name in pruned)
+                there += f", less those that were cut out: {cut}"
+            advice = f"list its heads: headcount heads {argument(self.name)}"
+            raise InputError(f"no head {str(found)!r} in {self.name}", there, advice)
         return found
-
-    @property
-    def _has(self) -> str:
-        n_heads, sites = self.config.model.n_heads, ", ".join(map(str, self.model.sites))
-        if not self.config.model.pruned:
-            return f"this model has {n_heads} heads at each of {sites}"
-        cut = ", ".join(HeadId.parse(name).short for name in self.config.model.pruned)
-        return f"this model has {n_heads} heads at each of {sites or 'no site'}, less those that were cut out: {cut}"
 
 
 def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
     """A finished run from its folder, or a packaged one by `sample:NAME`."""
-    name, folder = str(run), locate(run)
+    folder = locate(run)
     config = folder.read_config()
     weights, digest = folder.read_weights()
     task, model = build(config)
-    _fill(model, weights, folder)
-    return Run(name, folder, config, task, model.to(device).eval(), digest)
-
-
-def _fill(model: Model, weights: bytes, folder: RunFolder) -> None:
     try:
         tensors = {current_name(name): each for name, each in safetensors.torch.load(weights).items()}
         model.load_state_dict(tensors)
@@ -119,11 +108,18 @@ def _fill(model: Model, weights: bytes, folder: RunFolder) -> None:
             "restore the folder, or train again in another one",
         ) from error
     require_finite(tensors, str(folder.path))
+    return Run(str(run), folder, config, task, model.to(device).eval(), digest)
 
 
 def locate(run: str | Path) -> RunFolder:
     """The folder of a run, or of a packaged one by `sample:NAME`."""
-    return RunFolder(_sample_path(str(run)) if str(run).startswith(SAMPLE) else Path(run))
+    if not str(run).startswith(SAMPLE):
+        return RunFolder(Path(run))
+    sample, samples = str(run).removeprefix(SAMPLE), Path(str(resources.files("headcount") / "samples"))
+    known = sorted(each.name for each in samples.iterdir() if each.is_dir()) if samples.exists() else []
+    if sample not in known:
+        raise InputError(f"no sample {sample!r} in the package", suggestion(sample, known))
+    return RunFolder(samples / sample)
 
 
 def build(config: RunConfig) -> tuple[Task, Model]:
@@ -136,17 +132,7 @@ def build(config: RunConfig) -> tuple[Task, Model]:
     return task, model
 
 
-def _sample_path(name: str) -> Path:
-    samples = Path(str(resources.files("headcount") / "samples"))
-    known = sorted(p.name for p in samples.iterdir() if p.is_dir()) if samples.exists() else []
-    sample = name.removeprefix(SAMPLE)
-    if sample not in known:
-        raise InputError(f"no sample {sample!r} in the package", suggestion(sample, known))
-    return samples / sample
-
-
-# --- asking -----------------------------------------------------------------------------------------------------------
-# One example asked of a model, and the answer in words.
+# --- prediction -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -176,25 +162,26 @@ class Prediction:
 
 def predict_one(model: Model, task: Task, example: Examples, *, with_attention: bool = True) -> Prediction:
     """One example, [1, ...], by the model's own output; attention is read only if it is asked for."""
-    weights = AttentionCache() if with_attention else None
-    if isinstance(model, Classifier):
-        return _predict_class(model, cast(ClassTask, task), example, weights)
-    return _predict_sequence(model, cast(SequenceTask, task), example, weights)
+    cache = AttentionCache() if with_attention else None
+    with eval_mode(model, gradients=False) as device:
+        if isinstance(model, Classifier):
+            found = _predict_class(model, cast(ClassTask, task), example, device, cache)
+        else:
+            found = _predict_sequence(model, cast(SequenceTask, task), example, device, cache)
+    return found if cache is None else replace(found, weights={site: cache[site][0].cpu() for site in model.sites})
 
 
 def _predict_sequence(
-    model: EncoderDecoder, task: SequenceTask, example: Examples, weights: AttentionCache | None
+    model: EncoderDecoder, task: SequenceTask, example: Examples, device: torch.device, cache: AttentionCache | None
 ) -> Prediction:
     start, batch = task.decoding_start, task.encode(example)
-    with eval_mode(model, gradients=False) as device:
-        (source,) = on_device(device, batch.source)
-        memory = model.encode(source, weights=weights)
-        own_tokens = greedy(model, memory, start.first, start.n_tokens)
-        own = own_tokens.cpu().numpy()
-        decoder_input = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
-        logits = model.decode(on_device(device, decoder_input)[0], memory, weights=weights)
-        require_numbers(logits, task.show(example[0]))
-        log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum()
+    memory = model.encode(on_device(device, batch.source)[0], weights=cache)
+    own_tokens = greedy(model, memory, start.first, start.n_tokens)
+    own = own_tokens.cpu().numpy()
+    decoder_input = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
+    logits = model.decode(on_device(device, decoder_input)[0], memory, weights=cache)
+    require_numbers(logits, task.show(example[0]))
+    log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum()
     predicted = np.concatenate([[start.given], own], axis=1) if start.given else own
     return Prediction(
         example=task.show(example[0]),
@@ -206,17 +193,16 @@ def _predict_sequence(
         decoder_input=tuple(task.tokens[token] for token in decoder_input[0]),
         output_tokens=tuple(task.tokens[token] for token in own[0]),
         positions=tuple(position.label for position in task.answer_positions[len(start.given) :]),
-        weights=_first_row(model, weights),
     )
 
 
-def _predict_class(model: Classifier, task: ClassTask, example: Examples, weights: AttentionCache | None) -> Prediction:
+def _predict_class(
+    model: Classifier, task: ClassTask, example: Examples, device: torch.device, cache: AttentionCache | None
+) -> Prediction:
     batch = task.encode(example)
-    with eval_mode(model, gradients=False) as device:
-        (source,) = on_device(device, batch.source)
-        logits = model(source, weights=weights)
-        require_numbers(logits, task.show(example[0]))
-        probability = logits[0].softmax(dim=-1)
+    logits = model(on_device(device, batch.source)[0], weights=cache)
+    require_numbers(logits, task.show(example[0]))
+    probability = logits[0].softmax(dim=-1)
     predicted = int(probability.argmax())
     return Prediction(
         example=task.show(example[0]),
@@ -226,9 +212,4 @@ def _predict_class(model: Classifier, task: ClassTask, example: Examples, weight
         note=task.describe(example[0]),
         probability=float(probability[predicted]),
         source=tuple(task.tokens[token] for token in batch.source[0]),
-        weights=_first_row(model, weights),
     )
-
-
-def _first_row(model: Model, weights: AttentionCache | None) -> dict[HeadSite, Tensor]:
-    return {} if weights is None else {site: weights[site][0].cpu() for site in model.sites}
