@@ -40,7 +40,7 @@ from headcount.tasks import TASKS
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 from headcount.training.classification import Classification
 from headcount.training.evaluation import Evaluation, on_device
-from headcount.training.learners import learner_of
+from headcount.training.loop import learner_of
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,17 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
 
 from headcount.hooks.gates import eval_mode
 from headcount.models.classifier import Classifier
 from headcount.models.finite import require_numbers
+from headcount.models.masking import padding_of
 from headcount.results import Result
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples, Tokens
-from headcount.training.evaluation import WrongAnswer, on_device
+from headcount.training.evaluation import Evaluation, WrongAnswer, on_device
 
 TOKENS_AT_ONCE = 2**16
 """Tokens per forward pass, so that memory does not grow with the number of examples."""
@@ -34,7 +37,7 @@ One answer to all of n examples shows that from n = 125 on; 2 other answers amon
 
 @dataclass(frozen=True)
 class Answers:
-    """What a classifier said of some examples."""
+    """What a classifier predicted for some examples."""
 
     logits: NDArray[np.float32]
     """[example, class]."""
@@ -52,7 +55,7 @@ class Answers:
 
     @property
     def says_last(self) -> Proportion:
-        """How often it said the last class."""
+        """How often it predicted the last class."""
         return Proportion.count(self.predicted == self.logits.shape[1] - 1)
 
     @property
@@ -141,32 +144,66 @@ class Classification(Result):
         return (self.accuracy, *self.groups)
 
 
-def evaluate(model: Classifier, task: ClassTask, split: str, weights_sha256: str = "") -> Classification:
-    """Everything that is measured on a held-out set."""
-    examples = task.split(split)
-    predicted = classify(model, task, examples)
-    require_numbers(predicted.loss, f"the {split} set")
-    groups = tuple(
-        ClassScores(facet, group, Proportion.count(predicted.hits[np.array(labels) == group]))
-        for facet, labels in task.facets(examples).items()
-        for group in sorted(set(labels))
-    )
-    answer_shares = tuple(
-        ClassScores("says", name, Proportion.count(predicted.predicted == i)) for i, name in enumerate(task.classes)
-    )
-    return Classification(
-        split=split,
-        weights_sha256=weights_sha256,
-        accuracy=ClassScores("accuracy", "all", Proportion.count(predicted.hits)),
-        groups=groups,
-        answer_shares=answer_shares,
-        constant=constant_answer(predicted.predicted, predicted.labels, task.classes),
-        wrong=tuple(_wrong(task, examples[i], int(predicted.predicted[i])) for i in np.flatnonzero(~predicted.hits)),
-    )
+@dataclass(frozen=True)
+class ClassLearner:
+    """A classifier and its task."""
+
+    model: Classifier
+    task: ClassTask
+    target_metric: ClassVar[str] = "accuracy"
+    """The score that training is for."""
+
+    def loss(self, examples: Examples) -> Tensor:
+        """What a training step makes smaller: cross-entropy per example."""
+        batch = self.task.encode(examples)
+        source, labels = on_device(next(self.model.parameters()).device, batch.source, batch.labels)
+        logits = self.model(source, padding=padding_of(batch.source, self.model.pad_id))
+        return F.cross_entropy(logits, labels)
+
+    def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
+        """How often it is right, and how often it predicts the last class: a constant answer shows at once."""
+        predicted = classify(self.model, self.task, examples)
+        shares = {"accuracy": Proportion.count(predicted.hits), f"says_{self.task.classes[-1]}": predicted.says_last}
+        return shares, predicted.loss
+
+    def training_scores(self, examples: Examples) -> dict[str, Proportion]:
+        """How often it is right."""
+        return {"accuracy": Proportion.count(classify(self.model, self.task, examples).hits)}
+
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
+        """How surely it is right on each, by the lead of the right class: positive if it is."""
+        return classify(self.model, self.task, examples).margins
+
+    def evaluate(self, split: str, weights_sha256: str = "") -> Classification:
+        """Everything that is measured on a held-out set: by class, by broken pairs and by length."""
+        task, examples = self.task, self.task.split(split)
+        found = classify(self.model, task, examples)
+        predicted, hits = found.predicted, found.hits
+        require_numbers(found.loss, f"the {split} set")
+        return Classification(
+            split=split,
+            weights_sha256=weights_sha256,
+            accuracy=ClassScores("accuracy", "all", Proportion.count(hits)),
+            groups=tuple(
+                ClassScores(facet, group, Proportion.count(hits[np.array(labels) == group]))
+                for facet, labels in task.facets(examples).items()
+                for group in sorted(set(labels))
+            ),
+            answer_shares=tuple(
+                ClassScores("says", name, Proportion.count(predicted == i)) for i, name in enumerate(task.classes)
+            ),
+            constant=constant_answer(predicted, found.labels, task.classes),
+            wrong=tuple(
+                WrongAnswer(
+                    task.show(examples[i]),
+                    task.classes[found.labels[i]],
+                    task.classes[predicted[i]],
+                    task.explain(examples[i], int(predicted[i])),
+                )
+                for i in np.flatnonzero(~hits)
+            ),
+        )
 
 
-def _wrong(task: ClassTask, example: Examples, predicted: int) -> WrongAnswer:
-    right = int(task.encode(example[None]).labels[0])
-    return WrongAnswer(
-        task.show(example), task.classes[right], task.classes[predicted], task.explain(example, predicted)
-    )
+EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}
+"""What an evaluation is, by what the task asks for."""

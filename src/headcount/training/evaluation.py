@@ -1,4 +1,4 @@
-"""How good a model is: under teacher forcing and free-running, always both, each number with its doubt.
+"""How good a model is: under teacher forcing and free-running, always both, each number with its interval.
 
 For a sound model the two exact-match rates are one number: fed the right prefix, the first wrong token is the same
 either way. A gap between them is a fault in the pipeline (no start token, a class the loss ignores), never
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from headcount.hooks.gates import eval_mode
 from headcount.models.encoder_decoder import EncoderDecoder, greedy
 from headcount.models.finite import require_numbers
+from headcount.models.masking import padding_of
 from headcount.results import Result
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Batch, Examples, SequenceTask, Tokens
@@ -29,12 +30,12 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model said, token by token, and which whole answers were right."""
+    """What a model predicted, token by token, and which whole answers were right."""
 
     teacher_forced: Tokens
     """After each fed token, the right ones having been fed."""
     free: Tokens
-    """Whole answers, the model having heard only itself."""
+    """Whole answers, the model having been fed its own tokens."""
     batch: Batch
     losses: NDArray[np.float32]
     """[example, label]: cross-entropy of the right token, the right ones having been fed; 0 where nothing is asked."""
@@ -53,11 +54,6 @@ class Answers:
     def free_hits(self) -> NDArray[np.bool_]:
         """[example, answer token]."""
         return self.free == self.batch.answer
-
-    @property
-    def exact(self) -> tuple[Proportion, Proportion]:
-        """Exact match: teacher-forced, free-running."""
-        return Proportion.count(_all_right(self.teacher_forced_hits)), Proportion.count(_all_right(self.free_hits))
 
 
 def in_blocks(batch: Batch) -> Iterator[Batch]:
@@ -81,7 +77,10 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Ans
             memory = model.encode(source)
             logits = model.decode(decoder_input, memory)
             forced.append(logits.argmax(dim=-1).cpu().numpy())
-            losses.append(_token_losses(logits, labels).cpu().numpy())
+            token_losses = F.cross_entropy(
+                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none"
+            )
+            losses.append(token_losses.view(labels.shape).cpu().numpy())
             free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())
     predicted = np.concatenate(free)
     given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
@@ -91,22 +90,6 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Ans
         batch,
         np.concatenate(losses, dtype=np.float32),
     )
-
-
-def forced_exact(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Proportion:
-    """Exact match under teacher forcing alone: no decoding."""
-    hits = []
-    with eval_mode(model, gradients=False) as device:
-        for part in in_blocks(task.encode(examples)):
-            source, decoder_input, labels = on_device(device, part.source, part.decoder_input, part.labels)
-            right = (model(source, decoder_input).argmax(dim=-1) == labels) | (labels == IGNORE)
-            hits.append(right.all(dim=1).cpu().numpy())
-    return Proportion.count(np.concatenate(hits))
-
-
-def _token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    flat = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none")
-    return flat.view(labels.shape)
 
 
 @dataclass(frozen=True)
@@ -150,28 +133,6 @@ class Evaluation(Result):
         return (self.exact, *self.digits, *self.groups)
 
 
-def evaluate(model: EncoderDecoder, task: SequenceTask, split: str, weights_sha256: str = "") -> Evaluation:
-    """Everything that is measured on a held-out set."""
-    examples = task.split(split)
-    predicted = answer(model, task, examples)
-    require_numbers(predicted.loss, f"the {split} set")
-    forced, free = _all_right(predicted.teacher_forced_hits), _all_right(predicted.free_hits)
-    groups = tuple(
-        Scores(facet, group, Proportion.count(forced[rows]), Proportion.count(free[rows]))
-        for facet, labels in task.facets(examples).items()
-        for group in sorted(set(labels))
-        for rows in [np.array(labels) == group]
-    )
-    return Evaluation(
-        split=split,
-        weights_sha256=weights_sha256,
-        exact=Scores("exact match", "all", Proportion.count(forced), Proportion.count(free)),
-        digits=_by_digit(task, predicted),
-        groups=groups,
-        wrong=wrong_answers(task, examples[~free], predicted.free[~free]),
-    )
-
-
 def wrong_answers(task: SequenceTask, examples: Examples, predicted: Tokens) -> tuple[WrongAnswer, ...]:
     """Each wrong answer with what is wrong about it."""
     right = task.encode(examples).answer if len(examples) else predicted
@@ -181,26 +142,10 @@ def wrong_answers(task: SequenceTask, examples: Examples, predicted: Tokens) -> 
     )
 
 
-def _by_digit(task: SequenceTask, predicted: Answers) -> tuple[Scores, ...]:
-    asked = predicted.batch.labels != IGNORE
-    unasked = predicted.batch.answer.shape[1] - predicted.batch.labels.shape[1]
-    scores = []
-    for i, position in enumerate(task.answer_positions):
-        forced = None
-        if i >= unasked and asked[:, i - unasked].any():
-            forced = Proportion.count(predicted.teacher_forced_hits[asked[:, i - unasked], i - unasked])
-        scores.append(Scores("digit", position.label, forced, Proportion.count(predicted.free_hits[:, i])))
-    return tuple(scores)
-
-
-def _all_right(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return np.asarray(hits.all(axis=1))
-
-
 # --- margins ----------------------------------------------------------------------------------------------------------
 # How surely a model answers: one forward pass tells whether free-running generation is right, and by how much.
 #
-# Fed the right answer, a model's first wrong token is the one it would have said running freely. So generation is
+# Fed the right answer, a model's first wrong token is the one it would have predicted running freely. So generation is
 # right exactly if every token is right here; no decoding loop is needed.
 
 
@@ -208,7 +153,7 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
     """For each example, the least lead of a right token's logit over the best wrong one: positive if it is right.
 
     An example whose answer does not begin with what generation takes for given is wrong without asking: -inf.
-    Examples with one answer among them are quicker: the decoder's first look at what it is fed is shared.
+    Examples with one answer among them are quicker: the decoder's first attention to what it is fed is shared.
     """
     batch, given = task.encode(examples), task.decoding_start.given
     shared = slice(1) if (batch.answer == batch.answer[0]).all() else slice(None)
@@ -224,3 +169,72 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
             leads.append(lead.amin(dim=1).cpu().double().numpy())
     begins_right = (batch.answer[:, : len(given)] == given).all(axis=1)
     return np.where(begins_right, np.concatenate(leads), -np.inf)
+
+
+# --- learning ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SequenceLearner:
+    """An encoder-decoder and its task: it is fed the right answer while it learns."""
+
+    model: EncoderDecoder
+    task: SequenceTask
+    target_metric: ClassVar[str] = "free_running"
+    """The score that training is for."""
+
+    def loss(self, examples: Examples) -> torch.Tensor:
+        """What a training step makes smaller: cross-entropy per token."""
+        batch = self.task.encode(examples)
+        device = next(self.model.parameters()).device
+        source, decoder_input, labels = on_device(device, batch.source, batch.decoder_input, batch.labels)
+        logits = self.model(source, decoder_input, padding=padding_of(batch.source, self.model.pad_id))
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
+
+    def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
+        """Exact match, both ways, and cross-entropy per token, from one pass over these examples."""
+        predicted = answer(self.model, self.task, examples)
+        hits = {"teacher_forced": predicted.teacher_forced_hits, "free_running": predicted.free_hits}
+        return {name: Proportion.count(each.all(axis=1)) for name, each in hits.items()}, predicted.loss
+
+    def training_scores(self, examples: Examples) -> dict[str, Proportion]:
+        """Exact match, fed the right answer: no decoding."""
+        hits = []
+        with eval_mode(self.model, gradients=False) as device:
+            for part in in_blocks(self.task.encode(examples)):
+                source, decoder_input, labels = on_device(device, part.source, part.decoder_input, part.labels)
+                right = (self.model(source, decoder_input).argmax(dim=-1) == labels) | (labels == IGNORE)
+                hits.append(right.all(dim=1).cpu().numpy())
+        return {"teacher_forced": Proportion.count(np.concatenate(hits))}
+
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
+        """How surely it is right on each, by the least sure token: positive if it is."""
+        return margins(self.model, self.task, examples)
+
+    def evaluate(self, split: str, weights_sha256: str = "") -> Evaluation:
+        """Everything that is measured on a held-out set: both ways, by digit and by carries."""
+        examples = self.task.split(split)
+        predicted = answer(self.model, self.task, examples)
+        require_numbers(predicted.loss, f"the {split} set")
+        forced_hits, free_hits = predicted.teacher_forced_hits, predicted.free_hits
+        forced, free = forced_hits.all(axis=1), free_hits.all(axis=1)
+        asked, unasked = predicted.batch.labels != IGNORE, free_hits.shape[1] - forced_hits.shape[1]
+        digits = []
+        for i, position in enumerate(self.task.answer_positions):
+            rows = asked[:, i - unasked] if i >= unasked else np.zeros(len(asked), dtype=bool)
+            by_force = Proportion.count(forced_hits[rows, i - unasked]) if rows.any() else None
+            digits.append(Scores("digit", position.label, by_force, Proportion.count(free_hits[:, i])))
+        groups = tuple(
+            Scores(facet, group, Proportion.count(forced[rows]), Proportion.count(free[rows]))
+            for facet, labels in self.task.facets(examples).items()
+            for group in sorted(set(labels))
+            for rows in [np.array(labels) == group]
+        )
+        return Evaluation(
+            split=split,
+            weights_sha256=weights_sha256,
+            exact=Scores("exact match", "all", Proportion.count(forced), Proportion.count(free)),
+            digits=tuple(digits),
+            groups=groups,
+            wrong=wrong_answers(self.task, examples[~free], predicted.free[~free]),
+        )
