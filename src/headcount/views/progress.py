@@ -119,15 +119,10 @@ class TrainingProgress:
 
     def _print_line(self, step: int) -> None:
         self._last_line = time.monotonic()
-        speed = self._speed(step)
-        eta = f" eta {(self._steps - step) / speed:.0f} s" if speed else ""
+        begin, first = self._started or (self._last_line, step)
+        seconds, done = self._last_line - begin, step - first
+        eta = f" eta {(self._steps - step) * seconds / done:.0f} s" if seconds > 0 and done else ""
         self._console.print(f"step {step}/{self._steps} {self._state}{eta}", soft_wrap=True)
-
-    def _speed(self, step: int) -> float:
-        if self._started is None:
-            return 0.0
-        seconds, first = time.monotonic() - self._started[0], self._started[1]
-        return (step - first) / seconds if seconds > 0 else 0.0
 
 
 def announcer(quiet: bool) -> Callable[[str], None]:
@@ -140,16 +135,12 @@ def announcer(quiet: bool) -> Callable[[str], None]:
 def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Yields `progress(done, total)` for work that counts."""
     console = Terminal(stderr=True, quiet=quiet)
-    if not console.is_terminal or quiet:
-        yield _plain_counter(console, what)
+    if console.is_terminal and not quiet:
+        name = TextColumn("{task.description}", markup=False)
+        with _bar(console, name, BarColumn(bar_width=6), MofNCompleteColumn(), TextColumn("eta")) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
         return
-    name = TextColumn("{task.description}", markup=False)
-    with _bar(console, name, BarColumn(bar_width=6), MofNCompleteColumn(), TextColumn("eta")) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _plain_counter(console: Console, what: str) -> Callable[[int, int], None]:
     started = last = time.monotonic()
 
     def count(done: int, total: int) -> None:
@@ -159,4 +150,4 @@ def _plain_counter(console: Console, what: str) -> Callable[[int, int], None]:
             left = (last - started) / done * (total - done)
             console.print(f"{what}: {done:,}/{total:,}  eta {left:.0f} s", soft_wrap=True)
 
-    return count
+    yield count

@@ -8,30 +8,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
+from rich.table import Column, Table
 
 from headcount.stats import Proportion
-from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, plain
+from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, draw_band, plain, table_of
 
 if TYPE_CHECKING:
-    from headcount.stats import Proportion
-    from headcount.training.classification import Classification, ClassScores
-    from headcount.training.evaluation import Evaluation, Scores
+    from headcount.training.classification import Classification
+    from headcount.training.evaluation import Evaluation
 
 
 def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure:
     """One row per group."""
-    rows, columns = evaluation.rows, evaluation.COLUMNS
-    figure = Page(8, 0.32 * len(rows) + 1.0)
+    columns, names = evaluation.COLUMNS, [f"{plain(row[0], 48)}  (n = {row[1]})" for row in accuracy_rows(evaluation)]
+    figure = Page(8, 0.32 * len(names) + 1.0)
     axes = figure.subplots()
     looks = list(zip(reversed(columns), ((BLUE, "o"), (ORANGE, "s")), strict=False))
-    for y, scores in enumerate(rows):
+    for y, scores in enumerate(evaluation.rows):
         for i, (key, (colour, marker)) in enumerate(looks):
-            if share := getattr(scores, key):
-                beside = 0.26 * (i - (len(looks) - 1) / 2)
-                _dot(axes, share, y + beside, colour, marker, columns[key] if y == 0 else None)
-    axes.set_yticks(range(len(rows)), [f"{plain(_name(s), 48)}  (n = {_n(evaluation, s):,})" for s in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+            share: Proportion | None = getattr(scores, key)
+            if share is None:
+                continue
+            beside, label = 0.26 * (i - (len(looks) - 1) / 2), columns[key] if y == 0 else None
+            doubt = [[100 * (share.rate - share.low)], [100 * (share.high - share.rate)]]
+            look: dict[str, Any] = {"color": colour, "markersize": 5, "capsize": 2, "linewidth": 1, "label": label}
+            axes.errorbar(100 * share.rate, y + beside, xerr=doubt, fmt=marker, **look)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set(xlabel="right (%), with 95 % Wilson interval")
     axes.grid(axis="x", alpha=0.25)
     figure.headline(title, size=12)
@@ -42,25 +45,22 @@ def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure
 
 def accuracy_table(evaluation: Evaluation | Classification) -> Table:
     """The same as text."""
-    table = Table(title=f"{evaluation.split} set", title_justify="left")
-    table.add_column("group")
-    for name in ("n", *evaluation.COLUMNS.values()):
-        table.add_column(name, justify="right")
-    for row in accuracy_rows(evaluation):
-        table.add_row(*row)
-    return table
+    columns = [Column(name, justify="right") for name in ("n", *evaluation.COLUMNS.values())]
+    return table_of(f"{evaluation.split} set", (Column("group"), *columns), accuracy_rows(evaluation))
 
 
 def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ...]]:
     """Group, n, and one text per column."""
-    return [
-        (
-            _name(scores),
-            f"{_n(evaluation, scores):,}",
-            *(_text(getattr(scores, key), _n(evaluation, scores)) for key in evaluation.COLUMNS),
-        )
-        for scores in evaluation.rows
-    ]
+    rows = []
+    for scores in evaluation.rows:
+        shares = [getattr(scores, key) for key in evaluation.COLUMNS]
+        n = shares[-1].n  # of the column that is always measured; teacher forcing may ask for fewer, or for none
+        texts = [
+            "not asked" if share is None else percent(share) + (f", n={share.n:,}" if share.n < n else "")
+            for share in shares
+        ]
+        rows.append((f"{scores.facet}: {scores.group}", f"{n:,}", *texts))
+    return rows
 
 
 def answers_note(evaluation: Evaluation | Classification) -> str:
@@ -72,33 +72,9 @@ def answers_note(evaluation: Evaluation | Classification) -> str:
     return f"it says {shares}" if answer_shares else ""
 
 
-def _n(evaluation: Evaluation | Classification, scores: Scores | ClassScores) -> int:
-    """The last column is the one that is always asked."""
-    share: Proportion = getattr(scores, list(evaluation.COLUMNS)[-1])
-    return share.n
-
-
-def _text(share: Proportion | None, n: int) -> str:
-    """Teacher forcing may ask for fewer than there are, or for none."""
-    if share is None:
-        return "not asked"
-    return percent(share) + (f", n={share.n:,}" if share.n < n else "")
-
-
 def percent(share: Proportion) -> str:
     """`99.95 % [99.72, 99.99]`."""
     return f"{100 * share.rate:.2f} % [{100 * share.low:.2f}, {100 * share.high:.2f}]"
-
-
-def _name(scores: Scores | ClassScores) -> str:
-    return f"{scores.facet}: {scores.group}"
-
-
-def _dot(axes: Axes, share: Proportion, y: float, colour: str, marker: str, label: str | None) -> None:
-    doubt = [[100 * (share.rate - share.low)], [100 * (share.high - share.rate)]]
-    axes.errorbar(
-        100 * share.rate, y, xerr=doubt, fmt=marker, color=colour, markersize=5, capsize=2, linewidth=1, label=label
-    )
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -113,8 +89,6 @@ _LABELS = {
     "training_teacher_forced": "training examples, teacher-forced",
     "training_accuracy": "right, training examples",
 }
-_SIZES = {"training_teacher_forced": "training_n", "training_accuracy": "training_n"}
-"""Where a log keeps the number of examples of a score, if not under `n`."""
 _NO_SCORES = ("step", "n", "training_n", "validation_loss")
 _LOOKS = ((BLUE, "-"), (ORANGE, "--"), (PALETTE[2], ":"))
 
@@ -151,14 +125,14 @@ def _draw_losses(left: Axes, steps: Sequence[Mapping[str, Any]], evaluations: Se
 def _draw_scores(right: Axes, evaluations: Sequence[Mapping[str, Any]]) -> None:
     n = evaluations[-1]["n"] if evaluations else 0
     keys = [key for key in (evaluations[-1] if evaluations else {}) if key not in _NO_SCORES]
-    for key, (colour, style) in zip(sorted(keys, key=_importance), _LOOKS, strict=False):
+    keys.sort(key=lambda key: list(_LABELS).index(key) if key in _LABELS else len(_LABELS))
+    for key, (colour, style) in zip(keys, _LOOKS, strict=False):
         with_key = [line for line in evaluations if key in line]  # a fine-tuned run's first steps may be older
-        when, sizes = [line["step"] for line in with_key], [line[_SIZES.get(key, "n")] for line in with_key]
-        shares = [Proportion.of(round(line[key] * size), size) for line, size in zip(with_key, sizes, strict=True)]
-        right.fill_between(
-            when, [100 * s.low for s in shares], [100 * s.high for s in shares], color=colour, alpha=0.15
-        )
-        right.plot(when, [100 * s.rate for s in shares], style, color=colour, marker=".", label=_LABELS.get(key, key))
+        size = "training_n" if key.startswith("training_") else "n"
+        shares = [Proportion.of(round(line[key] * line[size]), line[size]) for line in with_key]
+        rates, low, high = ([100 * getattr(share, end) for share in shares] for end in ("rate", "low", "high"))
+        look = {"color": colour, "marker": ".", "label": _LABELS.get(key, key)}
+        draw_band(right, [line["step"] for line in with_key], rates, low, high, style, **look)
     right.set(
         xlabel="training step",
         ylabel="share of examples (%)",
@@ -167,7 +141,3 @@ def _draw_scores(right: Axes, evaluations: Sequence[Mapping[str, Any]]) -> None:
     )
     if evaluations:
         right.legend(frameon=False, loc="lower right")
-
-
-def _importance(key: str) -> int:
-    return list(_LABELS).index(key) if key in _LABELS else len(_LABELS)
