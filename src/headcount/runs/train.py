@@ -28,17 +28,7 @@ from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
 from headcount.tasks import TASKS
 from headcount.training.device import choose_device, n_threads
-from headcount.training.loop import (
-    Listener,
-    StepScores,
-    TrainingState,
-    averaged,
-    diverged,
-    fit,
-    new_state,
-    pack,
-    unpack,
-)
+from headcount.training.loop import Listener, StepScores, averaged, diverged, fit, new_state, pack, unpack
 
 
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
@@ -98,13 +88,16 @@ def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], 
     folder.cut_log(header.get("log_bytes", 0))
     clock = Timings(folder, state.step, header.get("seconds", 0.0))
     with Log(folder) as log, tensorboard_listeners(folder.path, state.step) as boards:
-        everyone: list[Listener] = [log, clock, *listeners, *boards]
-
-        def save(state: TrainingState) -> None:
-            folder.write_checkpoint(state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds}))
-
         done = fit(
-            state, task, config.training, config.seed, listeners=everyone, save=save, asked_to_stop=asked_to_stop
+            state,
+            task,
+            config.training,
+            config.seed,
+            listeners=[log, clock, *listeners, *boards],
+            save=lambda state: folder.write_checkpoint(
+                state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds})
+            ),
+            asked_to_stop=asked_to_stop,
         )
     if not done:
         raise Interrupted(
@@ -209,13 +202,10 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-# --- timings ----------------------------------------------------------------------------------------------------------
-# How long a training took: `timings.jsonl`, apart from the log, whose bytes do not depend on the machine.
-
-
 class Timings:
-    """Listens to a training, and writes one line an evaluation: the step, and the seconds of training until then.
+    """Writes to `timings.jsonl`, one line an evaluation, the step and the seconds of training until then.
 
+    It is apart from the log, whose bytes do not depend on the machine.
     A training that goes on counts on from the `seconds` of its checkpoint; what was lost in a crash does not count.
     """
 
@@ -238,13 +228,9 @@ class Timings:
         write_atomically(self._file, b"".join(json.dumps(each).encode() + b"\n" for each in self._lines))
 
 
-# --- tensorboard ------------------------------------------------------------------------------------------------------
-# TensorBoard, if the extra is installed: pip install 'headcount[tensorboard]'.
-
-
 @contextmanager
 def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
-    """One listener, or none where TensorBoard is not installed or cannot spell the folder's name.
+    """One listener, or none where the extra headcount[tensorboard] is missing or cannot spell the folder's name.
 
     What an earlier training wrote after `step` is hidden.
     """

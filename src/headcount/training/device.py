@@ -6,10 +6,10 @@ import os
 import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -56,36 +56,28 @@ def n_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
-# Many forward passes at once: a block of examples per core.
-
-
-T = TypeVar("T")
-
-
 @contextmanager
 def workers(model: Model, most: int | None = None) -> Iterator[Callable[..., Iterator[Any]]]:
     """Something like `map`: on a CPU, a block per core at a time, which beats splitting each small product."""
     if next(model.parameters()).device.type != "cpu":
         yield map
         return
-    n = n_cores()
-    n = min(n, most or n)
+    n = min(n_cores(), most or n_cores())
+
+    def map_ahead(function: Callable[..., Any], blocks: Iterable[Any]) -> Iterator[Any]:
+        """`pool.map` in order, but with only a few blocks in memory at a time."""
+        waiting: deque[Future[Any]] = deque()
+        for block in blocks:
+            waiting.append(pool.submit(function, block))
+            if len(waiting) > 4 * n:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
     with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield lambda function, blocks: _map_ahead(pool, function, blocks, 4 * n)
+        yield map_ahead
 
 
 def n_cores() -> int:
     """As many as this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _map_ahead(pool: Executor, function: Callable[..., T], blocks: Iterable[Any], ahead: int) -> Iterator[T]:
-    """`pool.map` in order, but with only a few blocks in memory at a time."""
-    waiting: deque[Future[T]] = deque()
-    for block in blocks:
-        waiting.append(pool.submit(function, block))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

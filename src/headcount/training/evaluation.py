@@ -142,16 +142,11 @@ def wrong_answers(task: SequenceTask, examples: Examples, predicted: Tokens) -> 
     )
 
 
-# --- margins ----------------------------------------------------------------------------------------------------------
-# How surely a model answers: one forward pass tells whether free-running generation is right, and by how much.
-#
-# Fed the right answer, a model's first wrong token is the one it would have predicted running freely. So generation is
-# right exactly if every token is right here; no decoding loop is needed.
-
-
 def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
     """For each example, the least lead of a right token's logit over the best wrong one: positive if it is right.
 
+    Fed the right answer, a model's first wrong token is the one it would have predicted running freely. So generation
+    is right exactly if every token is right here; no decoding loop is needed.
     An example whose answer does not begin with what generation takes for given is wrong without asking: -inf.
     Examples with one answer among them are quicker: the decoder's first attention to what it is fed is shared.
     """
@@ -169,9 +164,6 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
             leads.append(lead.amin(dim=1).cpu().double().numpy())
     begins_right = (batch.answer[:, : len(given)] == given).all(axis=1)
     return np.where(begins_right, np.concatenate(leads), -np.inf)
-
-
-# --- learning ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -195,7 +187,7 @@ class SequenceLearner:
         """Exact match, both ways, and cross-entropy per token, from one pass over these examples."""
         predicted = answer(self.model, self.task, examples)
         hits = {"teacher_forced": predicted.teacher_forced_hits, "free_running": predicted.free_hits}
-        return {name: Proportion.count(each.all(axis=1)) for name, each in hits.items()}, predicted.loss
+        return {name: Proportion.count(np.all(each, axis=1)) for name, each in hits.items()}, predicted.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
         """Exact match, fed the right answer: no decoding."""
@@ -217,7 +209,7 @@ class SequenceLearner:
         predicted = answer(self.model, self.task, examples)
         require_numbers(predicted.loss, f"the {split} set")
         forced_hits, free_hits = predicted.teacher_forced_hits, predicted.free_hits
-        forced, free = forced_hits.all(axis=1), free_hits.all(axis=1)
+        forced, free = np.all(forced_hits, axis=1), np.all(free_hits, axis=1)
         asked, unasked = predicted.batch.labels != IGNORE, free_hits.shape[1] - forced_hits.shape[1]
         digits = []
         for i, position in enumerate(self.task.answer_positions):

@@ -32,6 +32,14 @@ REPORT_EVERY = 10
 """Steps between reports to the listeners: reading a loss waits for the device, so it is not done at every step."""
 MOST_TRAINING_EXAMPLES = 500
 """Training examples that an evaluation scores: enough to see a gap, and quick."""
+SEARCH_FROM = 0.9
+"""Score from which on a search for hard examples is worth its time; before, nearly everything is hard."""
+SEARCHED, KEPT, POOL = 4096, 128, 1024
+"""Fresh examples scored at each search; those of them that join the pool; and its size, the oldest leaving."""
+AVERAGE_EVERY = 5
+"""Steps between updates of the average, so that it costs next to no time."""
+FLOOR = 1e-4
+"""The last learning rate of a falling schedule, as a share of the highest."""
 
 Learner = SequenceLearner | ClassLearner
 """A model and its task: what the loop needs to know of the two."""
@@ -168,19 +176,6 @@ def _is_done(state: TrainingState, config: TrainingConfig) -> bool:
     return state.step >= config.steps or met
 
 
-# Hard training examples are found and fed back. Once the model is mostly right, each evaluation scores some fresh
-# training examples, and those it is least sure of join a pool. A share of every later batch comes from the pool.
-# Held-out examples are never drawn, so never in it.
-SEARCH_FROM = 0.9
-"""Score from which on a search is worth its time; before, nearly everything is hard."""
-SEARCHED = 4096
-"""Fresh examples scored at each search."""
-KEPT = 128
-"""Of those, how many join the pool."""
-POOL = 1024
-"""Most examples in the pool; the oldest leave."""
-
-
 def _evaluate(
     state: TrainingState,
     task: Task,
@@ -189,7 +184,11 @@ def _evaluate(
     seed: int,
     listeners: Sequence[Listener],
 ) -> None:
-    """Score the model with its average weights; training examples have a stream of their own, so nothing changes."""
+    """Score the model with its average weights; training examples have a stream of their own, so nothing changes.
+
+    Once it is mostly right, the fresh training examples that it is least sure of join a pool, and a share of every
+    later batch comes from there. Held-out examples are never drawn, so never in it.
+    """
     held_out, rng = task.split("validation"), stream(seed, "training accuracy", state.step)
     with averaged(state):
         validation, loss = learner.scores(held_out)
@@ -207,16 +206,8 @@ def _evaluate(
         state.targets_met = state.targets_met + 1 if reached >= config.target else 0
 
 
-# --- schedule ---------------------------------------------------------------------------------------------------------
-# The learning rate as a function of the step alone, so that there is no scheduler state to save.
-
-
-FLOOR = 1e-4
-"""The last learning rate of a falling schedule, as a share of the highest."""
-
-
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """The rate at `step` (from 0).
+    """The rate at `step` (from 0), by the step alone: there is no scheduler state to save.
 
     one-cycle   a cosine up from 1/25 of the highest rate, and a cosine down (Smith 2018, arXiv 1803.09820)
     cosine      a straight line up from 0, and a cosine down
@@ -237,23 +228,18 @@ def _between(start: float, end: float, done: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
-# --- averaging --------------------------------------------------------------------------------------------------------
-# A running average of the weights, which errs less than the last weights do (Polyak and Juditsky 1992).
-
-
-EVERY = 5
-"""Steps between updates, so that averaging costs next to no time."""
-
-
 @torch.no_grad()
 def update_average(state: TrainingState, decay: float) -> None:
-    """Move the average a little towards the weights; a short memory at first, so that it forgets the start."""
-    if decay == 0 or state.step % EVERY:
+    """Move the average of the weights, which errs less than the last ones do (Polyak and Juditsky 1992), towards them.
+
+    It has a short memory at first, so that it forgets the start.
+    """
+    if decay == 0 or state.step % AVERAGE_EVERY:
         return
     parameters = {name: p.detach() for name, p in state.model.named_parameters()}
     if not state.average:
         state.average = {name: p.clone() for name, p in parameters.items()}
-    now = min(decay, (1 + state.step) / (10 + state.step)) ** EVERY
+    now = min(decay, (1 + state.step) / (10 + state.step)) ** AVERAGE_EVERY
     torch._foreach_lerp_([state.average[name] for name in parameters], list(parameters.values()), 1 - now)
 
 
@@ -271,14 +257,12 @@ def averaged(state: TrainingState) -> Iterator[None]:
         state.model.load_state_dict(own, strict=False)
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-# The state as bytes, and back. Safetensors only: weights, the optimizer's two moments and the pool of hard examples are
-# tensors, the rest is a JSON header. There is no random state in it, since every stream is made anew from the seed and
-# the step (seeds.py).
-
-
 def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
-    """The state as one safetensors file; `extra` comes back from `unpack`."""
+    """The state as one safetensors file; `extra` comes back from `unpack`.
+
+    Weights, the optimizer's two moments and the pool of hard examples are tensors, the rest is a JSON header. There is
+    no random state in it, since every stream is made anew from the seed and the step (seeds.py).
+    """
     header = {"step": state.step, "targets_met": state.targets_met, **extra}
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     tensors |= {f"average.{name}": tensor for name, tensor in state.average.items()}

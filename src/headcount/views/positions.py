@@ -19,6 +19,17 @@ from headcount.views.style import BLUE, DIVERGING, GREY, ORANGE, PALETTE, SEQUEN
 if TYPE_CHECKING:
     from headcount.analysis.positions import EncodingProfile, EncodingsShown, PositionsShown
 
+Array = NDArray[np.float64]
+STATES: dict[str, dict[str, Any]] = {
+    "trained": {"facecolor": BLUE},
+    "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
+    "past the table": {"facecolor": "#f2f2f2", "edgecolor": GREY, "hatch": ".."},
+}
+LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
+"""One look per head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
+HIDDEN = "#d9d9d9"
+MOST_NAMED = 8
+"""Heads that are named among their curves: more would cover them."""
 ACROSS = 5
 """Encodings beside each other on a page."""
 EXACT = 1e-3
@@ -162,23 +173,6 @@ def _kernel_words(encoding: EncodingProfile) -> str:
         f"{verdict}: share of its variance that t - s does not explain {shift.variance_beyond_distance:.2f}{trained}; "
         f"largest deviation {shift.deviation:.2g}. {encoding.kernel_is}"
     )
-
-
-# --- position panels --------------------------------------------------------------------------------------------------
-# The panels that pages about positions are made of.
-
-
-Array = NDArray[np.float64]
-STATES: dict[str, dict[str, Any]] = {
-    "trained": {"facecolor": BLUE},
-    "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
-    "past the table": {"facecolor": "#f2f2f2", "edgecolor": GREY, "hatch": ".."},
-}
-LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
-"""One look per head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
-HIDDEN = "#d9d9d9"
-MOST_NAMED = 8
-"""Heads that are named among their curves: more would cover them."""
 
 
 def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:

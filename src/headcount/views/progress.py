@@ -97,32 +97,27 @@ class TrainingProgress:
         if self._started is None:
             self._started = time.monotonic(), last_step
         self._loss = f"{sum(losses) / len(losses):.3f}"
-        if self._is_bar:
-            self._progress.update(self._task, completed=last_step, state=self._state)
-        elif time.monotonic() - self._last_line >= LINE_EVERY or last_step == self._steps:
-            self._print_line(last_step)
+        if self._is_bar or time.monotonic() - self._last_line >= LINE_EVERY or last_step == self._steps:
+            self._show(last_step)
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
         """Show every score."""
         shares = {"train": next(iter(scores.training.values())), **scores.validation}
         self._scores = " ".join(f"{_SHORT.get(name, name)} {share.rate:.1%}" for name, share in shares.items())
         self._validation_loss = f"/{scores.validation_loss:.3f}"
-        if self._is_bar:
-            self._progress.update(self._task, state=self._state)
-        else:
-            self._print_line(step)
+        self._show(step)
 
-    @property
-    def _state(self) -> str:
+    def _show(self, step: int) -> None:
         """The training loss, behind a slash the validation loss, and the scores; a line of it fits 80 columns."""
-        return f"loss {self._loss}{self._validation_loss} {self._scores}".rstrip()
-
-    def _print_line(self, step: int) -> None:
+        state = f"loss {self._loss}{self._validation_loss} {self._scores}".rstrip()
+        if self._is_bar:
+            self._progress.update(self._task, completed=step, state=state)
+            return
         self._last_line = time.monotonic()
         begin, first = self._started or (self._last_line, step)
         seconds, done = self._last_line - begin, step - first
         eta = f" eta {(self._steps - step) * seconds / done:.0f} s" if seconds > 0 and done else ""
-        self._console.print(f"step {step}/{self._steps} {self._state}{eta}", soft_wrap=True)
+        self._console.print(f"step {step}/{self._steps} {state}{eta}", soft_wrap=True)
 
 
 def announcer(quiet: bool) -> Callable[[str], None]:

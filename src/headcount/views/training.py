@@ -1,4 +1,4 @@
-"""How often a model is right, by group, each share with its interval."""
+"""How often a model is right, by group, each share with its interval; and its curves while it was trained."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, draw_band, 
 if TYPE_CHECKING:
     from headcount.training.classification import Classification
     from headcount.training.evaluation import Evaluation
+
+_LABELS = {
+    "free_running": "free-running exact match",
+    "teacher_forced": "teacher-forced exact match",
+    "accuracy": "right",
+    "says_sorted": "answers “sorted”",
+    "training_teacher_forced": "training examples, teacher-forced",
+    "training_accuracy": "right, training examples",
+}
+_NO_SCORES = ("step", "n", "training_n", "validation_loss")
+_LOOKS = ((BLUE, "-"), (ORANGE, "--"), (PALETTE[2], ":"))
 
 
 def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure:
@@ -77,22 +88,6 @@ def percent(share: Proportion) -> str:
     return f"{100 * share.rate:.2f} % [{100 * share.low:.2f}, {100 * share.high:.2f}]"
 
 
-# --- curves -----------------------------------------------------------------------------------------------------------
-# Training curves: the loss of every step and on the validation set, and the scores of every evaluation.
-
-
-_LABELS = {
-    "free_running": "free-running exact match",
-    "teacher_forced": "teacher-forced exact match",
-    "accuracy": "right",
-    "says_sorted": "answers “sorted”",
-    "training_teacher_forced": "training examples, teacher-forced",
-    "training_accuracy": "right, training examples",
-}
-_NO_SCORES = ("step", "n", "training_n", "validation_loss")
-_LOOKS = ((BLUE, "-"), (ORANGE, "--"), (PALETTE[2], ":"))
-
-
 def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """From the lines of `log.jsonl`."""
     figure = Page(10, 3.7)
@@ -131,7 +126,7 @@ def _draw_scores(right: Axes, evaluations: Sequence[Mapping[str, Any]]) -> None:
         size = "training_n" if key.startswith("training_") else "n"
         shares = [Proportion.of(round(line[key] * line[size]), line[size]) for line in with_key]
         rates, low, high = ([100 * getattr(share, end) for share in shares] for end in ("rate", "low", "high"))
-        look = {"color": colour, "marker": ".", "label": _LABELS.get(key, key)}
+        look: dict[str, Any] = {"color": colour, "marker": ".", "label": _LABELS.get(key, key)}
         draw_band(right, [line["step"] for line in with_key], rates, low, high, style, **look)
     right.set(
         xlabel="training step",
