@@ -34,7 +34,8 @@ from headcount.models.encoder_decoder import EncoderDecoder, greedy
 from headcount.models.masking import Padding
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
-from headcount.training.loop import fit, learner_of, new_state
+from headcount.training.evaluation import learner_of
+from headcount.training.loop import fit, new_state
 
 MODELS: dict[str, Callable[[], Model]] = {
     "adder": lambda: adder(encoding="learned", n_decoder_layers=1),

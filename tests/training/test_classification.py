@@ -10,16 +10,16 @@ from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.stats import Proportion
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
-from headcount.training.classification import (
+from headcount.training.evaluation import (
     RARELY,
-    Answers,
+    ClassAnswers,
     Classification,
     ClassLearner,
+    SequenceLearner,
     classify,
     constant_answer,
+    learner_of,
 )
-from headcount.training.evaluation import SequenceLearner
-from headcount.training.loop import learner_of
 
 CLASSES = ("unsorted", "sorted")
 
@@ -55,7 +55,7 @@ def sorter(tiny_sorting):
 
 def test_answers_are_counted_by_hand():
     logits = np.array([[1.0, 3.0], [2.0, -1.0], [0.5, 0.0], [-4.0, 1.0]], dtype=np.float32)
-    predicted = Answers(logits, np.array([1, 1, 0, 0]))
+    predicted = ClassAnswers(logits, np.array([1, 1, 0, 0]))
     assert predicted.predicted.tolist() == [1, 0, 0, 1]
     assert predicted.hits.tolist() == [True, False, True, False]
     assert predicted.margins.tolist() == [2.0, -3.0, 0.5, -5.0]
@@ -64,7 +64,7 @@ def test_answers_are_counted_by_hand():
 
 
 def test_a_margin_is_the_lead_over_the_best_of_many():
-    predicted = Answers(np.array([[1.0, 5.0, 4.5]], dtype=np.float32), np.array([1]))
+    predicted = ClassAnswers(np.array([[1.0, 5.0, 4.5]], dtype=np.float32), np.array([1]))
     assert predicted.margins.tolist() == [0.5]
     assert (predicted.says_last.correct, predicted.says_last.n) == (0, 1)
 

@@ -42,9 +42,8 @@ from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples
-from headcount.training.classification import Answers, classify, constant_answer, rows_at_once
 from headcount.training.device import workers
-from headcount.training.evaluation import on_device
+from headcount.training.evaluation import ClassAnswers, classify, constant_answer, on_device, rows_at_once
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
@@ -253,12 +252,7 @@ def label_of(run: Run) -> str:
 
 
 def require_possible(
-    run: Run,
-    lengths: Sequence[int],
-    kinds: Sequence[str] | None,
-    n: int | None,
-    batch_size: int | None,
-    draw: int = 0,
+    run: Run, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None, draw: int = 0
 ) -> tuple[str, ...]:
     """The kinds of negatives to try, if all that is asked for can be done."""
     task = cast(ClassTask, run.task)
@@ -288,12 +282,12 @@ def _predict(
     count: Callable[[int, int], None] = lambda length, n_rows: None,
     *,
     first: int = 0,
-) -> Answers:
+) -> ClassAnswers:
     """Some examples per core at a time; batches of a stated size one after another, so that memory is as stated."""
     length = examples.shape[1]
     size = batch_size or rows_at_once(length)
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
-    parts: list[Answers] = []
+    parts: list[ClassAnswers] = []
     with (
         eval_mode(model, gradients=False),
         nullcontext(map) if batch_size else workers(model, most=MOST_WORKERS) as compute,
@@ -301,13 +295,13 @@ def _predict(
         for part in compute(lambda block: classify(model, task, block, size, first=first), blocks):
             parts.append(part)
             count(length, len(part.labels))
-    predicted = Answers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
+    predicted = ClassAnswers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
     require_numbers(predicted.loss, f"sequences of {length:,}")
     return predicted
 
 
-def _cell(task: ClassTask, length: int, kind: str, right: Answers, wrong: Answers) -> LengthResult:
-    both = Answers(np.concatenate([wrong.logits, right.logits]), np.concatenate([wrong.labels, right.labels]))
+def _cell(task: ClassTask, length: int, kind: str, right: ClassAnswers, wrong: ClassAnswers) -> LengthResult:
+    both = ClassAnswers(np.concatenate([wrong.logits, right.logits]), np.concatenate([wrong.labels, right.labels]))
     accuracy = Proportion.count(both.hits)
     constant_class = constant_answer(both.predicted, both.labels, task.classes)
     return LengthResult(

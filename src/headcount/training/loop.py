@@ -24,9 +24,8 @@ from headcount.models.build import Model
 from headcount.seeds import integer, stream
 from headcount.stats import Proportion
 from headcount.tasks.base import Examples, Task
-from headcount.training.classification import ClassLearner
 from headcount.training.config import TrainingConfig
-from headcount.training.evaluation import SequenceLearner
+from headcount.training.evaluation import Learner, learner_of
 
 REPORT_EVERY = 10
 """Steps between reports to the listeners: reading a loss waits for the device, so it is not done at every step."""
@@ -40,14 +39,6 @@ AVERAGE_EVERY = 5
 """Steps between updates of the average, so that it costs next to no time."""
 FLOOR = 1e-4
 """The last learning rate of a falling schedule, as a share of the highest."""
-
-Learner = SequenceLearner | ClassLearner
-"""A model and its task: what the loop needs to know of the two."""
-
-
-def learner_of(model: Model, task: Task) -> Learner:
-    """The learner for what the task asks for."""
-    return {"sequence": SequenceLearner, "class": ClassLearner}[task.output_type](model, task)
 
 
 @dataclass(frozen=True)
@@ -177,12 +168,7 @@ def _is_done(state: TrainingState, config: TrainingConfig) -> bool:
 
 
 def _evaluate(
-    state: TrainingState,
-    task: Task,
-    learner: Learner,
-    config: TrainingConfig,
-    seed: int,
-    listeners: Sequence[Listener],
+    state: TrainingState, task: Task, learner: Learner, config: TrainingConfig, seed: int, listeners: Sequence[Listener]
 ) -> None:
     """Score the model with its average weights; training examples have a stream of their own, so nothing changes.
 

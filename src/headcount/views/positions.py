@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,9 +103,8 @@ def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
         *((f"rows {state}", _row_words(shown, state)) for state in dict.fromkeys(row.state for row in shown.rows)),
     ]
     if shift.rotation_error is not None and shift.largest_entry is not None:
-        rows.append(
-            ("one rotation R_k for all p", _rotation_words(shift.rotation_error, shift.largest_entry, encoding))
-        )
+        words = _rotation_words(shift.rotation_error, shift.largest_entry, encoding)
+        rows.append(("one rotation R_k for all p", words))
     if (linear := shift.linear) is not None:
         few = " (as some map always does: fewer steps than dimensions)" if linear.n_rows <= linear.d_model else ""
         verdict = "" if linear.held_out < 0.95 else ": no better than guessing 0, so one row tells nothing of the next"
@@ -177,19 +176,19 @@ def _kernel_words(encoding: EncodingProfile) -> str:
 
 def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
     """What is added to the embeddings."""
-    table = numbers(encoding.table or ())
+    table = np.array(encoding.table, dtype=float)
     image = _heat_map(axes, table.T)
     axes.set(xlabel="position p", ylabel="dimension")
-    _mark_trained([axes.axvline], trained, len(table))
+    _mark_trained(trained, len(table), axes.axvline)
     return image
 
 
 def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
     """K(t, s)."""
-    kernel = numbers(encoding.kernel)
+    kernel = np.array(encoding.kernel, dtype=float)  # what is hidden, None, is NaN
     image = _heat_map(axes, kernel)
     axes.set(xlabel="position s (key)", ylabel="position t (query)", aspect="equal")
-    _mark_trained([axes.axvline, axes.axhline], trained, len(kernel))
+    _mark_trained(trained, len(kernel), axes.axvline, axes.axhline)
     if np.isnan(kernel).any():
         axes.legend(handles=[Patch(color=HIDDEN, label="hidden")], loc="upper right", fontsize=8)
     return image
@@ -197,11 +196,11 @@ def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 def _draw_biases(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
     """Every head's mean bias against the distance, as a heat map."""
-    biases = numbers(tuple(curve.mean for curve in encoding.curves))
+    biases = np.array([curve.mean for curve in encoding.curves], dtype=float)
     n, heads = len(encoding.kernel), len(biases)
     image = _heat_map(axes, biases, extent=(0.5 - n, n - 0.5, heads - 0.5, -0.5))
     axes.set(xlabel="distance s - t (positions)", ylabel="head", yticks=range(0, heads, 1 + (heads - 1) // 8))
-    _mark_trained([axes.axvline], trained, n, either_way=True)
+    _mark_trained(trained, n, axes.axvline, either_way=True)
     return image
 
 
@@ -211,7 +210,7 @@ def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
     distance = np.arange(1 - n, n)
     for i, curve in enumerate(encoding.curves):
         colour, style = LINES[i % len(LINES)]
-        low, mean, high = numbers((curve.low, curve.mean, curve.high))
+        low, mean, high = np.array((curve.low, curve.mean, curve.high), dtype=float)
         look = {"color": colour, "label": curve.label, "linewidth": 1.4}
         draw_band(axes, distance, mean, low, high, style, alpha=0.2, **look)
     what = "bias, added to the score" if encoding.acts_on == "scores" else "K(t, s)"
@@ -220,7 +219,7 @@ def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
         axes.set_ylim(-1, 1)
     axes.axhline(0, color="black", linewidth=0.5)
     axes.grid(alpha=0.25)
-    _mark_trained([axes.axvline], trained, n, either_way=True)
+    _mark_trained(trained, n, axes.axvline, either_way=True)
     if 1 < len(encoding.curves) <= MOST_NAMED:
         axes.legend(fontsize=8, ncols=2 if len(encoding.curves) > 4 else 1)
 
@@ -235,14 +234,9 @@ def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
             axes.bar([r.position for r in rows], [r.moved for r in rows], width=0.8, linewidth=0.5, **look)
     axes.set(xlabel="position p", ylabel="distance from the initial row", xlim=(-0.5, shown.n_positions - 0.5))
     axes.set_ylim(0, 1.25 * max(row.moved for row in shown.rows) or 1)
-    _mark_trained([axes.axvline], shown.n_trained, shown.n_positions)
+    _mark_trained(shown.n_trained, shown.n_positions, axes.axvline)
     patches = [Patch(label=state, **STATES[state]) for state in dict.fromkeys(row.state for row in shown.rows)]
     axes.legend(handles=patches, fontsize=8, loc="upper center", ncols=3)
-
-
-def numbers(matrix: tuple[tuple[float | None, ...], ...]) -> Array:
-    """None as NaN."""
-    return np.array([[np.nan if x is None else x for x in row] for row in matrix], dtype=float)
 
 
 def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, float] | None = None) -> AxesImage:
@@ -256,11 +250,9 @@ def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, floa
     return axes.imshow(values, vmin=low, vmax=high, cmap=colours, aspect="auto", interpolation="nearest", extent=extent)
 
 
-def _mark_trained(
-    draws: Sequence[Callable[..., Any]], trained: int | None, n: int, *, either_way: bool = False
-) -> None:
+def _mark_trained(trained: int | None, n: int, *draws: Callable[..., Any], either_way: bool = False) -> None:
     """Behind the last trained position; of distances, beyond the farthest two trained ones, either way."""
     if trained and trained < n:
         for draw in draws:
-            for end in (0.5 - trained, trained - 0.5)[0 if either_way else 1 :]:
+            for end in (0.5 - trained, trained - 0.5) if either_way else (trained - 0.5,):
                 draw(end, color="black", linestyle="--", linewidth=1)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Column, Table
 
@@ -14,8 +13,7 @@ from headcount.stats import Proportion
 from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, draw_band, plain, table_of
 
 if TYPE_CHECKING:
-    from headcount.training.classification import Classification
-    from headcount.training.evaluation import Evaluation
+    from headcount.training.evaluation import Classification, Evaluation
 
 _LABELS = {
     "free_running": "free-running exact match",
@@ -89,50 +87,36 @@ def percent(share: Proportion) -> str:
 
 
 def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """From the lines of `log.jsonl`."""
+    """From the lines of `log.jsonl`: losses of every step and on the validation set, scores of every evaluation."""
     figure = Page(10, 3.7)
     left, right = figure.subplots(1, 2)
-    evaluations = [line for line in log if "n" in line]
-    _draw_losses(left, [line for line in log if "loss" in line], evaluations)
-    _draw_scores(right, evaluations)
-    for axes in (left, right):
-        axes.grid(alpha=0.25)
-    figure.headline(title, size=12)
-    return figure
-
-
-def _draw_losses(left: Axes, steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> None:
-    """Of training, every step; of validation, where a log has it: older ones have not."""
-    x, loss = np.array([s["step"] for s in steps]), np.array([s["loss"] for s in steps])
+    steps, evaluations = [line for line in log if "loss" in line], [line for line in log if "n" in line]
+    x, loss = np.array([line["step"] for line in steps]), np.array([line["loss"] for line in steps])
     left.plot(x, loss, color=GREY, alpha=0.35, linewidth=0.7, marker="." if len(loss) == 1 else "", label="each step")
-    window = max(1, len(loss) // 60)
-    if window > 1:
+    if (window := len(loss) // 60) > 1:
         smooth = np.convolve(loss, np.ones(window) / window, mode="valid")
         left.plot(x[window - 1 :], smooth, color=BLUE, label=f"mean of {window} steps")
+    # Older logs have no validation loss, nor may the first steps of a fine-tuned run.
     held_out = [(line["step"], line["validation_loss"]) for line in evaluations if "validation_loss" in line]
     if held_out:
         left.plot(*zip(*held_out, strict=True), "--", color=ORANGE, marker=".", label="validation set")
     what = "Training and validation loss" if held_out else "Training loss"
     left.set(yscale="log", xlabel="training step", ylabel="cross-entropy (nats)", title=what)
     left.legend(frameon=False)
-
-
-def _draw_scores(right: Axes, evaluations: Sequence[Mapping[str, Any]]) -> None:
-    n = evaluations[-1]["n"] if evaluations else 0
-    keys = [key for key in (evaluations[-1] if evaluations else {}) if key not in _NO_SCORES]
-    keys.sort(key=lambda key: list(_LABELS).index(key) if key in _LABELS else len(_LABELS))
+    last = evaluations[-1] if evaluations else {"n": 0}
+    keys = [key for key in _LABELS if key in last] + [key for key in last if key not in (*_LABELS, *_NO_SCORES)]
     for key, (colour, style) in zip(keys, _LOOKS, strict=False):
-        with_key = [line for line in evaluations if key in line]  # a fine-tuned run's first steps may be older
+        with_key = [line for line in evaluations if key in line]
         size = "training_n" if key.startswith("training_") else "n"
         shares = [Proportion.of(round(line[key] * line[size]), line[size]) for line in with_key]
         rates, low, high = ([100 * getattr(share, end) for share in shares] for end in ("rate", "low", "high"))
         look: dict[str, Any] = {"color": colour, "marker": ".", "label": _LABELS.get(key, key)}
         draw_band(right, [line["step"] for line in with_key], rates, low, high, style, **look)
-    right.set(
-        xlabel="training step",
-        ylabel="share of examples (%)",
-        ylim=(-2, 102),
-        title=f"Validation (n = {n:,}; band: 95 % interval)",
-    )
+    what = f"Validation (n = {last['n']:,}; band: 95 % interval)"
+    right.set(xlabel="training step", ylabel="share of examples (%)", ylim=(-2, 102), title=what)
     if evaluations:
         right.legend(frameon=False, loc="lower right")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+    figure.headline(title, size=12)
+    return figure
