@@ -8,7 +8,7 @@ ties and steps of 1 are all there is), and the ids of its positions. Two of them
 length and on single adjacent swaps:
 
     gaps   the long examples are cut down around their broken pair; the sorted ones are these pieces put in order
-    ids    sequences with the gaps of training are asked with the ids that the end of a long sequence has
+    ids    sequences with the gaps of training are given the ids that the end of a long sequence has
 
 What is lost in neither is lost to the length itself, or to several of these together.
 
@@ -136,7 +136,7 @@ class Stretch(Result):
     refused_first_ids: tuple[int, ...] = ()
     """First ids that it refuses."""
     draw: int = 0
-    """Which draw of fresh sequences it was asked about."""
+    """Which draw of fresh sequences it was measured on."""
 
 
 def stretch(
@@ -254,7 +254,7 @@ def label_of(run: Run) -> str:
 def require_possible(
     run: Run, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None, draw: int = 0
 ) -> tuple[str, ...]:
-    """The kinds of negatives to try, if all that is asked for can be done."""
+    """The kinds of negatives to measure, if all that is asked for can be done."""
     task = cast(ClassTask, run.task)
     if not isinstance(run.model, Classifier):
         raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")

@@ -19,17 +19,17 @@ from headcount.models.build import Model
 
 def choose_device(asked: str) -> torch.device:
     """`auto` takes CUDA, then MPS, then the CPU."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    is_there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [name for name, found in is_there.items() if found]
     if asked == "auto":
-        return torch.device(next(kind for kind, available in there.items() if available))
+        return torch.device(available[0])
     try:
         device = torch.device(asked)
     except RuntimeError as error:  # from a file that somebody changed: settings are checked
         raise RunError(f"{asked!r} is no device", "cpu, mps, cuda or cuda:N") from error
-    n_cuda = torch.cuda.device_count()
-    if not there[device.type] or (device.type == "cuda" and (device.index or 0) >= n_cuda):
-        available = ", ".join(kind for kind, available in there.items() if available)
-        raise RunError(f"no device {asked!r} on this machine", f"available: {available}; or use --device auto")
+    if device.type not in available or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        advice = f"available: {', '.join(available)}; or use --device auto"
+        raise RunError(f"no device {asked!r} on this machine", advice)
     return device
 
 
