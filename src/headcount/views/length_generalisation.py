@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from scipy.special import stdtrit
 
-from headcount.views.style import GREY, PALETTE, Page, draw_band, table_of
+from headcount.views.style import GREY, PALETTE, Page, plot_band, table_of
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
@@ -74,7 +74,7 @@ def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, i: in
         low, high = (np.array([100 * getattr(cell, end) for cell in cells[0]]) for end in ("low", "high"))
         over = "95 % interval"
     label = f"{name}  ({mark(group[0])}, {over})"
-    draw_band(axes, lengths, rates.mean(axis=0), low, high, linewidth=1.3, label=label, **_look(i))
+    plot_band(axes, lengths, rates.mean(axis=0), low, high, linewidth=1.3, label=label, **_look(i))
     _cross(axes, [(beside * cell.length, cell) for row in cells for cell in row], i)
 
 
@@ -115,7 +115,7 @@ def draw_dispersion(result: Stretch) -> Figure:
             doubt = np.array([100 * stdtrit(s.n - 1, 0.975) * getattr(s, f"{what}_se") for s in shares])
             x, y = [each.length for each in shares], np.array([100 * getattr(each, what) for each in shares])
             line = "-" if i < len(PALETTE) else "--"
-            draw_band(axes, x, y, y - doubt, y + doubt, line, alpha=0.2, label=head, **_look(i))
+            plot_band(axes, x, y, y - doubt, y + doubt, line, alpha=0.2, label=head, **_look(i))
     neighbours.set(ylabel="attention (%)", title="on the two neighbours")
     alike.set(ylabel="attention (%)", title="on equal numbers: the largest so far, and itself")
     kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
@@ -154,7 +154,7 @@ def _draw_apart(axes: Axes, result: Stretch) -> None:
     for i, (label, points) in enumerate(parts.items()):
         ends = ("accuracy", "low", "high")
         y, low, high = (100 * np.array([getattr(cell, end) for _, cell in points]) for end in ends)
-        draw_band(axes, [x for x, _ in points], y, low, high, ("-", "--", ":")[i], label=label, **_look(i))
+        plot_band(axes, [x for x, _ in points], y, low, high, ("-", "--", ":")[i], label=label, **_look(i))
         _cross(axes, points, i)
     axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     axes.set(ylabel="right (%)", ylim=(-3, 103), title="Lost to what? (adjacent swaps; ×: one answer to all)")

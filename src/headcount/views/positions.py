@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from rich.table import Column, Table
 
-from headcount.views.style import BLUE, DIVERGING, GREY, ORANGE, PALETTE, SEQUENTIAL, Page, draw_band, table_of, wrapped
+from headcount.views.style import BLUE, DIVERGING, GREY, ORANGE, PALETTE, SEQUENTIAL, Page, plot_band, table_of, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.positions import EncodingProfile, EncodingsShown, PositionsShown
@@ -212,7 +212,7 @@ def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
         colour, style = LINES[i % len(LINES)]
         low, mean, high = np.array((curve.low, curve.mean, curve.high), dtype=float)
         look = {"color": colour, "label": curve.label, "linewidth": 1.4}
-        draw_band(axes, distance, mean, low, high, style, alpha=0.2, **look)
+        plot_band(axes, distance, mean, low, high, style, alpha=0.2, **look)
     what = "bias, added to the score" if encoding.acts_on == "scores" else "K(t, s)"
     axes.set(xlabel="distance s - t (positions)", ylabel=what, xlim=(1 - n, n - 1))
     if encoding.acts_on == "nothing":

@@ -140,7 +140,7 @@ def _drawable() -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties())).get_charmap())
 
 
-def draw_band(
+def plot_band(
     axes: Axes, x: Any, y: Any, low: Any, high: Any, line: str = "-", *, alpha: float = 0.15, **look: Any
 ) -> None:
     """A line in a band from `low` to `high`; `look` is the line's."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.table import Column, Table
 
 from headcount.stats import Proportion
-from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, draw_band, plain, table_of
+from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, plain, plot_band, table_of
 
 if TYPE_CHECKING:
     from headcount.training.evaluation import Classification, Evaluation
@@ -111,7 +111,7 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
         shares = [Proportion.of(round(line[key] * line[size]), line[size]) for line in with_key]
         rates, low, high = ([100 * getattr(share, end) for share in shares] for end in ("rate", "low", "high"))
         look: dict[str, Any] = {"color": colour, "marker": ".", "label": _LABELS.get(key, key)}
-        draw_band(right, [line["step"] for line in with_key], rates, low, high, style, **look)
+        plot_band(right, [line["step"] for line in with_key], rates, low, high, style, **look)
     what = f"Validation (n = {last['n']:,}; band: 95 % interval)"
     right.set(xlabel="training step", ylabel="share of examples (%)", ylim=(-2, 102), title=what)
     if evaluations:
