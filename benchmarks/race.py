@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.tasks.base import Task
-from headcount.training.learners import learner_of
+from headcount.training.evaluation import learner_of
 from headcount.training.loop import fit, new_state
 
 EVERY = 50

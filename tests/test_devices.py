@@ -34,7 +34,7 @@ from headcount.models.encoder_decoder import EncoderDecoder, greedy
 from headcount.models.masking import Padding
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
-from headcount.training.learners import learner_of
+from headcount.training.evaluation import learner_of
 from headcount.training.loop import fit, new_state
 
 MODELS: dict[str, Callable[[], Model]] = {

@@ -16,8 +16,7 @@ from headcount.experiments.experiment import task_experiment
 from headcount.experiments.models import RunModel
 from headcount.runs.run import Run
 from headcount.surgery.cutting import Cut
-from headcount.training.classification import classify
-from headcount.training.evaluation import answer
+from headcount.training.evaluation import answer, classify
 
 D_MODEL, D_HEAD = 32, 16
 HEADS = ("E0H1", "D1H0", "D1H1", "X0H0")

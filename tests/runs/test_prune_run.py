@@ -33,7 +33,7 @@ from headcount.surgery import folding, proof
 from headcount.surgery.cutting import cut_heads
 from headcount.surgery.folding import fold_in_place, mean_outputs
 from headcount.tasks.base import Batch, ClassTask, SequenceTask
-from headcount.training.learners import StepScores
+from headcount.training.loop import StepScores
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 

@@ -10,8 +10,16 @@ from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.stats import Proportion
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
-from headcount.training.classification import RARELY, Answers, Classification, classify, constant_answer, evaluate
-from headcount.training.learners import ClassLearner, SequenceLearner, learner_of
+from headcount.training.evaluation import (
+    RARELY,
+    ClassAnswers,
+    Classification,
+    ClassLearner,
+    SequenceLearner,
+    classify,
+    constant_answer,
+    learner_of,
+)
 
 CLASSES = ("unsorted", "sorted")
 
@@ -47,7 +55,7 @@ def sorter(tiny_sorting):
 
 def test_answers_are_counted_by_hand():
     logits = np.array([[1.0, 3.0], [2.0, -1.0], [0.5, 0.0], [-4.0, 1.0]], dtype=np.float32)
-    predicted = Answers(logits, np.array([1, 1, 0, 0]))
+    predicted = ClassAnswers(logits, np.array([1, 1, 0, 0]))
     assert predicted.predicted.tolist() == [1, 0, 0, 1]
     assert predicted.hits.tolist() == [True, False, True, False]
     assert predicted.margins.tolist() == [2.0, -3.0, 0.5, -5.0]
@@ -56,7 +64,7 @@ def test_answers_are_counted_by_hand():
 
 
 def test_a_margin_is_the_lead_over_the_best_of_many():
-    predicted = Answers(np.array([[1.0, 5.0, 4.5]], dtype=np.float32), np.array([1]))
+    predicted = ClassAnswers(np.array([[1.0, 5.0, 4.5]], dtype=np.float32), np.array([1]))
     assert predicted.margins.tolist() == [0.5]
     assert (predicted.says_last.correct, predicted.says_last.n) == (0, 1)
 
@@ -138,7 +146,7 @@ def test_short_sequences_do_not_feel_the_long_ones_beside_them(sorter):
 
 
 def test_a_perfect_model_is_right_everywhere(task):
-    found = evaluate(Judge(task.pad_id), task, "test", "abc")
+    found = ClassLearner(Judge(task.pad_id), task).evaluate("test", "abc")
     assert (found.accuracy.right.correct, found.accuracy.right.n) == (30, 30)
     assert all(scores.right.rate == 1 for scores in found.rows)
     assert (found.wrong, found.constant, found.weights_sha256, found.split) == ((), None, "abc", "test")
@@ -147,7 +155,7 @@ def test_a_perfect_model_is_right_everywhere(task):
 
 def test_groups_and_answers_add_up(sorter):
     task, model = sorter
-    found = evaluate(model, task, "test")
+    found = ClassLearner(model, task).evaluate("test")
     predicted = classify(model, task, task.split("test"))
     assert found.accuracy.right.correct == predicted.hits.sum()
     for facet in task.facets(task.split("test")):
@@ -160,7 +168,7 @@ def test_groups_and_answers_add_up(sorter):
 
 def test_every_wrong_answer_is_listed_with_its_reason(sorter):
     task, model = sorter
-    found = evaluate(model, task, "test")
+    found = ClassLearner(model, task).evaluate("test")
     assert len(found.wrong) == 20 - found.accuracy.right.correct > 0
     for wrong in found.wrong:
         numbers = [int(word) for word in wrong.example.split()]
@@ -174,7 +182,7 @@ def test_a_constant_model_is_marked(sorter):
     with torch.no_grad():
         model.to_logits.weight.zero_()
         model.to_logits.bias.copy_(torch.tensor([0.0, 1.0]))
-    found = evaluate(model, task, "test")
+    found = ClassLearner(model, task).evaluate("test")
     assert (found.accuracy.right.rate, found.constant) == (0.5, "sorted")
     assert [each.right.rate for each in found.answer_shares] == [0.0, 1.0]
 
@@ -212,4 +220,3 @@ def test_scores_tell_how_often_it_predicts_sorted(sorter):
     assert (scores["accuracy"].correct, scores["accuracy"].n) == (predicted.hits.sum(), 50)
     assert (scores["says_sorted"].correct, scores["says_sorted"].n) == (predicted.predicted.sum(), 50)
     assert np.array_equal(learner.margins(examples), predicted.margins)
-    assert learner.evaluate("test", "abc") == evaluate(model, task, "test", "abc")

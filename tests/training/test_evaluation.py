@@ -6,9 +6,8 @@ from headcount.errors import CheckpointError
 from headcount.hooks.gates import eval_mode
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
-from headcount.training.checkpoint import unpack
-from headcount.training.evaluation import Evaluation, answer, evaluate, margins
-from headcount.training.loop import new_state
+from headcount.training.evaluation import Evaluation, SequenceLearner, answer, margins
+from headcount.training.loop import fit, new_state, pack, unpack
 
 
 def plain_greedy(model, task, example):
@@ -41,12 +40,12 @@ def test_one_forward_pass_decides_free_running(tiny, good_run, fault):
 
 @pytest.mark.slow
 def test_both_exact_matches_are_one_number_for_a_sound_model(good_run):
-    evaluation = evaluate(good_run.model, good_run.task, "test")
+    evaluation = good_run.evaluate("test")
     assert evaluation.exact.teacher_forced == evaluation.exact.free_running
 
 
 def test_groups_and_digits_add_up(tiny_run):
-    evaluation = evaluate(tiny_run.model, tiny_run.task, "test")
+    evaluation = tiny_run.evaluate("test")
     n = len(tiny_run.task.split("test"))
     for facet in ("carries", "longest chain", "sum"):
         groups = [scores for scores in evaluation.groups if scores.facet == facet]
@@ -60,7 +59,7 @@ def test_groups_and_digits_add_up(tiny_run):
 
 def test_the_first_digit_is_not_asked_without_a_start_token(tiny):
     task, model = build(RunConfig.build("addition", start_token=False, **tiny))
-    first, last = evaluate(model, task, "test").digits
+    first, last = SequenceLearner(model, task).evaluate("test").digits
     assert first.teacher_forced is None
     assert last.teacher_forced is not None
 
@@ -82,9 +81,6 @@ def test_evaluating_leaves_the_model_as_it_was(tiny_run):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tiny):
-    from headcount.training.checkpoint import pack
-    from headcount.training.loop import fit
-
     states = []
     for d_model in (16, 32):
         config = RunConfig.build("addition", **(tiny | {"d_model": d_model, "steps": 1}))

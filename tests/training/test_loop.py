@@ -9,8 +9,7 @@ from headcount.runs.train import train_run
 from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.training import loop
-from headcount.training.checkpoint import pack, unpack
-from headcount.training.loop import averaged, fit, new_state
+from headcount.training.loop import averaged, fit, new_state, pack, unpack
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 

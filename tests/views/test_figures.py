@@ -10,8 +10,7 @@ from matplotlib import colormaps
 
 from headcount.analysis.patterns import average_patterns, patterns_on
 from headcount.stats import Proportion
-from headcount.training.evaluation import evaluate
-from headcount.training.learners import StepScores
+from headcount.training.loop import StepScores
 from headcount.views import progress
 from headcount.views.attention import draw_head, draw_heads, draw_over_examples, draw_page, draw_pages
 from headcount.views.style import SEQUENTIAL, png
@@ -100,7 +99,7 @@ def test_progress_fits_80_columns(monkeypatch, is_terminal, names):
 
 
 def test_accuracy_has_a_row_per_group_and_an_interval_per_dot(tiny_run):
-    evaluation = evaluate(tiny_run.model, tiny_run.task, "test")
+    evaluation = tiny_run.evaluate("test")
     axes = draw_accuracy(evaluation, "a run").axes[0]
     assert len(axes.get_yticklabels()) == len(accuracy_rows(evaluation))
     assert all("n =" in label.get_text() for label in axes.get_yticklabels())

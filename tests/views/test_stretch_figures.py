@@ -11,7 +11,6 @@ from rich.console import Console
 
 from headcount.analysis.length_generalisation import AttentionShare, LengthResult, ShiftedIds, Stretch
 from headcount.stats import Proportion
-from headcount.training.classification import evaluate
 from headcount.views.length_generalisation import (
     accuracy_text,
     draw_dispersion,
@@ -288,7 +287,7 @@ def test_the_report_has_a_row_per_model_and_its_pictures(tmp_path):
 
 
 def test_an_evaluation_has_a_row_per_group(tiny_sorter):
-    found = evaluate(tiny_sorter.model, tiny_sorter.task, "test")
+    found = tiny_sorter.evaluate("test")
     axes = draw_accuracy(found, "a run").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         f"{name}  (n = {n})" for name, n, _ in accuracy_rows(found)
@@ -297,7 +296,7 @@ def test_an_evaluation_has_a_row_per_group(tiny_sorter):
 
 
 def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter, tiny_run):
-    found = evaluate(tiny_sorter.model, tiny_sorter.task, "test")
+    found = tiny_sorter.evaluate("test")
     sound, stuck = replace(found, constant=None), replace(found, constant="sorted")
     shares = [f"“{each.group}” to {percent(each.right)}" for each in found.answer_shares]
     assert answers_note(sound) == "it says " + ", ".join(shares)

@@ -1,6 +1,6 @@
 """Is every answer right? Not on a test set: on every example there is.
 
-One forward pass per example decides whether free-running generation is right (training/margins.py). A sample spread
+One forward pass per example decides whether free-running generation is right (training/evaluation.py). A sample spread
 over the domain, and every example found wrong, is also decoded for real; if the two ways ever disagree there is no
 certificate. Nor is there one if the walk left out an example or came by one twice.
 
@@ -31,6 +31,7 @@ from headcount.training.evaluation import WrongAnswer, answer, margins, wrong_an
 
 LARGEST_DOMAIN = 100_000_000
 DECODED_AT_ONCE = 4096
+FAULT_IN_TASK = "this is a fault in the task: please report it"
 N_NEAREST = 1000
 """Examples that are computed again in double precision, beside the sample."""
 
@@ -90,13 +91,13 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
             "measure it on its test set instead: headcount evaluate",
         )
     nth, done, wrong, right, leads = max(1, total // sample), 0, [], [], []
-    least, tightest, near, seen = np.inf, "", Nearest(), Seen(task)
+    least, tightest, near, seen = np.inf, "", Nearest(), np.zeros(total, dtype=bool)
     with eval_mode(model, gradients=False), workers(model) as compute:
         for examples, lead in compute(lambda block: (block, margins(model, task, block)), task.iter_domain()):
             require_numbers(float(lead.sum()), task.show(examples[0]))
-            picked = (np.arange(len(examples)) % nth == -done % nth) & (lead > 0)
-            seen.add(examples)
+            _mark_seen(task, seen, examples)
             near.add(examples, lead)
+            picked = (np.arange(len(examples)) % nth == -done % nth) & (lead > 0)
             wrong.append(examples[lead <= 0])
             right.append(examples[picked])
             leads.append(lead[picked])
@@ -105,10 +106,17 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
             done += len(examples)
             if progress:
                 progress(done, total)
-    seen.require_all()
+    if done != total:
+        raise CheckFailed(
+            f"the walk came by {done:,} of {total:,} examples: there can be no certificate", FAULT_IN_TASK
+        )
     predicted = _decode_for_real(model, task, np.concatenate(wrong), np.concatenate(right), progress)
-    recomputed = np.concatenate([near.examples, *right])
-    moved = _float_error(model, task, recomputed, np.concatenate([near.leads, *leads]))
+    recomputed, moved = np.concatenate([near.examples, *right]), 0.0
+    if len(recomputed):
+        in_double = margins(copy.deepcopy(model).cpu().double(), task, recomputed)
+        moved = float(np.abs(in_double - np.concatenate([near.leads, *leads])).max())
+    weight = next(model.parameters())
+    made_with = {"hardware": hardware(weight.device), "dtype": str(weight.dtype).removeprefix("torch.")}
     return Certificate(
         name=run.name,
         weights_sha256=run.weights_sha256,
@@ -118,40 +126,23 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
         least_margin=None if predicted else least,
         tightest=tightest,
         decoded=len(predicted) + sum(map(len, right)),
-        distinct=seen.n,
+        distinct=done,
         float_error=moved,
         n_recomputed=len(recomputed),
         undecided=int((np.abs(near.leads) <= moved).sum()),
-        environment=_environment(model),
+        environment=environment(weight.device) | made_with | {"threads": str(n_cores())},
     )
 
 
-class Seen:
-    """Which examples of the domain the walk came by."""
-
-    def __init__(self, task: SequenceTask) -> None:
-        self._task, self.n = task, 0
-        self._seen = np.zeros(task.domain_size, dtype=bool)
-
-    def add(self, examples: Examples) -> None:
-        """These; each must be an example, and new."""
-        index = self._task.index(examples)
-        again = self._seen[index]
-        if again.any() or len(np.unique(index)) < len(index):
-            raise CheckFailed(
-                f"the walk came by {self._task.show(examples[again.argmax()])} or one beside it twice",
-                "this is a fault in the task: please report it",
-            )
-        self._seen[index] = True
-        self.n += len(index)
-
-    def require_all(self) -> None:
-        """Or there is no certificate."""
-        if self.n != self._task.domain_size:
-            raise CheckFailed(
-                f"the walk came by {self.n:,} of {self._task.domain_size:,} examples: there can be no certificate",
-                "this is a fault in the task: please report it",
-            )
+def _mark_seen(task: SequenceTask, seen: NDArray[np.bool_], examples: Examples) -> None:
+    """Each must be an example of the domain, and new."""
+    index = task.index(examples)
+    again = seen[index]
+    if again.any() or len(np.unique(index)) < len(index):
+        raise CheckFailed(
+            f"the walk came by {task.show(examples[again.argmax()])} or one beside it twice", FAULT_IN_TASK
+        )
+    seen[index] = True
 
 
 class Nearest:
@@ -175,19 +166,6 @@ class Nearest:
             self._bound = float(np.abs(self.leads[-1]))
 
 
-def _float_error(model: EncoderDecoder, task: SequenceTask, examples: Examples, leads: NDArray[np.float64]) -> float:
-    """The most that these leads move when they are computed in double precision, on the processor."""
-    if not len(examples):
-        return 0.0
-    return float(np.abs(margins(copy.deepcopy(model).cpu().double(), task, examples) - leads).max())
-
-
-def _environment(model: EncoderDecoder) -> dict[str, str]:
-    weight = next(model.parameters())
-    made_with = {"hardware": hardware(weight.device), "dtype": str(weight.dtype).removeprefix("torch.")}
-    return environment(weight.device) | made_with | {"threads": str(n_cores())}
-
-
 def _decode_for_real(
     model: EncoderDecoder,
     task: SequenceTask,
@@ -196,9 +174,7 @@ def _decode_for_real(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[WrongAnswer, ...]:
     """Decode what was found wrong and a sample of what was found right; each must come out as it was found."""
-    found: list[WrongAnswer] = []
-    total = task.domain_size
-    everything = np.concatenate([wrong, right])
+    found, total, everything = list[WrongAnswer](), task.domain_size, np.concatenate([wrong, right])
     for i in range(0, len(everything), DECODED_AT_ONCE):
         part = everything[i : i + DECODED_AT_ONCE]
         predicted = answer(model, task, part).free

@@ -1,19 +1,19 @@
 """How far does a classifier reach beyond the lengths it was trained on, and what fails first?
 
 Each length and each kind of negative is measured apart, both classes apart, with the share of each answer: a model that
-says one thing to everything is marked, not averaged into "about 50 %".
+gives one answer to everything is marked, not averaged into "about 50 %".
 
 Three things change together when a sequence of 0-99 grows: its length, the gaps between its numbers (at 4,096 places
 ties and steps of 1 are all there is), and the ids of its positions. Two of them are also changed alone, at a trained
 length and on single adjacent swaps:
 
     gaps   the long examples are cut down around their broken pair; the sorted ones are these pieces put in order
-    ids    sequences with the gaps of training are asked with the ids that the end of a long sequence has
+    ids    sequences with the gaps of training are given the ids that the end of a long sequence has
 
 What is lost in neither is lost to the length itself, or to several of these together.
 
-Beside accuracy stands what explains it: how much attention each head still pays to the neighbour, and the lead of the
-right class, against length.
+Beside accuracy stands what explains it, against length: the lead of the right class, and how much attention each head
+still pays to neighbours and to equal numbers, for a softmax over more tokens is flatter.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples
-from headcount.training.classification import Answers, classify, constant_answer, rows_at_once
 from headcount.training.device import workers
-from headcount.training.evaluation import on_device
+from headcount.training.evaluation import ClassAnswers, classify, constant_answer, on_device, rows_at_once
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
@@ -54,7 +53,11 @@ LONGEST = 2**20
 MOST_WORKERS = 4
 """Each takes up to 0.7 GiB at 4,096."""
 NEAR = (0, 1, 4)
-"""First ids that are always tried; beyond them, where the last positions of each length begin."""
+"""First ids that are always measured; beyond them, where the last positions of each length begin."""
+FEWEST, MOST, TOKENS = 8, 64, 2**14
+"""Examples per length whose attention is read: as many as have so many tokens together, within these bounds."""
+AT_ONCE = 2**12
+"""Tokens per forward pass, or one long example."""
 REPORTED = 1
 """The draw of fresh sequences that reports and docs are made of: no recipe was chosen on it."""
 
@@ -76,7 +79,7 @@ class LengthResult:
     recall: tuple[Proportion, ...]
     """Of each class, in the order of `Stretch.classes`."""
     answers: tuple[Proportion, ...]
-    """How often each class was said."""
+    """How often each class was predicted."""
     margin: tuple[float, ...]
     """Mean lead of the right class, in logits, of each class; negative where it is mostly wrong."""
 
@@ -133,7 +136,7 @@ class Stretch(Result):
     refused_first_ids: tuple[int, ...] = ()
     """First ids that it refuses."""
     draw: int = 0
-    """Which draw of fresh sequences it was asked about."""
+    """Which draw of fresh sequences it was measured on."""
 
 
 def stretch(
@@ -152,21 +155,34 @@ def stretch(
     asked = sorted(set(lengths))
     lengths = _possible(model, task, asked)
     n_at = {length: n or (N if model.config.window or length <= LONG else N_LONG) for length in lengths}
-    work = _Watch(sum(_work(model, length) * _n_rows(n_at[length], len(kinds)) for length in lengths), progress)
-    cells, cut, last = list[LengthResult](), list[LengthResult](), task.classes[-1]
+    # How long a sequence takes, roughly: the layers for each token, and attention for each pair.
+    cost = {length: length if model.config.window else length * (1 + length / 512) for length in lengths}
+    # All kinds of negatives share their sorted examples.
+    total = sum(cost[length] * (each - each // 2 + each // 2 * len(kinds)) for length, each in n_at.items())
+    cells, cut, last, done = list[LengthResult](), list[LengthResult](), task.classes[-1], 0.0
+
+    def count(length: int, n_rows: int) -> None:
+        nonlocal done
+        done += cost[length] * n_rows
+        if progress:
+            progress(min(100, round(100 * done / total)), 100)
+
     for length in lengths:
         rng, half = stream(draw, "stretch", length), n_at[length] // 2
         examples = {last: task.sample_of_length(rng, length, None, n_at[length] - half)}
         examples |= {kind: task.sample_of_length(rng, length, kind, half) for kind in kinds}
-        predicted = {kind: _ask(model, task, rows, batch_size, work) for kind, rows in examples.items()}
+        predicted = {kind: _predict(model, task, rows, batch_size, count) for kind, rows in examples.items()}
         cells += [_cell(task, length, kind, predicted[last], predicted[kind]) for kind in kinds]
         if length > task.trained_lengths[1] and task.local_negative in kinds:
             pieces = task.cropped(rng, examples[task.local_negative], task.trained_lengths[1])
-            wrong, right = (_ask(model, task, rows, batch_size) for rows in pieces)
+            wrong, right = (_predict(model, task, rows, batch_size) for rows in pieces)
             cut.append(_cell(task, length, task.local_negative, right, wrong))
-    ids, refused = (
-        _at_other_ids(model, task, asked, n or N, batch_size, draw) if task.local_negative in kinds else ([], [])
-    )
+    ids, refused = list[ShiftedIds](), list[int]()
+    if task.local_negative in kinds:
+        ids, refused = _at_other_ids(model, task, asked, n or N, batch_size, draw)
+    settings = replace(run.config, seed=0).to_json()
+    if run.config.model.pruned:  # it is another than a model that was trained without those heads
+        settings += f"fine-tuned: {run.folder.read_manifest().get('fine_tuned', 'never cut')}"
     return Stretch(
         name=run.name,
         weights_sha256=run.weights_sha256,
@@ -181,7 +197,7 @@ def stretch(
         cropped_results=tuple(cut),
         ids=tuple(ids),
         attention_shares=tuple(each for length in lengths for each in attention_share(model, task, length, draw)),
-        recipe=_recipe(run),
+        recipe=digest(settings.encode()),
         refused_lengths=tuple(length for length in asked if length not in lengths),
         refused_first_ids=tuple(refused),
         draw=draw,
@@ -200,7 +216,7 @@ def _at_other_ids(
     found, refused, base = list[ShiftedIds](), list[int](), None
     for first in sorted({*NEAR, *(length - longest for length in lengths if length > longest)}):
         try:
-            wrong, right = (_ask(model, task, rows, batch_size, first=first) for rows in examples)
+            wrong, right = (_predict(model, task, rows, batch_size, first=first) for rows in examples)
         except InputError:
             refused.append(first)
             continue
@@ -209,14 +225,6 @@ def _at_other_ids(
         cell = _cell(task, longest, task.local_negative, right, wrong)
         found.append(ShiftedIds(first, cell, float(np.abs(logits - base).max())))
     return found, refused
-
-
-def _recipe(run: Run) -> str:
-    """A model that lost heads after its training is another than one that was trained without them."""
-    settings = replace(run.config, seed=0).to_json()
-    if run.config.model.pruned:
-        settings += f"fine-tuned: {run.folder.read_manifest().get('fine_tuned', 'never cut')}"
-    return digest(settings.encode())
 
 
 def _possible(model: Classifier, task: ClassTask, lengths: Sequence[int]) -> list[int]:
@@ -244,14 +252,9 @@ def label_of(run: Run) -> str:
 
 
 def require_possible(
-    run: Run,
-    lengths: Sequence[int],
-    kinds: Sequence[str] | None,
-    n: int | None,
-    batch_size: int | None,
-    draw: int = 0,
+    run: Run, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None, draw: int = 0
 ) -> tuple[str, ...]:
-    """The kinds of negatives to try, if all that is asked for can be done."""
+    """The kinds of negatives to measure, if all that is asked for can be done."""
     task = cast(ClassTask, run.task)
     if not isinstance(run.model, Classifier):
         raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
@@ -271,58 +274,34 @@ def require_possible(
     return tuple(dict.fromkeys(kinds)) if kinds else task.negatives
 
 
-class _Watch:
-    """Tells how much of the work is done, in percent: a token costs more in a longer sequence."""
-
-    def __init__(self, total: float, progress: Callable[[int, int], None] | None) -> None:
-        self.total, self.progress, self.done = total, progress, 0.0
-
-    def add(self, work: float) -> None:
-        """Some more is done."""
-        self.done += work
-        if self.progress:
-            self.progress(min(100, round(100 * self.done / self.total)), 100)
-
-
-def _work(model: Classifier, length: int) -> float:
-    """How long one sequence takes, roughly: the layers for each token, and attention for each pair."""
-    return length if model.config.window else length * (1 + length / 512)
-
-
-def _n_rows(n: int, n_kinds: int) -> int:
-    """All kinds of negatives share their sorted examples."""
-    return n - n // 2 + n // 2 * n_kinds
-
-
-def _ask(
+def _predict(
     model: Classifier,
     task: ClassTask,
     examples: Examples,
     batch_size: int | None,
-    work: _Watch | None = None,
+    count: Callable[[int, int], None] = lambda length, n_rows: None,
     *,
     first: int = 0,
-) -> Answers:
+) -> ClassAnswers:
     """Some examples per core at a time; batches of a stated size one after another, so that memory is as stated."""
     length = examples.shape[1]
     size = batch_size or rows_at_once(length)
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
-    parts: list[Answers] = []
+    parts: list[ClassAnswers] = []
     with (
         eval_mode(model, gradients=False),
         nullcontext(map) if batch_size else workers(model, most=MOST_WORKERS) as compute,
     ):
         for part in compute(lambda block: classify(model, task, block, size, first=first), blocks):
             parts.append(part)
-            if work:
-                work.add(_work(model, length) * len(part.labels))
-    predicted = Answers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
+            count(length, len(part.labels))
+    predicted = ClassAnswers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))
     require_numbers(predicted.loss, f"sequences of {length:,}")
     return predicted
 
 
-def _cell(task: ClassTask, length: int, kind: str, right: Answers, wrong: Answers) -> LengthResult:
-    both = Answers(np.concatenate([wrong.logits, right.logits]), np.concatenate([wrong.labels, right.labels]))
+def _cell(task: ClassTask, length: int, kind: str, right: ClassAnswers, wrong: ClassAnswers) -> LengthResult:
+    both = ClassAnswers(np.concatenate([wrong.logits, right.logits]), np.concatenate([wrong.labels, right.labels]))
     accuracy = Proportion.count(both.hits)
     constant_class = constant_answer(both.predicted, both.labels, task.classes)
     return LengthResult(
@@ -338,20 +317,6 @@ def _cell(task: ClassTask, length: int, kind: str, right: Answers, wrong: Answer
         answers=tuple(Proportion.count(both.predicted == i) for i in range(len(task.classes))),
         margin=tuple(float(part.margins.mean()) for part in (wrong, right)),
     )
-
-
-# --- dispersion -------------------------------------------------------------------------------------------------------
-# Where does attention still go as sequences grow: to the neighbours, to equal numbers?
-#
-# A softmax over more tokens is flatter. What a head pays to the tokens that matter, against the length, says whether it
-# dispersed. Each share is a mean over sequences, with its standard error. Weights are read piece by piece, so that no
-# matrix of queries times keys is ever held.
-
-
-FEWEST, MOST, TOKENS = 8, 64, 2**14
-"""Examples per length whose attention is read: as many as have so many tokens together, within these bounds."""
-AT_ONCE = 2**12
-"""Tokens per forward pass, or one long example."""
 
 
 @dataclass(frozen=True)
@@ -384,7 +349,10 @@ class AttentionShare:
 
 
 class NeighbourMass:
-    """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours and equals."""
+    """Reads weights as they are made, a few queries at a time, and keeps only what falls on neighbours and equals.
+
+    So no matrix of queries times keys is ever held.
+    """
 
     def __init__(self, model: Classifier) -> None:
         self._model = model

@@ -1,7 +1,13 @@
 """What does a model know of positions, and does that go on past the positions it was trained on?
 
 A learned table has rows that training never touched: they are as they were drawn, whatever the model made of the rest.
-What an encoding does at all, and whether a step is the same step everywhere, is in touches.py and shifts.py.
+
+The rest is read off the encoding itself: what it adds to embeddings of zero (the table P) and to each head's scores,
+and how it rotates queries and keys of ones. Each gives a kernel K(t, s): how like each other it makes two positions.
+
+Is the step from position p to p + k the same step everywhere? Where it is, a model that has learned what "k further on"
+is at trained positions knows it at all others. Two properties say so. They are one property: rows that some rotation
+carries each to its next are rows whose products P_t . P_s depend on t - s alone.
 """
 
 from __future__ import annotations
@@ -33,8 +39,17 @@ FORMER = {
     "unexplained_trained": "variance_beyond_distance_trained",
 }
 RowState = Literal["trained", "never trained", "past the table"]
-MOST = 512
-"""Positions on one page; K has its square of numbers."""
+ActsOn = Literal["embeddings", "queries and keys", "scores", "nothing"]
+Array = NDArray[np.float64]
+Matrix = tuple[tuple[float | None, ...], ...]
+KERNELS: dict[ActsOn, str] = {
+    "embeddings": "K(t, s) = P(t) · P(s)",
+    "queries and keys": "K(t, s) = q · k turned by t and s, all entries of q and k being 1",
+    "scores": "K(t, s) = mean bias over the heads",
+    "nothing": "K(t, s) = 0",
+}
+FEWEST_ROWS, MOST = 3, 512
+"""Positions on one page: two steps, one to fit a map on and one to test it on; and K has the square of these."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +104,15 @@ class EncodingsShown(Result):
 def positions_of(run: Run, n_positions: int | None = None) -> PositionsShown:
     """The encoding of a run; without `n_positions`, at about twice as many as it was trained on."""
     encoding, random_positions = _encoding_of(run.model)
-    hard_codes = ", ".join(getattr(run.model, "hard_codes", ())) or encoding.hard_codes
     trained = random_positions or run.task.longest
-    n = _how_many(encoding, trained, n_positions)
+    most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
+    n = min(max(2 * trained, 32), 128, most) if n_positions is None else n_positions
+    if n_positions is not None and not FEWEST_ROWS <= n <= most:
+        raise InputError(
+            f"cannot show {n} positions",
+            f"there can be {FEWEST_ROWS} to {most}" + (", the rows of this learned table" if most < MOST else ""),
+        )
+    hard_codes = ", ".join(getattr(run.model, "hard_codes", ())) or encoding.hard_codes
     return PositionsShown(
         name=run.name,
         weights_sha256=run.weights_sha256,
@@ -108,17 +129,21 @@ def all_encodings(
 ) -> EncodingsShown:
     """Every encoding as it is drawn from a fixed seed; the one that a run uses, as the run has trained it."""
     own = positions_of(run, n_positions) if run else None
+    profiles = {own.encoding.name: own.encoding} if own else {}
+    for name in ENCODINGS.names():
+        if name in profiles:
+            continue
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(integer(0, f"fresh {name}"))
+            settings = EncodingSettings(encoding=name, n_positions=n_positions)
+            fresh = build_encoding(settings, d_model, n_heads).apply(initialise).eval()
+        profiles[name] = profile_encoding(name, fresh, n_positions, None)
     return EncodingsShown(
         name=own.name if own else None,
         trained=own.encoding.name if own else None,
         n_positions=n_positions,
         n_trained=own.n_trained if own else None,
-        encodings=tuple(
-            own.encoding
-            if own and own.encoding.name == name
-            else profile_encoding(name, _fresh(name, d_model, n_heads, n_positions), n_positions, None)
-            for name in ENCODINGS.names()
-        ),
+        encodings=tuple(profiles[name] for name in ENCODINGS.names()),
     )
 
 
@@ -131,65 +156,21 @@ def _encoding_of(model: Any) -> tuple[Encoding, int | None]:
     return copy.deepcopy(inner).cpu().eval(), n_ids
 
 
-def _fresh(name: str, d_model: int, n_heads: int, n: int) -> Encoding:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer(0, f"fresh {name}"))
-        made = build_encoding(EncodingSettings(encoding=name, n_positions=n), d_model, n_heads)
-        return made.apply(initialise).eval()
-
-
-def _how_many(encoding: Encoding, trained: int, asked: int | None) -> int:
-    most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
-    if asked is None:
-        return min(max(2 * trained, 32), 128, most)
-    if not FEWEST_ROWS <= asked <= most:
-        raise InputError(
-            f"cannot show {asked} positions",
-            f"there can be {FEWEST_ROWS} to {most}" + (", the rows of this learned table" if most < MOST else ""),
-        )
-    return asked
-
-
 def _rows(run: Run, encoding: Encoding, n: int, trained: int) -> tuple[TableRow, ...]:
     now = table_of(encoding, n)
     if now is None or not learns(encoding):
         return ()
     first = table_of(_encoding_of(build(run.config)[1])[0], n)
     assert first is not None, "a table of zeros would have been drawn"
-    moved, norms = _lengths(now - first), _lengths(now)
-    cosines = (first * now).sum(axis=1) / np.maximum(norms * _lengths(first), 1e-30)
+    norms, moved = np.linalg.norm(now, axis=1), np.linalg.norm(now - first, axis=1)
+    cosines = (first * now).sum(axis=1) / np.maximum(norms * np.linalg.norm(first, axis=1), 1e-30)
     n_rows = encoding.n_rows or MOST
+    states: list[RowState] = [
+        "past the table" if p >= n_rows else "trained" if p < trained else "never trained" for p in range(n)
+    ]
     return tuple(
-        TableRow(p, _state(p, trained, n_rows), float(norms[p]), float(moved[p]), float(cosines[p])) for p in range(n)
+        TableRow(*row) for row in zip(range(n), states, norms.tolist(), moved.tolist(), cosines.tolist(), strict=True)
     )
-
-
-def _state(position: int, trained: int, n_rows: int) -> RowState:
-    if position >= n_rows:
-        return "past the table"
-    return "trained" if position < trained else "never trained"
-
-
-def _lengths(rows: Array) -> Array:
-    return np.sqrt(np.square(rows).sum(axis=1))
-
-
-# --- touches ----------------------------------------------------------------------------------------------------------
-# What does an encoding do? Read off the encoding itself, by asking it about positions and nothing else.
-#
-# What does it add to embeddings of zero (the table P), and to each head's scores? How does it turn queries and keys of
-# ones? Either gives a kernel K(t, s): how like each other the encoding makes two positions.
-
-
-Matrix = tuple[tuple[float | None, ...], ...]
-ActsOn = Literal["embeddings", "queries and keys", "scores", "nothing"]
-
-KERNELS: dict[ActsOn, str] = {
-    "embeddings": "K(t, s) = P(t) · P(s)",
-    "queries and keys": "K(t, s) = q · k turned by t and s, all entries of q and k being 1",
-    "scores": "K(t, s) = mean bias over the heads",
-    "nothing": "K(t, s) = 0",
-}
 
 
 @dataclass(frozen=True)
@@ -212,12 +193,16 @@ class EncodingProfile:
     shift: Shift
 
 
+@torch.no_grad()
 def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None) -> EncodingProfile:
     """An encoding at `n` positions, of which it was trained on the first `trained`."""
-    table, biases = table_of(encoding, n), _biases(encoding, n)
+    table, ids = table_of(encoding, n), torch.arange(n)
+    bias = encoding.bias(ids[:, None], ids[None, :])  # added to the scores, [query, key, head]
+    biases = [] if bias is None else [_array(head) for head in bias.expand(n, n, -1).unbind(-1)]
     acts_on, kernel = _kernel(encoding, n, table, biases)
     # Only what is learned has rows that are not worth fitting to.
     fitted = min(trained, n) if trained and learns(encoding) else n
+    few = kernel[:trained, :trained] if trained and min(trained, n) >= FEWEST_ROWS else None
     curves = [curve_of(bias, f"head {i}") for i, bias in enumerate(biases)] or [curve_of(kernel, "K")]
     return EncodingProfile(
         name=name,
@@ -228,7 +213,14 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
         kernel_is=KERNELS[acts_on],
         kernel=_matrix(kernel),
         curves=tuple(curves),
-        shift=measure_shift(kernel, table, trained=trained, fitted=fitted, step=encoding.step(n)),
+        shift=Shift(
+            variance_beyond_distance=variance_beyond_distance(kernel),
+            variance_beyond_distance_trained=None if few is None else variance_beyond_distance(few),
+            deviation=float(np.nanmax(np.abs(kernel - _diagonal_means(kernel)))),
+            rotation_error=None if table is None else rotation_error(table, encoding.step(n)),
+            largest_entry=None if table is None else float(np.abs(table).max()),
+            linear=None if table is None or fitted < FEWEST_ROWS else fit_shift(table[:fitted]),
+        ),
     )
 
 
@@ -240,21 +232,11 @@ def learns(encoding: Encoding) -> bool:
 @torch.no_grad()
 def table_of(encoding: Encoding, n: int) -> Array | None:
     """What is added to embeddings of zero, [position, dimension]; None if nothing is."""
-    added = encoding.add_to_embeddings(torch.zeros(1, n, encoding.d_model), Positions.in_order(n, torch.device("cpu")))[
-        0
-    ]
+    nothing, in_order = torch.zeros(1, n, encoding.d_model), Positions.in_order(n, torch.device("cpu"))
+    added = encoding.add_to_embeddings(nothing, in_order)[0]
     return _array(added) if added.any() else None
 
 
-@torch.no_grad()
-def _biases(encoding: Encoding, n: int) -> list[Array]:
-    """What is added to the scores of each head, [query, key]; NaN where the key is hidden."""
-    ids = torch.arange(n)
-    bias = encoding.bias(ids[:, None], ids[None, :])
-    return [] if bias is None else [_array(head) for head in bias.expand(n, n, -1).unbind(-1)]
-
-
-@torch.no_grad()
 def _kernel(encoding: Encoding, n: int, table: Array | None, biases: list[Array]) -> tuple[ActsOn, Array]:
     if table is not None:
         return "embeddings", table @ table.T
@@ -274,19 +256,6 @@ def _array(tensor: Tensor) -> Array:
 
 def _matrix(array: Array) -> Matrix:
     return tuple(tuple(None if np.isnan(x) else float(f"{x:.6g}") for x in row) for row in array)
-
-
-# --- shifts -----------------------------------------------------------------------------------------------------------
-# Is the step from position p to p + k the same step everywhere?
-#
-# Where it is, a model that has learned what "k further on" looks like at trained positions knows it at all others. Two
-# properties say so, and both are computed here from an encoding's own numbers. They are one property: rows that some
-# rotation carries each to its next are rows whose products P_t . P_s depend on t - s alone.
-
-
-Array = NDArray[np.float64]
-FEWEST_ROWS = 3
-"""Two steps: one to fit a map on, and one to try it on."""
 
 
 @dataclass(frozen=True)
@@ -329,21 +298,6 @@ class Curve:
     low: tuple[float | None, ...]
     high: tuple[float | None, ...]
     """Over all pairs at that distance; low, mean and high are one if only the distance matters."""
-
-
-def measure_shift(kernel: Array, table: Array | None, *, trained: int | None, fitted: int, step: float = 1.0) -> Shift:
-    """Every number; maps are fitted on the first `fitted` rows, sinusoids stand `step` apart."""
-    few = None if trained is None else kernel[:trained, :trained]
-    return Shift(
-        variance_beyond_distance=variance_beyond_distance(kernel),
-        variance_beyond_distance_trained=None
-        if few is None or len(few) < FEWEST_ROWS
-        else variance_beyond_distance(few),
-        deviation=float(np.nanmax(np.abs(kernel - _diagonal_means(kernel)))),
-        rotation_error=None if table is None else rotation_error(table, step),
-        largest_entry=None if table is None else float(np.abs(table).max()),
-        linear=None if table is None or fitted < FEWEST_ROWS else fit_shift(table[:fitted]),
-    )
 
 
 def variance_beyond_distance(kernel: Array) -> float:

@@ -17,9 +17,7 @@ from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
 from headcount.runs.train import train_run
 from headcount.tasks.base import ClassTask, SequenceTask
-from headcount.training.classification import Classification
-from headcount.training.evaluation import Evaluation
-from headcount.training.learners import EVALUATIONS
+from headcount.training.evaluation import EVALUATIONS, Classification, Evaluation
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.style import png
 from headcount.views.training import draw_accuracy, draw_curves

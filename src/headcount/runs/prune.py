@@ -42,8 +42,7 @@ from headcount.tasks.base import ClassTask, Examples, SequenceTask
 from headcount.training.config import TrainingConfig
 from headcount.training.device import n_threads
 from headcount.training.evaluation import BLOCK, on_device
-from headcount.training.learners import StepScores
-from headcount.training.loop import Listener, averaged, fit, new_state
+from headcount.training.loop import Listener, StepScores, averaged, fit, new_state
 
 N_FOLDED = 16_384
 """Training examples that the means of cut heads are taken over, if they are folded."""

@@ -38,9 +38,7 @@ from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
-from headcount.training.classification import Classification
-from headcount.training.evaluation import Evaluation, on_device
-from headcount.training.learners import learner_of
+from headcount.training.evaluation import Classification, Evaluation, learner_of, on_device
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,8 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
 from headcount.tasks import TASKS
-from headcount.training.checkpoint import TrainingState, pack, unpack
 from headcount.training.device import choose_device, n_threads
-from headcount.training.learners import StepScores
-from headcount.training.loop import Listener, averaged, diverged, fit, new_state
+from headcount.training.loop import Listener, StepScores, averaged, diverged, fit, new_state, pack, unpack
 
 
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
@@ -47,11 +46,16 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
         n_threads(config.training.threads),
     ):
         if resume and folder.holds_a_run:
-            _require_same(folder, config)
+            if differences := folder.read_config().differences(config):
+                raise RunError(
+                    f"{folder.path} holds a run with other settings",
+                    *differences,
+                    "leave those flags out to go on with it, or choose another folder with -o",
+                )
         else:
             folder.require_free()
         if not folder.is_finished:
-            _train(folder, config, _write_header(folder, config), listeners, asked_to_stop)
+            _train(folder, config, listeners, asked_to_stop)
         folder.remove_checkpoints()
     return load(path)
 
@@ -69,13 +73,13 @@ def _require_room(config: RunConfig) -> None:
     require_room(weights + rows, f"a batch of {config.training.batch_size:,}", "lower --batch-size")
 
 
-def _train(
-    folder: RunFolder,
-    config: RunConfig,
-    device: torch.device,
-    listeners: Sequence[Listener],
-    asked_to_stop: StopRequest,
-) -> None:
+def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], asked_to_stop: StopRequest) -> None:
+    if folder.environment_file.exists():  # a resumed run keeps the device it began with
+        device = choose_device(str(folder.read_environment().get("device", config.training.device)))
+    else:
+        device = choose_device(config.training.device)
+        write_atomically(folder.config_file, config.to_json().encode())
+        folder.write_json(folder.environment_file, environment(device))
     task, model = build(config)
     state = new_state(model.to(device), config.training)
     header: dict[str, Any] = {}
@@ -84,13 +88,16 @@ def _train(
     folder.cut_log(header.get("log_bytes", 0))
     clock = Timings(folder, state.step, header.get("seconds", 0.0))
     with Log(folder) as log, tensorboard_listeners(folder.path, state.step) as boards:
-        everyone: list[Listener] = [log, clock, *listeners, *boards]
-
-        def save(state: TrainingState) -> None:
-            folder.write_checkpoint(state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds}))
-
         done = fit(
-            state, task, config.training, config.seed, listeners=everyone, save=save, asked_to_stop=asked_to_stop
+            state,
+            task,
+            config.training,
+            config.seed,
+            listeners=[log, clock, *listeners, *boards],
+            save=lambda state: folder.write_checkpoint(
+                state.step, pack(state, {"log_bytes": log.flush(), "seconds": clock.seconds})
+            ),
+            asked_to_stop=asked_to_stop,
         )
     if not done:
         raise Interrupted(
@@ -121,27 +128,6 @@ def environment(device: torch.device) -> dict[str, str]:
         "machine": platform.machine(),
         "device": str(device),
     }
-
-
-def _write_header(folder: RunFolder, config: RunConfig) -> torch.device:
-    """Write down what is asked and what it runs on; a resumed run keeps the device it began with."""
-    if folder.environment_file.exists():
-        return choose_device(str(folder.read_environment().get("device", config.training.device)))
-    device = choose_device(config.training.device)
-    write_atomically(folder.config_file, config.to_json().encode())
-    folder.write_json(folder.environment_file, environment(device))
-    return device
-
-
-def _require_same(folder: RunFolder, config: RunConfig) -> None:
-    there = folder.read_config()
-    differences = there.differences(config)
-    if differences:
-        raise RunError(
-            f"{folder.path} holds a run with other settings",
-            *differences,
-            "leave those flags out to go on with it, or choose another folder with -o",
-        )
 
 
 class Log:
@@ -182,11 +168,11 @@ class Log:
             self._file.write(json.dumps(line).encode() + b"\n")
 
 
+@dataclass
 class StopRequest:
     """Whether a signal asked to stop, and which."""
 
-    def __init__(self) -> None:
-        self.signal = 0
+    signal: int = 0
 
     def __call__(self) -> bool:
         """Whether to stop."""
@@ -216,13 +202,10 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-# --- timings ----------------------------------------------------------------------------------------------------------
-# How long a training took: `timings.jsonl`, apart from the log, whose bytes do not depend on the machine.
-
-
 class Timings:
-    """Listens to a training, and writes one line an evaluation: the step, and the seconds of training until then.
+    """Writes to `timings.jsonl`, one line an evaluation, the step and the seconds of training until then.
 
+    It is apart from the log, whose bytes do not depend on the machine.
     A training that goes on counts on from the `seconds` of its checkpoint; what was lost in a crash does not count.
     """
 
@@ -245,44 +228,36 @@ class Timings:
         write_atomically(self._file, b"".join(json.dumps(each).encode() + b"\n" for each in self._lines))
 
 
-# --- tensorboard ------------------------------------------------------------------------------------------------------
-# TensorBoard, if the extra is installed: pip install 'headcount[tensorboard]'.
-
-
 @contextmanager
 def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
-    """One listener, or none where TensorBoard is not installed or cannot spell the folder's name."""
+    """One listener, or none where the extra headcount[tensorboard] is missing or cannot spell the folder's name.
+
+    What an earlier training wrote after `step` is hidden.
+    """
     if find_spec("tensorboard") is None or str(path).encode(errors="ignore") != os.fsencode(path):
         yield []
         return
-    listener = TensorBoard(path / "tensorboard", step)
-    try:
-        yield [listener]
-    finally:
-        listener.close()
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(path / "tensorboard"), purge_step=step + 1) as writer:
+        yield [TensorBoard(writer)]
 
 
+@dataclass
 class TensorBoard:
-    """Writes events; what an earlier try wrote after `step` is hidden."""
+    """Writes events."""
 
-    def __init__(self, path: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(path), purge_step=step + 1)
+    writer: Any
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
         """Mean loss since the last report, and the learning rate; `log.jsonl` has every step's."""
-        self._writer.add_scalar("loss", sum(losses) / len(losses), last_step)
-        self._writer.add_scalar("learning rate", rates[-1], last_step)
+        self.writer.add_scalar("loss", sum(losses) / len(losses), last_step)
+        self.writer.add_scalar("learning rate", rates[-1], last_step)
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
         """Every score."""
-        self._writer.add_scalar("validation/loss", scores.validation_loss, step)
+        self.writer.add_scalar("validation/loss", scores.validation_loss, step)
         for split, shares in (("validation", scores.validation), ("training", scores.training)):
             for name, share in shares.items():
-                self._writer.add_scalar(f"{split}/{name}", share.rate, step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
+                self.writer.add_scalar(f"{split}/{name}", share.rate, step)
+        self.writer.flush()

@@ -6,10 +6,10 @@ import os
 import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -19,17 +19,17 @@ from headcount.models.build import Model
 
 def choose_device(asked: str) -> torch.device:
     """`auto` takes CUDA, then MPS, then the CPU."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    is_there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [name for name, found in is_there.items() if found]
     if asked == "auto":
-        return torch.device(next(kind for kind, available in there.items() if available))
+        return torch.device(available[0])
     try:
         device = torch.device(asked)
     except RuntimeError as error:  # from a file that somebody changed: settings are checked
         raise RunError(f"{asked!r} is no device", "cpu, mps, cuda or cuda:N") from error
-    n_cuda = torch.cuda.device_count()
-    if not there[device.type] or (device.type == "cuda" and (device.index or 0) >= n_cuda):
-        available = ", ".join(kind for kind, available in there.items() if available)
-        raise RunError(f"no device {asked!r} on this machine", f"available: {available}; or use --device auto")
+    if device.type not in available or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        advice = f"available: {', '.join(available)}; or use --device auto"
+        raise RunError(f"no device {asked!r} on this machine", advice)
     return device
 
 
@@ -56,36 +56,28 @@ def n_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
-# Many forward passes at once: a block of examples per core.
-
-
-T = TypeVar("T")
-
-
 @contextmanager
 def workers(model: Model, most: int | None = None) -> Iterator[Callable[..., Iterator[Any]]]:
     """Something like `map`: on a CPU, a block per core at a time, which beats splitting each small product."""
     if next(model.parameters()).device.type != "cpu":
         yield map
         return
-    n = n_cores()
-    n = min(n, most or n)
+    n = min(n_cores(), most or n_cores())
+
+    def map_ahead(function: Callable[..., Any], blocks: Iterable[Any]) -> Iterator[Any]:
+        """`pool.map` in order, but with only a few blocks in memory at a time."""
+        waiting: deque[Future[Any]] = deque()
+        for block in blocks:
+            waiting.append(pool.submit(function, block))
+            if len(waiting) > 4 * n:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
     with n_threads(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield lambda function, blocks: _map_ahead(pool, function, blocks, 4 * n)
+        yield map_ahead
 
 
 def n_cores() -> int:
     """As many as this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _map_ahead(pool: Executor, function: Callable[..., T], blocks: Iterable[Any], ahead: int) -> Iterator[T]:
-    """`pool.map` in order, but with only a few blocks in memory at a time."""
-    waiting: deque[Future[T]] = deque()
-    for block in blocks:
-        waiting.append(pool.submit(function, block))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

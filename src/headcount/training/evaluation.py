@@ -1,13 +1,17 @@
-"""How good a model is: under teacher forcing and free-running, always both, each number with its doubt.
+"""How good a model is, each number with its interval: one that writes its answers, or a classifier.
 
-For a sound model the two exact-match rates are one number: fed the right prefix, the first wrong token is the same
-either way. A gap between them is a fault in the pipeline (no start token, a class the loss ignores), never
-"cascading errors".
+The first is scored under teacher forcing and free-running, always both. For a sound model the two exact-match rates are
+one number: fed the right prefix, the first wrong token is the same either way. A gap between them is a fault in the
+pipeline (no start token, a class the loss ignores), never "cascading errors".
+
+A classifier that gives one answer to everything is right on "about 50 %" of a balanced set, which several reports took
+for a weak model. So it is scored per class, the share of each answer stands beside every accuracy, and one answer to
+everything is marked where there are enough examples to say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,24 +21,35 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from headcount.hooks.gates import eval_mode
+from headcount.models.build import Model
+from headcount.models.classifier import Classifier
 from headcount.models.encoder_decoder import EncoderDecoder, greedy
 from headcount.models.finite import require_numbers
+from headcount.models.masking import padding_of
 from headcount.results import Result
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, Batch, Examples, SequenceTask, Tokens
+from headcount.tasks.base import IGNORE, Batch, ClassTask, Examples, SequenceTask, Task, Tokens
 
 BLOCK = 256
 """Examples per forward pass: large enough to be efficient, small enough to stay in a processor's cache."""
+TOKENS_AT_ONCE = 2**16
+"""Tokens per forward pass, so that memory does not grow with the number of examples."""
+MOST_AT_ONCE = 256
+RARELY = 0.03
+"""A model is called constant where its other answer comes less often than this, by the upper end of the 95 % interval.
+
+One answer to all of n examples shows that from n = 125 on; 2 other answers among 200 do not (up to 3.6 %).
+"""
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a model said, token by token, and which whole answers were right."""
+class SequenceAnswers:
+    """What a model predicted, token by token, and which whole answers were right."""
 
     teacher_forced: Tokens
     """After each fed token, the right ones having been fed."""
     free: Tokens
-    """Whole answers, the model having heard only itself."""
+    """Whole answers, the model having been fed its own tokens."""
     batch: Batch
     losses: NDArray[np.float32]
     """[example, label]: cross-entropy of the right token, the right ones having been fed; 0 where nothing is asked."""
@@ -54,11 +69,6 @@ class Answers:
         """[example, answer token]."""
         return self.free == self.batch.answer
 
-    @property
-    def exact(self) -> tuple[Proportion, Proportion]:
-        """Exact match: teacher-forced, free-running."""
-        return Proportion.count(_all_right(self.teacher_forced_hits)), Proportion.count(_all_right(self.free_hits))
-
 
 def in_blocks(batch: Batch) -> Iterator[Batch]:
     """The batch, a forward pass' worth at a time."""
@@ -71,7 +81,14 @@ def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
     return [torch.from_numpy(array).to(device) for array in arrays]
 
 
-def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Answers:
+def _groups(task: Task, examples: Examples) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+    """Each facet's groups of examples, and which examples belong to them."""
+    for facet, labels in task.facets(examples).items():
+        for group in sorted(set(labels)):
+            yield facet, group, np.array(labels) == group
+
+
+def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> SequenceAnswers:
     """Both ways of answering these examples."""
     batch, start = task.encode(examples), task.decoding_start
     forced, free, losses = [], [], []
@@ -81,32 +98,19 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Ans
             memory = model.encode(source)
             logits = model.decode(decoder_input, memory)
             forced.append(logits.argmax(dim=-1).cpu().numpy())
-            losses.append(_token_losses(logits, labels).cpu().numpy())
+            token_losses = F.cross_entropy(
+                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none"
+            )
+            losses.append(token_losses.view(labels.shape).cpu().numpy())
             free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())
     predicted = np.concatenate(free)
     given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
-    return Answers(
+    return SequenceAnswers(
         np.concatenate(forced),
         np.concatenate([given, predicted], axis=1),
         batch,
         np.concatenate(losses, dtype=np.float32),
     )
-
-
-def forced_exact(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Proportion:
-    """Exact match under teacher forcing alone: no decoding."""
-    hits = []
-    with eval_mode(model, gradients=False) as device:
-        for part in in_blocks(task.encode(examples)):
-            source, decoder_input, labels = on_device(device, part.source, part.decoder_input, part.labels)
-            right = (model(source, decoder_input).argmax(dim=-1) == labels) | (labels == IGNORE)
-            hits.append(right.all(dim=1).cpu().numpy())
-    return Proportion.count(np.concatenate(hits))
-
-
-def _token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    flat = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none")
-    return flat.view(labels.shape)
 
 
 @dataclass(frozen=True)
@@ -150,28 +154,6 @@ class Evaluation(Result):
         return (self.exact, *self.digits, *self.groups)
 
 
-def evaluate(model: EncoderDecoder, task: SequenceTask, split: str, weights_sha256: str = "") -> Evaluation:
-    """Everything that is measured on a held-out set."""
-    examples = task.split(split)
-    predicted = answer(model, task, examples)
-    require_numbers(predicted.loss, f"the {split} set")
-    forced, free = _all_right(predicted.teacher_forced_hits), _all_right(predicted.free_hits)
-    groups = tuple(
-        Scores(facet, group, Proportion.count(forced[rows]), Proportion.count(free[rows]))
-        for facet, labels in task.facets(examples).items()
-        for group in sorted(set(labels))
-        for rows in [np.array(labels) == group]
-    )
-    return Evaluation(
-        split=split,
-        weights_sha256=weights_sha256,
-        exact=Scores("exact match", "all", Proportion.count(forced), Proportion.count(free)),
-        digits=_by_digit(task, predicted),
-        groups=groups,
-        wrong=wrong_answers(task, examples[~free], predicted.free[~free]),
-    )
-
-
 def wrong_answers(task: SequenceTask, examples: Examples, predicted: Tokens) -> tuple[WrongAnswer, ...]:
     """Each wrong answer with what is wrong about it."""
     right = task.encode(examples).answer if len(examples) else predicted
@@ -181,34 +163,13 @@ def wrong_answers(task: SequenceTask, examples: Examples, predicted: Tokens) -> 
     )
 
 
-def _by_digit(task: SequenceTask, predicted: Answers) -> tuple[Scores, ...]:
-    asked = predicted.batch.labels != IGNORE
-    unasked = predicted.batch.answer.shape[1] - predicted.batch.labels.shape[1]
-    scores = []
-    for i, position in enumerate(task.answer_positions):
-        forced = None
-        if i >= unasked and asked[:, i - unasked].any():
-            forced = Proportion.count(predicted.teacher_forced_hits[asked[:, i - unasked], i - unasked])
-        scores.append(Scores("digit", position.label, forced, Proportion.count(predicted.free_hits[:, i])))
-    return tuple(scores)
-
-
-def _all_right(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return np.asarray(hits.all(axis=1))
-
-
-# --- margins ----------------------------------------------------------------------------------------------------------
-# How surely a model answers: one forward pass tells whether free-running generation is right, and by how much.
-#
-# Fed the right answer, a model's first wrong token is the one it would have said running freely. So generation is
-# right exactly if every token is right here; no decoding loop is needed.
-
-
 def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
     """For each example, the least lead of a right token's logit over the best wrong one: positive if it is right.
 
+    Fed the right answer, a model's first wrong token is the one it would have predicted running freely. So generation
+    is right exactly if every token is right here; no decoding loop is needed.
     An example whose answer does not begin with what generation takes for given is wrong without asking: -inf.
-    Examples with one answer among them are quicker: the decoder's first look at what it is fed is shared.
+    Examples with one answer among them are quicker: the decoder's first attention to what it is fed is shared.
     """
     batch, given = task.encode(examples), task.decoding_start.given
     shared = slice(1) if (batch.answer == batch.answer[0]).all() else slice(None)
@@ -224,3 +185,252 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
             leads.append(lead.amin(dim=1).cpu().double().numpy())
     begins_right = (batch.answer[:, : len(given)] == given).all(axis=1)
     return np.where(begins_right, np.concatenate(leads), -np.inf)
+
+
+@dataclass(frozen=True)
+class SequenceLearner:
+    """An encoder-decoder and its task: it is fed the right answer while it learns."""
+
+    model: EncoderDecoder
+    task: SequenceTask
+    target_metric: ClassVar[str] = "free_running"
+    """The score that training is for."""
+
+    def loss(self, examples: Examples) -> torch.Tensor:
+        """What a training step makes smaller: cross-entropy per token."""
+        batch = self.task.encode(examples)
+        device = next(self.model.parameters()).device
+        source, decoder_input, labels = on_device(device, batch.source, batch.decoder_input, batch.labels)
+        logits = self.model(source, decoder_input, padding=padding_of(batch.source, self.model.pad_id))
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
+
+    def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
+        """Exact match, both ways, and cross-entropy per token, from one pass over these examples."""
+        predicted = answer(self.model, self.task, examples)
+        hits = {"teacher_forced": predicted.teacher_forced_hits, "free_running": predicted.free_hits}
+        return {name: Proportion.count(np.all(each, axis=1)) for name, each in hits.items()}, predicted.loss
+
+    def training_scores(self, examples: Examples) -> dict[str, Proportion]:
+        """Exact match, fed the right answer: no decoding."""
+        hits = []
+        with eval_mode(self.model, gradients=False) as device:
+            for part in in_blocks(self.task.encode(examples)):
+                source, decoder_input, labels = on_device(device, part.source, part.decoder_input, part.labels)
+                right = (self.model(source, decoder_input).argmax(dim=-1) == labels) | (labels == IGNORE)
+                hits.append(right.all(dim=1).cpu().numpy())
+        return {"teacher_forced": Proportion.count(np.concatenate(hits))}
+
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
+        """How surely it is right on each, by the least sure token: positive if it is."""
+        return margins(self.model, self.task, examples)
+
+    def evaluate(self, split: str, weights_sha256: str = "") -> Evaluation:
+        """Everything that is measured on a held-out set: both ways, by digit and by carries."""
+        examples = self.task.split(split)
+        predicted = answer(self.model, self.task, examples)
+        require_numbers(predicted.loss, f"the {split} set")
+        forced_hits, free_hits = predicted.teacher_forced_hits, predicted.free_hits
+        forced, free = np.all(forced_hits, axis=1), np.all(free_hits, axis=1)
+        asked, unasked = predicted.batch.labels != IGNORE, free_hits.shape[1] - forced_hits.shape[1]
+        digits = []
+        for i, position in enumerate(self.task.answer_positions):
+            rows = asked[:, i - unasked] if i >= unasked else np.zeros(len(asked), dtype=bool)
+            by_force = Proportion.count(forced_hits[rows, i - unasked]) if rows.any() else None
+            digits.append(Scores("digit", position.label, by_force, Proportion.count(free_hits[:, i])))
+        groups = tuple(
+            Scores(facet, group, Proportion.count(forced[rows]), Proportion.count(free[rows]))
+            for facet, group, rows in _groups(self.task, examples)
+        )
+        return Evaluation(
+            split=split,
+            weights_sha256=weights_sha256,
+            exact=Scores("exact match", "all", Proportion.count(forced), Proportion.count(free)),
+            digits=tuple(digits),
+            groups=groups,
+            wrong=wrong_answers(self.task, examples[~free], predicted.free[~free]),
+        )
+
+
+# --- classifiers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClassAnswers:
+    """What a classifier predicted for some examples."""
+
+    logits: NDArray[np.float32]
+    """[example, class]."""
+    labels: Tokens
+
+    @property
+    def predicted(self) -> Tokens:
+        """The class with the largest logit."""
+        return np.asarray(self.logits.argmax(axis=1))
+
+    @property
+    def hits(self) -> NDArray[np.bool_]:
+        """Which are right."""
+        return np.asarray(self.predicted == self.labels)
+
+    @property
+    def says_last(self) -> Proportion:
+        """How often it predicted the last class."""
+        return Proportion.count(self.predicted == self.logits.shape[1] - 1)
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy per example."""
+        logits = self.logits.astype(np.float64)
+        right = logits[np.arange(len(logits)), self.labels]
+        return float((np.logaddexp.reduce(logits, axis=1) - right).mean())
+
+    @property
+    def margins(self) -> NDArray[np.float32]:
+        """The lead of the right class over the best other one."""
+        rows = np.arange(len(self.labels))
+        others = self.logits.copy()
+        others[rows, self.labels] = -np.inf
+        return np.asarray(self.logits[rows, self.labels] - others.max(axis=1))
+
+
+def classify(
+    model: Classifier, task: ClassTask, examples: Examples, at_once: int | None = None, *, first: int = 0
+) -> ClassAnswers:
+    """Ask the model about each example; `first` is the id of its first position."""
+    batch = task.encode(examples)
+    size = at_once or rows_at_once(batch.source.shape[1])
+    logits = []
+    with eval_mode(model, gradients=False) as device:
+        for i in range(0, len(batch), size):
+            (source,) = on_device(device, batch[i : i + size].source)
+            logits.append(model(source, first=first).float().cpu().numpy())
+    return ClassAnswers(np.concatenate(logits), batch.labels)
+
+
+def rows_at_once(length: int) -> int:
+    """Sequences of this length for one forward pass."""
+    return max(1, min(MOST_AT_ONCE, TOKENS_AT_ONCE // length))
+
+
+def constant_answer(predicted: Sequence[int] | Tokens, labels: Tokens, classes: tuple[str, ...]) -> str | None:
+    """The one answer that is given to (nearly) everything, if it is shown that the other one is rare and should not be.
+
+    >>> constant_answer([1] * 200, np.arange(200) % 2, ("unsorted", "sorted"))
+    'sorted'
+    >>> constant_answer([1] * 100, np.arange(100) % 2, ("unsorted", "sorted"))  # the other one may come in 3.7 %
+    """
+    says_last, is_last = np.asarray(predicted) == len(classes) - 1, labels == len(classes) - 1
+    for name, is_other, should_be in ((classes[0], says_last, is_last), (classes[-1], ~says_last, ~is_last)):
+        if Proportion.count(is_other).high < RARELY < should_be.mean():
+            return name
+    return None
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """One group of examples."""
+
+    facet: str
+    group: str
+    right: Proportion
+
+
+@dataclass(frozen=True)
+class Classification(Result):
+    """A classifier on one held-out set."""
+
+    SCHEMA: ClassVar[int] = 3
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "model": "weights_sha256",
+        "says": "answer_shares",
+        "said": "predicted",
+        "why": "explanation",
+    }
+    COLUMNS: ClassVar[dict[str, str]] = {"right": "right"}
+    split: str
+    weights_sha256: str
+    accuracy: ClassScores
+    groups: tuple[ClassScores, ...]
+    answer_shares: tuple[ClassScores, ...]
+    """The share of each answer, right or wrong."""
+    constant: str | None
+    """The one answer that it gives to everything, if that is shown: see `RARELY`."""
+    wrong: tuple[WrongAnswer, ...]
+
+    @property
+    def rows(self) -> tuple[ClassScores, ...]:
+        """Everything that was scored."""
+        return (self.accuracy, *self.groups)
+
+
+@dataclass(frozen=True)
+class ClassLearner:
+    """A classifier and its task."""
+
+    model: Classifier
+    task: ClassTask
+    target_metric: ClassVar[str] = "accuracy"
+    """The score that training is for."""
+
+    def loss(self, examples: Examples) -> torch.Tensor:
+        """What a training step makes smaller: cross-entropy per example."""
+        batch = self.task.encode(examples)
+        source, labels = on_device(next(self.model.parameters()).device, batch.source, batch.labels)
+        logits = self.model(source, padding=padding_of(batch.source, self.model.pad_id))
+        return F.cross_entropy(logits, labels)
+
+    def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
+        """How often it is right, and how often it predicts the last class: a constant answer shows at once."""
+        predicted = classify(self.model, self.task, examples)
+        shares = {"accuracy": Proportion.count(predicted.hits), f"says_{self.task.classes[-1]}": predicted.says_last}
+        return shares, predicted.loss
+
+    def training_scores(self, examples: Examples) -> dict[str, Proportion]:
+        """How often it is right."""
+        return {"accuracy": Proportion.count(classify(self.model, self.task, examples).hits)}
+
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
+        """How surely it is right on each, by the lead of the right class: positive if it is."""
+        return classify(self.model, self.task, examples).margins
+
+    def evaluate(self, split: str, weights_sha256: str = "") -> Classification:
+        """Everything that is measured on a held-out set: by class, by broken pairs and by length."""
+        task, examples = self.task, self.task.split(split)
+        found = classify(self.model, task, examples)
+        predicted, hits = found.predicted, found.hits
+        require_numbers(found.loss, f"the {split} set")
+        return Classification(
+            split=split,
+            weights_sha256=weights_sha256,
+            accuracy=ClassScores("accuracy", "all", Proportion.count(hits)),
+            groups=tuple(
+                ClassScores(facet, group, Proportion.count(hits[rows]))
+                for facet, group, rows in _groups(task, examples)
+            ),
+            answer_shares=tuple(
+                ClassScores("says", name, Proportion.count(predicted == i)) for i, name in enumerate(task.classes)
+            ),
+            constant=constant_answer(predicted, found.labels, task.classes),
+            wrong=tuple(
+                WrongAnswer(
+                    task.show(examples[i]),
+                    task.classes[found.labels[i]],
+                    task.classes[predicted[i]],
+                    task.explain(examples[i], int(predicted[i])),
+                )
+                for i in np.flatnonzero(~hits)
+            ),
+        )
+
+
+EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}
+"""What an evaluation is, by what the task asks for."""
+
+
+Learner = SequenceLearner | ClassLearner
+"""A model and its task: what training needs to know of the two."""
+
+
+def learner_of(model: Model, task: Task) -> Learner:
+    """The learner for what the task asks for."""
+    return {"sequence": SequenceLearner, "class": ClassLearner}[task.output_type](model, task)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from scipy.special import stdtrit
 
-from headcount.views.style import GREY, PALETTE, Page
+from headcount.views.style import GREY, PALETTE, Page, plot_band, table_of
 
 if TYPE_CHECKING:
-    from headcount.analysis.length_generalisation import AttentionShare, LengthResult, Stretch
+    from headcount.analysis.length_generalisation import LengthResult, Stretch
     from headcount.stats import Proportion
 
 MARKERS = "osD^vP*Xhd"
@@ -29,21 +29,21 @@ def mark(result: Stretch) -> str:
 
 def draw_stretch(results: Sequence[Stretch]) -> Figure:
     """One panel per kind of negative, one line per configuration, a band over its seeds."""
-    kinds = list(dict.fromkeys(cell.negative for result in results for cell in result.cells))
+    cells, groups = [cell for result in results for cell in result.cells], _groups(results)
+    kinds = list(dict.fromkeys(cell.negative for cell in cells))
     figure = Page(3.4 * len(kinds) + 0.6, 4.2)
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for kind, axes in zip(kinds, panels, strict=True):
-        for i, (name, group) in enumerate(_groups(results)):
-            beside = 1.04 ** (i - (_n_groups(results) - 1) / 2)  # equal lines side by side, not on top of each other
-            _draw_line(axes, name, group, kind, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)], beside)
+        for i, (name, group) in enumerate(groups):
+            beside = 1.04 ** (i - (len(groups) - 1) / 2)  # equal lines side by side, not on top of each other
+            _draw_line(axes, name, group, kind, i, beside)
         for trained in {result.trained for result in results}:
             _frame(axes, trained)
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
         axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     panels[0].set_ylabel("right (%), half of the examples sorted")
-    figure.key(*panels[0].get_legend_handles_labels(), columns=1 if _n_groups(results) < 5 else 2, size=10)
-    sizes = sorted({cell.n for result in results for cell in result.cells})
-    n = " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
+    figure.key(*panels[0].get_legend_handles_labels(), columns=1 if len(groups) < 5 else 2, size=10)
+    n = _span(cell.n for cell in cells)
     figure.headline(
         f"How far it reaches (n = {n} per point; shaded: trained lengths; ×: one answer to everything)", size=12
     )
@@ -62,45 +62,67 @@ def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:
     ]
 
 
-def _n_groups(results: Sequence[Stretch]) -> int:
-    return len(_groups(results))
-
-
-def _draw_line(
-    axes: Axes, name: str, group: Sequence[Stretch], kind: str, colour: str, marker: str, beside: float
-) -> None:
+def _draw_line(axes: Axes, name: str, group: Sequence[Stretch], kind: str, i: int, beside: float) -> None:
     """The mean over seeds with the range; a single run with its Wilson intervals."""
     cells = [[cell for cell in result.cells if cell.negative == kind] for result in group]
     lengths = [beside * cell.length for cell in cells[0]]
     rates = np.array([[100 * cell.accuracy for cell in row] for row in cells])
     if len(group) > 1:
         low, high = rates.min(axis=0), rates.max(axis=0)
+        over = f"{len(group)} seeds: mean and range"
     else:
         low, high = (np.array([100 * getattr(cell, end) for cell in cells[0]]) for end in ("low", "high"))
-    over = f", {len(group)} seeds: mean and range" if len(group) > 1 else ", 95 % interval"
-    axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
-    label = f"{name}  ({mark(group[0])}{over})"
-    axes.plot(lengths, rates.mean(axis=0), color=colour, marker=marker, markersize=4, linewidth=1.3, label=label)
-    constant = [(beside * cell.length, 100 * cell.accuracy) for row in cells for cell in row if cell.constant]
+        over = "95 % interval"
+    label = f"{name}  ({mark(group[0])}, {over})"
+    plot_band(axes, lengths, rates.mean(axis=0), low, high, linewidth=1.3, label=label, **_look(i))
+    _cross(axes, [(beside * cell.length, cell) for row in cells for cell in row], i)
+
+
+def _look(i: int) -> dict[str, Any]:
+    """Of the i-th line."""
+    return {"color": PALETTE[i % len(PALETTE)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
+
+
+def _cross(axes: Axes, points: Sequence[tuple[float, LengthResult]], i: int) -> None:
+    """Where everything gets one answer."""
+    constant = [(x, 100 * cell.accuracy) for x, cell in points if cell.constant]
+    colour = PALETTE[i % len(PALETTE)]
     axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=9, markeredgewidth=1.6)
+
+
+def _frame(axes: Axes, trained: tuple[int, int]) -> None:
+    axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("length (numbers)")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.grid(alpha=0.25)
+
+
+def _span(sizes: Iterable[int]) -> str:
+    """`200 to 1,000`, or the one size that there is."""
+    found = sorted(set(sizes))
+    return " to ".join(f"{size:,}" for size in dict.fromkeys((found[0], found[-1]))) if found else "no"
 
 
 def draw_dispersion(result: Stretch) -> Figure:
     """Where attention still goes, the lead of the right class, and what is lost to what, against length."""
     figure = Page(11.5, 8) if result.ids else Page(15, 4.2)
     neighbours, alike, leads, *apart = figure.subplots(*((2, 2) if result.ids else (1, 3))).flat
-    for i, head in enumerate(dict.fromkeys(attention_share.head for attention_share in result.attention_shares)):
-        attention_shares = [
-            attention_share for attention_share in result.attention_shares if attention_share.head == head
-        ]
-        _draw_head(neighbours, attention_shares, "neighbours", i)
-        _draw_head(alike, attention_shares, "alike", i)
+    for i, head in enumerate(dict.fromkeys(each.head for each in result.attention_shares)):
+        shares = [each for each in result.attention_shares if each.head == head]
+        for axes, what in ((neighbours, "neighbours"), (alike, "alike")):
+            # A t-interval: there may be eight sequences.
+            doubt = np.array([100 * stdtrit(s.n - 1, 0.975) * getattr(s, f"{what}_se") for s in shares])
+            x, y = [each.length for each in shares], np.array([100 * getattr(each, what) for each in shares])
+            line = "-" if i < len(PALETTE) else "--"
+            plot_band(axes, x, y, y - doubt, y + doubt, line, alpha=0.2, label=head, **_look(i))
     neighbours.set(ylabel="attention (%)", title="on the two neighbours")
     alike.set(ylabel="attention (%)", title="on equal numbers: the largest so far, and itself")
-    for i, kind in enumerate(dict.fromkeys(cell.negative for cell in result.cells)):
-        _draw_lead(leads, [cell for cell in result.cells if cell.negative == kind], 0, i + 1, f"unsorted: {kind}")
-    one_kind = [cell for cell in result.cells if cell.negative == result.cells[0].negative]
-    _draw_lead(leads, one_kind, 1, 0, "sorted")
+    kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
+    classes = [(f"unsorted: {kind}", kind, 0, i) for i, kind in enumerate(kinds, start=1)]
+    for label, kind, which, i in [*classes, ("sorted", kinds[0], 1, 0)]:
+        points = [(cell.length, cell.margin[which]) for cell in result.cells if cell.negative == kind]
+        leads.plot(*zip(*points, strict=True), label=label, **_look(i))
     leads.axhline(0, color=GREY, linewidth=0.8)
     leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
     for axes in apart:
@@ -111,30 +133,13 @@ def draw_dispersion(result: Stretch) -> Figure:
     figure.key(*neighbours.get_legend_handles_labels(), columns=12)
     for axes in (neighbours, alike):
         axes.set_ylim(-3, 103)
-    sizes = [attention_share.n for attention_share in result.attention_shares]
-    n = " to ".join(f"{size:,}" for size in dict.fromkeys((min(sizes), max(sizes)))) if sizes else "no"
+    n = _span(each.n for each in result.attention_shares)
     figure.headline(
         f"{result.name}: {result.label} ({mark(result)}). Attention: mean over the places of {n} sorted sequences per "
         "length, 95 % interval",
         size=12,
     )
     return figure
-
-
-def _draw_head(axes: Axes, attention_shares: Sequence[AttentionShare], what: str, i: int) -> None:
-    """The mean over sequences, with a t-interval: there may be eight of them."""
-    style = "-" if i < len(PALETTE) else "--"
-    x, y = (
-        [attention_share.length for attention_share in attention_shares],
-        np.array([100 * getattr(attention_share, what) for attention_share in attention_shares]),
-    )
-    doubt = [
-        100 * stdtrit(attention_share.n - 1, 0.975) * getattr(attention_share, f"{what}_se")
-        for attention_share in attention_shares
-    ]
-    colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
-    axes.fill_between(x, y - doubt, y + doubt, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(x, y, style, color=colour, marker=marker, markersize=4, label=attention_shares[0].head)
 
 
 def _draw_apart(axes: Axes, result: Stretch) -> None:
@@ -147,102 +152,79 @@ def _draw_apart(axes: Axes, result: Stretch) -> None:
         f"its last ids alone, {longest} numbers": [(each.first + longest, each.cell) for each in result.ids],
     }
     for i, (label, points) in enumerate(parts.items()):
-        x, cells = [length for length, _ in points], [cell for _, cell in points]
-        y, low, high = (100 * np.array([getattr(c, end) for c in cells]) for end in ("accuracy", "low", "high"))
-        axes.fill_between(x, low, high, color=PALETTE[i], alpha=0.15, linewidth=0)
-        axes.plot(x, y, ("-", "--", ":")[i], color=PALETTE[i], marker=MARKERS[i], markersize=4, label=label)
-        constant = [(length, 100 * cell.accuracy) for length, cell in points if cell.constant]
-        axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=PALETTE[i], markersize=9, markeredgewidth=1.6)
+        ends = ("accuracy", "low", "high")
+        y, low, high = (100 * np.array([getattr(cell, end) for _, cell in points]) for end in ends)
+        plot_band(axes, [x for x, _ in points], y, low, high, ("-", "--", ":")[i], label=label, **_look(i))
+        _cross(axes, points, i)
     axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     axes.set(ylabel="right (%)", ylim=(-3, 103), title="Lost to what? (adjacent swaps; ×: one answer to all)")
     axes.legend(frameon=False, fontsize=8, loc="lower left")
 
 
-def _draw_lead(axes: Axes, cells: Sequence[LengthResult], which: int, attention_share: int, label: str) -> None:
-    x, y = [cell.length for cell in cells], [cell.margin[which] for cell in cells]
-    axes.plot(x, y, color=PALETTE[attention_share], marker=MARKERS[attention_share], markersize=4, label=label)
-
-
-def _frame(axes: Axes, trained: tuple[int, int]) -> None:
-    axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("length (numbers)")
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axes.grid(alpha=0.25)
-
-
 def stretch_tables(result: Stretch) -> list[Table]:
     """Accuracy by length and kind; both classes apart; the share of the answers; what gaps and ids cost alone."""
-    kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
-    title = f"{result.name}: {result.label} ({mark(result)}), trained on {result.trained[0]}-{result.trained[1]}"
-    title += f", draw {result.draw}"
-    accuracy = Table("length", "n", *kinds, title=f"{title}\nright, by kind of negative", title_justify="left")
-    title = "right (%), each class apart"
-    recalls = Table("length", "sorted", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
-    title = "answers “sorted” (%), right or wrong"
-    answers = Table("length", *kinds, title=title, title_justify="left", padding=(0, 1, 0, 0))
-    for length in dict.fromkeys(cell.length for cell in result.cells):
-        row = [cell for cell in result.cells if cell.length == length]
-        accuracy.add_row(str(length), f"{row[0].n:,}", *map(accuracy_text, row))
-        classes = row[0].recall[1], *(cell.recall[0] for cell in row)
-        recalls.add_row(str(length), *(_share(share).replace(" %", "") for share in classes))
-        answers.add_row(str(length), *(_share(cell.answers[1]).replace(" %", "") for cell in row))
-    gaps = [_apart_table(result)] if result.cropped_results else []
-    return [accuracy, recalls, answers, *gaps, *([_ids_table(result)] if _ids_matter(result) else [])]
-
-
-def _share(share: Proportion | LengthResult) -> str:
-    rate = share.accuracy if hasattr(share, "accuracy") else share.rate
-    return f"{100 * rate:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    kinds, longest = list(dict.fromkeys(cell.negative for cell in result.cells)), result.trained[1]
+    rows = [
+        (str(length), [cell for cell in result.cells if cell.length == length])
+        for length in dict.fromkeys(cell.length for cell in result.cells)
+    ]
+    title = f"{result.name}: {result.label} ({mark(result)}), trained on {result.trained[0]}-{longest}"
+    tables = [
+        table_of(
+            f"{title}, draw {result.draw}\nright, by kind of negative",
+            ("length", "n", *kinds),
+            [(length, f"{row[0].n:,}", *map(accuracy_text, row)) for length, row in rows],
+        ),
+        table_of(
+            "right (%), each class apart",
+            ("length", "sorted", *kinds),
+            [(length, *map(_share, (row[0].recall[1], *(cell.recall[0] for cell in row)))) for length, row in rows],
+            padding=(0, 1, 0, 0),
+        ),
+        table_of(
+            "answers “sorted” (%), right or wrong",
+            ("length", *kinds),
+            [(length, *(_share(cell.answers[1]) for cell in row)) for length, row in rows],
+            padding=(0, 1, 0, 0),
+        ),
+    ]
+    if result.cropped_results:
+        # What the small steps of long sequences and the ids of their last positions cost by themselves.
+        kind = result.cropped_results[0].negative
+        ids = {each.first + longest: each.cell for each in result.ids}
+        whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
+        three = [(cell, ids.get(cell.length), whole[cell.length]) for cell in result.cropped_results]
+        title = f"lost to what? {kind}: {longest} numbers with the gaps of a length, with its last ids, and that length"
+        lost = [(str(each[0].length), *(accuracy_text(cell) if cell else "refused" for cell in each)) for each in three]
+        tables.append(table_of(title, ("length", "gaps alone", "ids alone", "that length"), lost))
+    if _ids_matter(result):
+        # The same sequences at other ids, both classes apart.
+        title = f"ids alone: the same sequences of {longest} numbers, right (%)"
+        moved = [
+            (f"{each.first}-{each.first + longest - 1}", *map(_share, each.cell.recall[::-1]), f"{each.moved:.2g}")
+            for each in result.ids
+        ]
+        columns = ("ids", "sorted", result.ids[0].cell.negative, "a logit moves by up to")
+        tables.append(table_of(title, columns, moved))
+    return tables
 
 
 def reach_table(stretches: Mapping[str, Stretch], kind: str) -> Table:
     """Several models on one kind of negative, one column each."""
-    names = [f"{name}\n({mark(each)})" for name, each in stretches.items()]
-    n = sorted({cell.n for each in stretches.values() for cell in each.cells if cell.negative == kind})
-    draws = ", ".join(str(draw) for draw in sorted({each.draw for each in stretches.values()}))
-    over = f"n = {n[0]:,}{f' to {n[-1]:,}' if len(n) > 1 else ''} per field (draw {draws})"
-    title = f"right (%) by length, with 95 % intervals; negatives: {kind}; {over}"
-    table = Table("length", *names, title=title, title_justify="left")
     cells = {
-        (name, cell.length): _short(cell)
-        for name, each in stretches.items()
-        for cell in each.cells
-        if cell.negative == kind
+        (name, cell.length): cell for name, each in stretches.items() for cell in each.cells if cell.negative == kind
     }
-    for length in sorted({length for _, length in cells}):
-        table.add_row(str(length), *(cells.get((name, length), "refused") for name in stretches))
-    return table
-
-
-def _short(cell: LengthResult) -> str:
-    return f"only “{cell.constant_class}”" if cell.constant else _share(cell).replace(" %", "")
-
-
-def _apart_table(result: Stretch) -> Table:
-    """What the small steps of long sequences and the ids of their last positions cost by themselves."""
-    longest, kind = result.trained[1], result.cropped_results[0].negative
-    title = f"lost to what? {kind}: {longest} numbers with the gaps of a length, with its last ids, and that length"
-    table = Table("length", "gaps alone", "ids alone", "that length", title=title, title_justify="left")
-    whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
-    ids = {each.first + longest: each.cell for each in result.ids}
-    for cell in result.cropped_results:
-        length = cell.length
-        table.add_row(
-            str(length), *(accuracy_text(c) if c else "refused" for c in (cell, ids.get(length), whole[length]))
-        )
-    return table
-
-
-def _ids_table(result: Stretch) -> Table:
-    """The same sequences at other ids, both classes apart."""
-    longest, kind = result.trained[1], result.ids[0].cell.negative
-    title = f"ids alone: the same sequences of {longest} numbers, right (%)"
-    table = Table("ids", "sorted", kind, "a logit moves by up to", title=title, title_justify="left")
-    for each in result.ids:
-        wrong, right = (_share(share).replace(" %", "") for share in each.cell.recall)
-        table.add_row(f"{each.first}-{each.first + longest - 1}", right, wrong, f"{each.moved:.2g}")
-    return table
+    shown = {key: f"only “{cell.constant_class}”" if cell.constant else _share(cell) for key, cell in cells.items()}
+    draws = ", ".join(str(draw) for draw in sorted({each.draw for each in stretches.values()}))
+    over = f"n = {_span(cell.n for cell in cells.values())} per field (draw {draws})"
+    return table_of(
+        f"right (%) by length, with 95 % intervals; negatives: {kind}; {over}",
+        ("length", *(f"{name}\n({mark(each)})" for name, each in stretches.items())),
+        [
+            (str(length), *(shown.get((name, length), "refused") for name in stretches))
+            for length in sorted({length for _, length in shown})
+        ],
+    )
 
 
 def _ids_matter(result: Stretch) -> bool:
@@ -250,7 +232,7 @@ def _ids_matter(result: Stretch) -> bool:
 
 
 def ids_note(result: Stretch) -> str:
-    """What there is to say of ids besides a table: that they change nothing, or which ones are refused."""
+    """A note on ids besides a table: that they change nothing, or which ones are refused."""
     if result.refused_first_ids:
         return f"{result.name} refuses ids from {', '.join(map(str, result.refused_first_ids))} on"
     if not result.ids or _ids_matter(result):
@@ -264,4 +246,9 @@ def accuracy_text(cell: LengthResult) -> str:
     if cell.constant:
         is_all = cell.n in [share.correct for share in cell.answers]
         return f"says “{cell.constant_class}” to {'all' if is_all else 'nearly all'}"
-    return _share(cell)
+    return _share(cell, " %")
+
+
+def _share(share: Proportion | LengthResult, unit: str = "") -> str:
+    rate = share.accuracy if hasattr(share, "accuracy") else share.rate
+    return f"{100 * rate:.1f}{unit} [{100 * share.low:.1f}, {100 * share.high:.1f}]"

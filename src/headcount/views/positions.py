@@ -12,23 +12,24 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
-from rich.table import Table
+from rich.table import Column, Table
 
-from headcount.views.style import BLUE, DIVERGING, GREY, ORANGE, SEQUENTIAL, Page, wrapped
+from headcount.views.style import BLUE, DIVERGING, GREY, ORANGE, PALETTE, SEQUENTIAL, Page, plot_band, table_of, wrapped
 
 if TYPE_CHECKING:
-    from headcount.analysis.positions import (
-        EncodingProfile,
-        EncodingsShown,
-        LinearShift,
-        PositionsShown,
-        Shift,
-        TableRow,
-    )
+    from headcount.analysis.positions import EncodingProfile, EncodingsShown, PositionsShown
 
-
-Panel = tuple[str, Callable[[Axes], AxesImage | None], str]
-"""A title, what draws it, and what its colours mean."""
+Array = NDArray[np.float64]
+STATES: dict[str, dict[str, Any]] = {
+    "trained": {"facecolor": BLUE},
+    "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
+    "past the table": {"facecolor": "#f2f2f2", "edgecolor": GREY, "hatch": ".."},
+}
+LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
+"""One look per head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
+HIDDEN = "#d9d9d9"
+MOST_NAMED = 8
+"""Heads that are named among their curves: more would cover them."""
 ACROSS = 5
 """Encodings beside each other on a page."""
 EXACT = 1e-3
@@ -37,7 +38,17 @@ EXACT = 1e-3
 
 def draw_positions(shown: PositionsShown) -> Figure:
     """What the encoding of one run does, at trained positions and past them."""
-    panels = _panels(shown)
+    encoding, trained = shown.encoding, shown.n_trained
+    panels: list[tuple[str, Callable[[Axes], AxesImage | None], str]] = []  # title, what draws, what colours mean
+    if encoding.table:
+        panels.append(("What is added to the embeddings", lambda axes: _draw_table(axes, encoding, trained), "P(p)"))
+    if shown.rows:
+        panels.append(("How far training moved each row", lambda axes: _draw_rows(axes, shown), ""))
+    title = f"{encoding.kernel_is}\n{_not_explained(encoding)}"
+    panels.append((title, lambda axes: _draw_kernel(axes, encoding, trained), "K(t, s)"))
+    title = f"{'Bias of each head' if encoding.acts_on == 'scores' else 'K'} against the distance"
+    title += "\n(band: from least to greatest at that distance)"
+    panels.append((title, lambda axes: _draw_curves(axes, encoding, trained), ""))
     across = 2 if len(panels) == 4 else len(panels)
     down = len(panels) // across
     figure = Page(5.6 * across, 4.5 * down)
@@ -47,9 +58,9 @@ def draw_positions(shown: PositionsShown) -> Figure:
         if image := draw(axes):
             figure.colorbar(image, ax=axes, label=label)
         axes.set_title("\n".join(wrapped(line, 4.2, 11) for line in title.splitlines()), fontsize=11)
-    if len(shown.encoding.curves) > MOST_NAMED:
+    if len(encoding.curves) > MOST_NAMED:
         figure.key(*axes.get_legend_handles_labels(), columns=12)
-    figure.headline(f"Positions of {shown.name}: {_heading(shown.encoding)}", _trained_on(shown), size=12)
+    figure.headline(f"Positions of {shown.name}: {_heading(encoding)}", _trained_on(shown), size=12)
     return figure
 
 
@@ -58,14 +69,20 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
     blocks = -(-len(shown.encodings) // ACROSS)
     figure = Page(3.5 * ACROSS, 6.6 * blocks + 0.3)
     grid = figure.subplots(2 * blocks, ACROSS, squeeze=False)
-    for i in range(blocks * ACROSS):
-        row, column = divmod(i, ACROSS)
-        pair = grid[2 * row, column], grid[2 * row + 1, column]
-        if i < len(shown.encodings):
-            _draw_pair(figure, *pair, shown.encodings[i], shown)
-        else:
-            figure.delaxes(pair[0])
-            figure.delaxes(pair[1])
+    pairs = [(grid[2 * row, column], grid[2 * row + 1, column]) for row in range(blocks) for column in range(ACROSS)]
+    for (top, bottom), encoding in zip(pairs, shown.encodings, strict=False):
+        is_own = encoding.name == shown.trained
+        trained = shown.n_trained if is_own else None
+        draw = _draw_table if encoding.table else _draw_biases if encoding.acts_on == "scores" else _draw_curves
+        for axes, image in ((top, draw(top, encoding, trained)), (bottom, _draw_kernel(bottom, encoding, trained))):
+            if image:
+                figure.colorbar(image, ax=axes)
+        lines = f"{encoding.name}{' (trained)' if is_own else ''}", given(encoding)
+        title = "\n".join(wrapped(line, 2.6, 11) for line in lines)
+        top.set_title(title, fontsize=11, fontweight="bold" if is_own else "normal")
+        bottom.set_title(_not_explained(encoding), fontsize=10)
+    for axes in (axes for pair in pairs[len(shown.encodings) :] for axes in pair):
+        figure.delaxes(axes)
     whose = f"“{shown.trained}” as trained in {shown.name}, the others" if shown.trained else "all"
     figure.headline(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", size=14)
     return figure
@@ -73,12 +90,8 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
 
 def positions_table(shown: PositionsShown) -> Table:
     """What the page shows, and the mathematics, in plain words."""
-    table = Table(title=f"positions of {shown.name}", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for row in positions_rows(shown):
-        table.add_row(*row)
-    return table
+    columns = (Column(style="bold"), Column())
+    return table_of(f"positions of {shown.name}", columns, positions_rows(shown), show_header=False)
 
 
 def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
@@ -87,14 +100,21 @@ def positions_rows(shown: PositionsShown) -> list[tuple[str, str]]:
     rows = [
         ("encoding", f"{_heading(encoding)}; touches {encoding.acts_on}"),
         ("positions", _trained_on(shown).replace(" (dashed)", "")),
+        *((f"rows {state}", _row_words(shown, state)) for state in dict.fromkeys(row.state for row in shown.rows)),
     ]
-    rows += _row_words(shown.rows)
     if shift.rotation_error is not None and shift.largest_entry is not None:
-        words = _rotation_words(shift.rotation_error, shift.largest_entry, encoding.at_length)
+        words = _rotation_words(shift.rotation_error, shift.largest_entry, encoding)
         rows.append(("one rotation R_k for all p", words))
-    if shift.linear is not None:
-        rows.append(("a step learned from examples", _linear_words(shift.linear)))
-    rows.append(("K depends on t - s alone", _kernel_words(encoding, shift)))
+    if (linear := shift.linear) is not None:
+        few = " (as some map always does: fewer steps than dimensions)" if linear.n_rows <= linear.d_model else ""
+        verdict = "" if linear.held_out < 0.95 else ": no better than guessing 0, so one row tells nothing of the next"
+        fitted, held_out, turned = (f"{100 * x:.1f} %" for x in (linear.fitted, linear.held_out, linear.rotation))
+        words = (
+            f"one linear map for the steps between rows 0 to {linear.n_rows - 1} misses them by {fitted}{few}, and a "
+            f"step it was not fitted on by {held_out}{verdict}; the best rotation misses by {turned}"
+        )
+        rows.append(("a step learned from examples", words))
+    rows.append(("K depends on t - s alone", _kernel_words(encoding)))
     return rows
 
 
@@ -103,34 +123,8 @@ def given(encoding: EncodingProfile) -> str:
     return f"gives: {encoding.hard_codes}" if encoding.hard_codes else "generic"
 
 
-def _panels(shown: PositionsShown) -> list[Panel]:
-    encoding, trained = shown.encoding, shown.n_trained
-    alone = f"not explained by t - s: {encoding.shift.variance_beyond_distance:.2f}"
-    panels: list[Panel] = []
-    if encoding.table:
-        panels.append(("What is added to the embeddings", lambda axes: _draw_table(axes, encoding, trained), "P(p)"))
-    if shown.rows:
-        panels.append(("How far training moved each row", lambda axes: _draw_rows(axes, shown), ""))
-    panels.append(
-        (f"{encoding.kernel_is}\n{alone}", lambda axes: _draw_kernel(axes, encoding, trained), "K(t, s)"),
-    )
-    what = "Bias of each head" if encoding.acts_on == "scores" else "K"
-    title = f"{what} against the distance\n(band: from least to greatest at that distance)"
-    panels.append((title, lambda axes: _draw_curves(axes, encoding, trained), ""))
-    return panels
-
-
-def _draw_pair(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingProfile, shown: EncodingsShown) -> None:
-    own = encoding.name == shown.trained
-    trained = shown.n_trained if own else None
-    draw = _draw_table if encoding.table else _draw_biases if encoding.acts_on == "scores" else _draw_curves
-    for axes, image in ((top, draw(top, encoding, trained)), (bottom, _draw_kernel(bottom, encoding, trained))):
-        if image:
-            figure.colorbar(image, ax=axes)
-    weight = "bold" if own else "normal"
-    name, what = f"{encoding.name}{' (trained)' if own else ''}", given(encoding)
-    top.set_title(f"{wrapped(name, 2.6, 11)}\n{wrapped(what, 2.6, 11)}", fontsize=11, fontweight=weight)
-    bottom.set_title(f"not explained by t - s: {encoding.shift.variance_beyond_distance:.2f}", fontsize=10)
+def _not_explained(encoding: EncodingProfile) -> str:
+    return f"not explained by t - s: {encoding.shift.variance_beyond_distance:.2f}"
 
 
 def _heading(encoding: EncodingProfile) -> str:
@@ -145,58 +139,34 @@ def _trained_on(shown: PositionsShown) -> str:
     return f"trained on positions 0 to {shown.n_trained - 1}{how}{end}"
 
 
-def _row_words(rows: tuple[TableRow, ...]) -> list[tuple[str, str]]:
-    """One line for each state that some row is in."""
-    words = []
-    for state in dict.fromkeys(row.state for row in rows):
-        some = [row for row in rows if row.state == state]
-        span = f"{some[0].position} to {some[-1].position}"
-        words.append((f"rows {state}", f"{span}: {_past_words(some) if state == 'past the table' else _moves(some)}"))
-    return words
+def _row_words(shown: PositionsShown, state: str) -> str:
+    """What happened to the rows of a learned table that are in this state."""
+    rows = [row for row in shown.rows if row.state == state]
+    span, moved = f"{rows[0].position} to {rows[-1].position}", [row.moved for row in rows]
+    cosine, is_repeated = min(row.cosine for row in rows), len({row.norm for row in rows}) == 1 and len(rows) > 1
+    if state == "past the table":
+        words = "repeats of the table's last row" if is_repeated else "no such rows; random ones stand in for them"
+        return f"{span}: {words}"
+    turned = f"and turned (least cosine {cosine:.3f})"
+    if cosine > 1 - 1e-6:
+        turned = "but none turned: only their lengths changed"
+    return f"{span}: moved by {min(moved):.2f} to {max(moved):.2f} from where they began, {turned}"
 
 
-def _moves(rows: list[TableRow]) -> str:
-    moved, cosine = [row.moved for row in rows], min(row.cosine for row in rows)
-    turned = (
-        "but none turned: only their lengths changed"
-        if cosine > 1 - 1e-6
-        else f"and turned (least cosine {cosine:.3f})"
-    )
-    return f"moved by {min(moved):.2f} to {max(moved):.2f} from where they began, {turned}"
-
-
-def _past_words(rows: list[TableRow]) -> str:
-    repeated = len({row.norm for row in rows}) == 1 and len(rows) > 1
-    return "repeats of the table's last row" if repeated else "no such rows; random ones stand in for them"
-
-
-def _rotation_words(error: float, largest: float, at_length: int | None) -> str:
+def _rotation_words(error: float, largest: float, encoding: EncodingProfile) -> str:
     miss = f"largest |P(p + k) - R_k P(p)| over all p, k: {error:.2g}, of entries up to {largest:.2g}"
     if error >= EXACT * largest:
         return f"no: {miss}"
-    if at_length:
-        return f"yes, at length {at_length}: {miss}. But R_k changes with the length"
+    if encoding.at_length:
+        return f"yes, at length {encoding.at_length}: {miss}. But R_k changes with the length"
     return f"yes: {miss}. The step is the same past the trained positions; whether the model uses it, it does not say"
 
 
-def _linear_words(linear: LinearShift) -> str:
-    few = " (as some map always does: fewer steps than dimensions)" if linear.n_rows <= linear.d_model else ""
-    verdict = "" if linear.held_out < 0.95 else ": no better than guessing 0, so one row tells nothing of the next"
-    fitted, held_out, turned = (f"{100 * x:.1f} %" for x in (linear.fitted, linear.held_out, linear.rotation))
-    return (
-        f"one linear map for the steps between rows 0 to {linear.n_rows - 1} misses them by {fitted}{few}, and a step "
-        f"it was not fitted on by {held_out}{verdict}; the best rotation misses by {turned}"
-    )
-
-
-def _kernel_words(encoding: EncodingProfile, shift: Shift) -> str:
+def _kernel_words(encoding: EncodingProfile) -> str:
     if encoding.acts_on == "nothing":
         return "K is 0: all positions are alike"
-    trained = (
-        f" (among trained positions {shift.variance_beyond_distance_trained:.2f})"
-        if shift.variance_beyond_distance_trained is not None
-        else ""
-    )
+    shift, among = encoding.shift, encoding.shift.variance_beyond_distance_trained
+    trained = "" if among is None else f" (among trained positions {among:.2f})"
     verdict = "yes" if shift.variance_beyond_distance < EXACT else "no"
     return (
         f"{verdict}: share of its variance that t - s does not explain {shift.variance_beyond_distance:.2f}{trained}; "
@@ -204,39 +174,21 @@ def _kernel_words(encoding: EncodingProfile, shift: Shift) -> str:
     )
 
 
-# --- position panels --------------------------------------------------------------------------------------------------
-# The panels that pages about positions are made of.
-
-
-Array = NDArray[np.float64]
-STATES: dict[str, dict[str, Any]] = {
-    "trained": {"facecolor": BLUE},
-    "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
-    "past the table": {"facecolor": "#f2f2f2", "edgecolor": GREY, "hatch": ".."},
-}
-LINES = [(colour, style) for style in ("-", "--", ":") for colour in (BLUE, ORANGE, "#009E73", "#CC79A7")]
-"""One look per head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
-HIDDEN = "#d9d9d9"
-MOST_NAMED = 8
-"""Heads that are named among their curves: more would cover them."""
-
-
 def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
     """What is added to the embeddings."""
-    table = numbers(encoding.table or ())
+    table = np.array(encoding.table, dtype=float)
     image = _heat_map(axes, table.T)
     axes.set(xlabel="position p", ylabel="dimension")
-    _mark_last(axes.axvline, trained, len(table))
+    _mark_trained(trained, len(table), axes.axvline)
     return image
 
 
 def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
     """K(t, s)."""
-    kernel = numbers(encoding.kernel)
+    kernel = np.array(encoding.kernel, dtype=float)  # what is hidden, None, is NaN
     image = _heat_map(axes, kernel)
     axes.set(xlabel="position s (key)", ylabel="position t (query)", aspect="equal")
-    for draw in (axes.axvline, axes.axhline):
-        _mark_last(draw, trained, len(kernel))
+    _mark_trained(trained, len(kernel), axes.axvline, axes.axhline)
     if np.isnan(kernel).any():
         axes.legend(handles=[Patch(color=HIDDEN, label="hidden")], loc="upper right", fontsize=8)
     return image
@@ -244,11 +196,11 @@ def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 def _draw_biases(axes: Axes, encoding: EncodingProfile, trained: int | None) -> AxesImage:
     """Every head's mean bias against the distance, as a heat map."""
-    biases = numbers(tuple(curve.mean for curve in encoding.curves))
+    biases = np.array([curve.mean for curve in encoding.curves], dtype=float)
     n, heads = len(encoding.kernel), len(biases)
     image = _heat_map(axes, biases, extent=(0.5 - n, n - 0.5, heads - 0.5, -0.5))
     axes.set(xlabel="distance s - t (positions)", ylabel="head", yticks=range(0, heads, 1 + (heads - 1) // 8))
-    _mark_farthest(axes, trained, n)
+    _mark_trained(trained, n, axes.axvline, either_way=True)
     return image
 
 
@@ -258,16 +210,16 @@ def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
     distance = np.arange(1 - n, n)
     for i, curve in enumerate(encoding.curves):
         colour, style = LINES[i % len(LINES)]
-        low, mean, high = numbers((curve.low, curve.mean, curve.high))
-        axes.fill_between(distance, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(distance, mean, style, color=colour, label=curve.label, linewidth=1.4)
+        low, mean, high = np.array((curve.low, curve.mean, curve.high), dtype=float)
+        look = {"color": colour, "label": curve.label, "linewidth": 1.4}
+        plot_band(axes, distance, mean, low, high, style, alpha=0.2, **look)
     what = "bias, added to the score" if encoding.acts_on == "scores" else "K(t, s)"
     axes.set(xlabel="distance s - t (positions)", ylabel=what, xlim=(1 - n, n - 1))
     if encoding.acts_on == "nothing":
         axes.set_ylim(-1, 1)
     axes.axhline(0, color="black", linewidth=0.5)
     axes.grid(alpha=0.25)
-    _mark_farthest(axes, trained, n)
+    _mark_trained(trained, n, axes.axvline, either_way=True)
     if 1 < len(encoding.curves) <= MOST_NAMED:
         axes.legend(fontsize=8, ncols=2 if len(encoding.curves) > 4 else 1)
 
@@ -282,39 +234,25 @@ def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
             axes.bar([r.position for r in rows], [r.moved for r in rows], width=0.8, linewidth=0.5, **look)
     axes.set(xlabel="position p", ylabel="distance from the initial row", xlim=(-0.5, shown.n_positions - 0.5))
     axes.set_ylim(0, 1.25 * max(row.moved for row in shown.rows) or 1)
-    _mark_last(axes.axvline, shown.n_trained, shown.n_positions)
-    seen = dict.fromkeys(row.state for row in shown.rows)
-    axes.legend(
-        handles=[Patch(label=state, **STATES[state]) for state in seen], fontsize=8, loc="upper center", ncols=3
-    )
-
-
-def numbers(matrix: tuple[tuple[float | None, ...], ...]) -> Array:
-    """None as NaN."""
-    return np.array([[np.nan if x is None else x for x in row] for row in matrix], dtype=float)
+    _mark_trained(shown.n_trained, shown.n_positions, axes.axvline)
+    patches = [Patch(label=state, **STATES[state]) for state in dict.fromkeys(row.state for row in shown.rows)]
+    axes.legend(handles=patches, fontsize=8, loc="upper center", ncols=3)
 
 
 def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, float] | None = None) -> AxesImage:
     """Signed values around white, others from their least to their greatest."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    name = DIVERGING
-    if 0 <= low < high:
-        name = SEQUENTIAL
-    else:
+    is_signed = not 0 <= low < high
+    if is_signed:
         high = max(-low, high) or 1.0
         low = -high
-    colours = colormaps[name].with_extremes(bad=HIDDEN)
+    colours = colormaps[DIVERGING if is_signed else SEQUENTIAL].with_extremes(bad=HIDDEN)
     return axes.imshow(values, vmin=low, vmax=high, cmap=colours, aspect="auto", interpolation="nearest", extent=extent)
 
 
-def _mark_last(draw: Callable[..., Any], trained: int | None, n: int) -> None:
-    """Between the last trained position and the first that was not."""
+def _mark_trained(trained: int | None, n: int, *draws: Callable[..., Any], either_way: bool = False) -> None:
+    """Behind the last trained position; of distances, beyond the farthest two trained ones, either way."""
     if trained and trained < n:
-        draw(trained - 0.5, color="black", linestyle="--", linewidth=1)
-
-
-def _mark_farthest(axes: Axes, trained: int | None, n: int) -> None:
-    """Beyond the farthest two trained positions, either way."""
-    if trained and trained < n:
-        for end in (0.5 - trained, trained - 0.5):
-            axes.axvline(end, color="black", linestyle="--", linewidth=1)
+        for draw in draws:
+            for end in (0.5 - trained, trained - 0.5) if either_way else (trained - 0.5,):
+                draw(end, color="black", linestyle="--", linewidth=1)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from headcount.training.learners import StepScores
+    from headcount.training.loop import StepScores
 
 _SHORT = {"teacher_forced": "forced", "free_running": "free", "accuracy": "right", "says_sorted": "sorted"}
 LINE_EVERY = 10.0
@@ -97,37 +97,27 @@ class TrainingProgress:
         if self._started is None:
             self._started = time.monotonic(), last_step
         self._loss = f"{sum(losses) / len(losses):.3f}"
-        if self._is_bar:
-            self._progress.update(self._task, completed=last_step, state=self._state)
-        elif time.monotonic() - self._last_line >= LINE_EVERY or last_step == self._steps:
-            self._print_line(last_step)
+        if self._is_bar or time.monotonic() - self._last_line >= LINE_EVERY or last_step == self._steps:
+            self._show(last_step)
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
         """Show every score."""
         shares = {"train": next(iter(scores.training.values())), **scores.validation}
         self._scores = " ".join(f"{_SHORT.get(name, name)} {share.rate:.1%}" for name, share in shares.items())
         self._validation_loss = f"/{scores.validation_loss:.3f}"
-        if self._is_bar:
-            self._progress.update(self._task, state=self._state)
-        else:
-            self._print_line(step)
+        self._show(step)
 
-    @property
-    def _state(self) -> str:
+    def _show(self, step: int) -> None:
         """The training loss, behind a slash the validation loss, and the scores; a line of it fits 80 columns."""
-        return f"loss {self._loss}{self._validation_loss} {self._scores}".rstrip()
-
-    def _print_line(self, step: int) -> None:
+        state = f"loss {self._loss}{self._validation_loss} {self._scores}".rstrip()
+        if self._is_bar:
+            self._progress.update(self._task, completed=step, state=state)
+            return
         self._last_line = time.monotonic()
-        speed = self._speed(step)
-        eta = f" eta {(self._steps - step) / speed:.0f} s" if speed else ""
-        self._console.print(f"step {step}/{self._steps} {self._state}{eta}", soft_wrap=True)
-
-    def _speed(self, step: int) -> float:
-        if self._started is None:
-            return 0.0
-        seconds, first = time.monotonic() - self._started[0], self._started[1]
-        return (step - first) / seconds if seconds > 0 else 0.0
+        begin, first = self._started or (self._last_line, step)
+        seconds, done = self._last_line - begin, step - first
+        eta = f" eta {(self._steps - step) * seconds / done:.0f} s" if seconds > 0 and done else ""
+        self._console.print(f"step {step}/{self._steps} {state}{eta}", soft_wrap=True)
 
 
 def announcer(quiet: bool) -> Callable[[str], None]:
@@ -140,16 +130,12 @@ def announcer(quiet: bool) -> Callable[[str], None]:
 def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Yields `progress(done, total)` for work that counts."""
     console = Terminal(stderr=True, quiet=quiet)
-    if not console.is_terminal or quiet:
-        yield _plain_counter(console, what)
+    if console.is_terminal and not quiet:
+        name = TextColumn("{task.description}", markup=False)
+        with _bar(console, name, BarColumn(bar_width=6), MofNCompleteColumn(), TextColumn("eta")) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
         return
-    name = TextColumn("{task.description}", markup=False)
-    with _bar(console, name, BarColumn(bar_width=6), MofNCompleteColumn(), TextColumn("eta")) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _plain_counter(console: Console, what: str) -> Callable[[int, int], None]:
     started = last = time.monotonic()
 
     def count(done: int, total: int) -> None:
@@ -159,4 +145,4 @@ def _plain_counter(console: Console, what: str) -> Callable[[int, int], None]:
             left = (last - started) / done * (total - done)
             console.print(f"{what}: {done:,}/{total:,}  eta {left:.0f} s", soft_wrap=True)
 
-    return count
+    yield count

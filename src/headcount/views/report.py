@@ -85,9 +85,12 @@ def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Seq
         ("shuffle", "Full shuffles, the easiest: broken nearly everywhere"),
         ("adjacent", "One adjacent swap, the hardest: a single broken pair"),
     ):
-        rows = [[f"{name} ({mark(found)})", *_reach(found, kind, lengths)] for name, found in stretches.items()]
+        rows = []
+        for name, found in stretches.items():
+            cells = {cell.length: accuracy_text(cell) for cell in found.cells if cell.negative == kind}
+            rows.append([f"{name} ({mark(found)})", *(cells.get(length, "refused") for length in lengths)])
         parts += [f"### {note}", markdown_table(["model", *map(str, lengths)], rows)]
-    run = argument(next(iter(stretches.values())).name)
+    run = argument(far.name)
     parts += [
         *_pictures(pictures, folder),
         "### Go on",
@@ -95,11 +98,6 @@ def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Seq
         f"    headcount stretch {run}\n    headcount positions {run}",
     ]
     return "\n\n".join(parts)
-
-
-def _reach(found: Stretch, kind: str, lengths: Sequence[int]) -> list[str]:
-    cells = {cell.length: cell for cell in found.cells if cell.negative == kind}
-    return [accuracy_text(cells[length]) if length in cells else "refused" for length in lengths]
 
 
 def _pictures(
@@ -114,36 +112,24 @@ def _pictures(
 
 
 def verdict(certificate: Certificate) -> str:
-    """One paragraph: is every answer right, and how do we know?"""
-    checked = f"{certificate.distinct:,} different sums checked, all there are"
-    decoded = f"{certificate.decoded:,} of them were also decoded for real, with the same verdict on each."
-    on = f"Made on {made_on(certificate)}."
-    if certificate.errors:
-        return f"{checked}: {certificate.errors:,} wrong. {decoded} {_rounding(certificate)} {on}"
+    """One paragraph: is every answer right, how do we know, and what does the precision of numbers do to it?"""
+    found, made = certificate, certificate.environment
+    right, narrowest = f"{found.errors:,} wrong", ""
+    if not found.errors:
+        right, narrowest = "every one right", " The narrowest win of a right digit over its best rival was "
+        narrowest += f"{found.least_margin:.2f} logits, on {found.tightest}."
+    rounding = "; no verdict hangs on that"
+    if found.undecided:
+        rounding = f": on another machine {found.undecided:,} sums, nearer than that, may come out otherwise"
+    elif (times := found.times_error) is not None:
+        rounding = f"; the narrowest win is about {float(f'{times:.2g}'):,.0f} times that"
     return (
-        f"{checked}: every one right. {decoded} The narrowest win of a right digit over its best rival was "
-        f"{certificate.least_margin:.2f} logits, on {certificate.tightest}. {_rounding(certificate)} {on}"
+        f"{found.distinct:,} different sums checked, all there are: {right}. {found.decoded:,} of them were also "
+        f"decoded for real, with the same verdict on each.{narrowest} Double precision moved margins by at most "
+        f"{found.float_error:.1e} logits ({found.n_recomputed:,} sums: the tightest, and those decoded){rounding}. "
+        f"Made on {made['hardware']} ({made['device']}, {made['dtype']}, threads: {made['threads']}, "
+        f"torch {made['torch']})."
     )
-
-
-def made_on(certificate: Certificate) -> str:
-    """`AMD EPYC 7B13 (cpu, float32, threads: 2, torch 2.7.1)`."""
-    known = certificate.environment
-    told = f"{known['device']}, {known['dtype']}, threads: {known['threads']}, torch {known['torch']}"
-    return f"{known['hardware']} ({told})"
-
-
-def _rounding(certificate: Certificate) -> str:
-    """What the precision of numbers does to the verdict."""
-    moved = (
-        f"Double precision moved margins by at most {certificate.float_error:.1e} logits ({certificate.n_recomputed:,} "
-        "sums: the tightest, and those decoded)"
-    )
-    if certificate.undecided:
-        return f"{moved}: on another machine {certificate.undecided:,} sums, nearer than that, may come out otherwise."
-    if (times := certificate.times_error) is not None:
-        return f"{moved}; the narrowest win is about {float(f'{times:.2g}'):,.0f} times that."
-    return f"{moved}; no verdict hangs on that."
 
 
 def _wrong(wrong: Sequence[WrongAnswer]) -> list[str]:

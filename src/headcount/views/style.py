@@ -1,20 +1,22 @@
-"""One look for every figure: readable in print, in grey and by the colour-blind, and no word of it cut off."""
+"""One look for every figure and table: readable in print, in grey and by the colour-blind, and no word cut off."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 from matplotlib.ticker import LogFormatter
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.backend_bases import RendererBase
@@ -136,6 +138,22 @@ def _advance(char: str) -> float:
 @cache
 def _drawable() -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties())).get_charmap())
+
+
+def plot_band(
+    axes: Axes, x: Any, y: Any, low: Any, high: Any, line: str = "-", *, alpha: float = 0.15, **look: Any
+) -> None:
+    """A line in a band from `low` to `high`; `look` is the line's."""
+    axes.fill_between(x, low, high, color=look["color"], alpha=alpha, linewidth=0)
+    axes.plot(x, y, line, **look)
+
+
+def table_of(title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[str]], **settings: Any) -> Table:
+    """A table of text under its title."""
+    table = Table(*columns, title=title, title_justify="left", **settings)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def png(figure: Figure) -> bytes:

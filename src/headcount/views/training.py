@@ -1,4 +1,4 @@
-"""How often a model is right, by group, each share with its interval."""
+"""How often a model is right, by group, each share with its interval; and its curves while it was trained."""
 
 from __future__ import annotations
 
@@ -6,32 +6,44 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
+from rich.table import Column, Table
 
 from headcount.stats import Proportion
-from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, plain
+from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, plain, plot_band, table_of
 
 if TYPE_CHECKING:
-    from headcount.stats import Proportion
-    from headcount.training.classification import Classification, ClassScores
-    from headcount.training.evaluation import Evaluation, Scores
+    from headcount.training.evaluation import Classification, Evaluation
+
+_LABELS = {
+    "free_running": "free-running exact match",
+    "teacher_forced": "teacher-forced exact match",
+    "accuracy": "right",
+    "says_sorted": "answers “sorted”",
+    "training_teacher_forced": "training examples, teacher-forced",
+    "training_accuracy": "right, training examples",
+}
+_NO_SCORES = ("step", "n", "training_n", "validation_loss")
+_LOOKS = ((BLUE, "-"), (ORANGE, "--"), (PALETTE[2], ":"))
 
 
 def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure:
     """One row per group."""
-    rows, columns = evaluation.rows, evaluation.COLUMNS
-    figure = Page(8, 0.32 * len(rows) + 1.0)
+    columns, names = evaluation.COLUMNS, [f"{plain(row[0], 48)}  (n = {row[1]})" for row in accuracy_rows(evaluation)]
+    figure = Page(8, 0.32 * len(names) + 1.0)
     axes = figure.subplots()
     looks = list(zip(reversed(columns), ((BLUE, "o"), (ORANGE, "s")), strict=False))
-    for y, scores in enumerate(rows):
+    for y, scores in enumerate(evaluation.rows):
         for i, (key, (colour, marker)) in enumerate(looks):
-            if share := getattr(scores, key):
-                beside = 0.26 * (i - (len(looks) - 1) / 2)
-                _dot(axes, share, y + beside, colour, marker, columns[key] if y == 0 else None)
-    axes.set_yticks(range(len(rows)), [f"{plain(_name(s), 48)}  (n = {_n(evaluation, s):,})" for s in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+            share: Proportion | None = getattr(scores, key)
+            if share is None:
+                continue
+            beside, label = 0.26 * (i - (len(looks) - 1) / 2), columns[key] if y == 0 else None
+            doubt = [[100 * (share.rate - share.low)], [100 * (share.high - share.rate)]]
+            look: dict[str, Any] = {"color": colour, "markersize": 5, "capsize": 2, "linewidth": 1, "label": label}
+            axes.errorbar(100 * share.rate, y + beside, xerr=doubt, fmt=marker, **look)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set(xlabel="right (%), with 95 % Wilson interval")
     axes.grid(axis="x", alpha=0.25)
     figure.headline(title, size=12)
@@ -42,25 +54,22 @@ def draw_accuracy(evaluation: Evaluation | Classification, title: str) -> Figure
 
 def accuracy_table(evaluation: Evaluation | Classification) -> Table:
     """The same as text."""
-    table = Table(title=f"{evaluation.split} set", title_justify="left")
-    table.add_column("group")
-    for name in ("n", *evaluation.COLUMNS.values()):
-        table.add_column(name, justify="right")
-    for row in accuracy_rows(evaluation):
-        table.add_row(*row)
-    return table
+    columns = [Column(name, justify="right") for name in ("n", *evaluation.COLUMNS.values())]
+    return table_of(f"{evaluation.split} set", (Column("group"), *columns), accuracy_rows(evaluation))
 
 
 def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ...]]:
     """Group, n, and one text per column."""
-    return [
-        (
-            _name(scores),
-            f"{_n(evaluation, scores):,}",
-            *(_text(getattr(scores, key), _n(evaluation, scores)) for key in evaluation.COLUMNS),
-        )
-        for scores in evaluation.rows
-    ]
+    rows = []
+    for scores in evaluation.rows:
+        shares = [getattr(scores, key) for key in evaluation.COLUMNS]
+        n = shares[-1].n  # of the column that is always measured; teacher forcing may ask for fewer, or for none
+        texts = [
+            "not asked" if share is None else percent(share) + (f", n={share.n:,}" if share.n < n else "")
+            for share in shares
+        ]
+        rows.append((f"{scores.facet}: {scores.group}", f"{n:,}", *texts))
+    return rows
 
 
 def answers_note(evaluation: Evaluation | Classification) -> str:
@@ -72,102 +81,42 @@ def answers_note(evaluation: Evaluation | Classification) -> str:
     return f"it says {shares}" if answer_shares else ""
 
 
-def _n(evaluation: Evaluation | Classification, scores: Scores | ClassScores) -> int:
-    """The last column is the one that is always asked."""
-    share: Proportion = getattr(scores, list(evaluation.COLUMNS)[-1])
-    return share.n
-
-
-def _text(share: Proportion | None, n: int) -> str:
-    """Teacher forcing may ask for fewer than there are, or for none."""
-    if share is None:
-        return "not asked"
-    return percent(share) + (f", n={share.n:,}" if share.n < n else "")
-
-
 def percent(share: Proportion) -> str:
     """`99.95 % [99.72, 99.99]`."""
     return f"{100 * share.rate:.2f} % [{100 * share.low:.2f}, {100 * share.high:.2f}]"
 
 
-def _name(scores: Scores | ClassScores) -> str:
-    return f"{scores.facet}: {scores.group}"
-
-
-def _dot(axes: Axes, share: Proportion, y: float, colour: str, marker: str, label: str | None) -> None:
-    doubt = [[100 * (share.rate - share.low)], [100 * (share.high - share.rate)]]
-    axes.errorbar(
-        100 * share.rate, y, xerr=doubt, fmt=marker, color=colour, markersize=5, capsize=2, linewidth=1, label=label
-    )
-
-
-# --- curves -----------------------------------------------------------------------------------------------------------
-# Training curves: the loss of every step and on the validation set, and the scores of every evaluation.
-
-
-_LABELS = {
-    "free_running": "free-running exact match",
-    "teacher_forced": "teacher-forced exact match",
-    "accuracy": "right",
-    "says_sorted": "answers “sorted”",
-    "training_teacher_forced": "training examples, teacher-forced",
-    "training_accuracy": "right, training examples",
-}
-_SIZES = {"training_teacher_forced": "training_n", "training_accuracy": "training_n"}
-"""Where a log keeps the number of examples of a score, if not under `n`."""
-_NO_SCORES = ("step", "n", "training_n", "validation_loss")
-_LOOKS = ((BLUE, "-"), (ORANGE, "--"), (PALETTE[2], ":"))
-
-
 def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """From the lines of `log.jsonl`."""
+    """From the lines of `log.jsonl`: losses of every step and on the validation set, scores of every evaluation."""
     figure = Page(10, 3.7)
     left, right = figure.subplots(1, 2)
-    evaluations = [line for line in log if "n" in line]
-    _draw_losses(left, [line for line in log if "loss" in line], evaluations)
-    _draw_scores(right, evaluations)
-    for axes in (left, right):
-        axes.grid(alpha=0.25)
-    figure.headline(title, size=12)
-    return figure
-
-
-def _draw_losses(left: Axes, steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> None:
-    """Of training, every step; of validation, where a log has it: older ones have not."""
-    x, loss = np.array([s["step"] for s in steps]), np.array([s["loss"] for s in steps])
+    steps, evaluations = [line for line in log if "loss" in line], [line for line in log if "n" in line]
+    x, loss = np.array([line["step"] for line in steps]), np.array([line["loss"] for line in steps])
     left.plot(x, loss, color=GREY, alpha=0.35, linewidth=0.7, marker="." if len(loss) == 1 else "", label="each step")
-    window = max(1, len(loss) // 60)
-    if window > 1:
+    if (window := len(loss) // 60) > 1:
         smooth = np.convolve(loss, np.ones(window) / window, mode="valid")
         left.plot(x[window - 1 :], smooth, color=BLUE, label=f"mean of {window} steps")
+    # Older logs have no validation loss, nor may the first steps of a fine-tuned run.
     held_out = [(line["step"], line["validation_loss"]) for line in evaluations if "validation_loss" in line]
     if held_out:
         left.plot(*zip(*held_out, strict=True), "--", color=ORANGE, marker=".", label="validation set")
     what = "Training and validation loss" if held_out else "Training loss"
     left.set(yscale="log", xlabel="training step", ylabel="cross-entropy (nats)", title=what)
     left.legend(frameon=False)
-
-
-def _draw_scores(right: Axes, evaluations: Sequence[Mapping[str, Any]]) -> None:
-    n = evaluations[-1]["n"] if evaluations else 0
-    keys = [key for key in (evaluations[-1] if evaluations else {}) if key not in _NO_SCORES]
-    for key, (colour, style) in zip(sorted(keys, key=_importance), _LOOKS, strict=False):
-        with_key = [line for line in evaluations if key in line]  # a fine-tuned run's first steps may be older
-        when, sizes = [line["step"] for line in with_key], [line[_SIZES.get(key, "n")] for line in with_key]
-        shares = [Proportion.of(round(line[key] * size), size) for line, size in zip(with_key, sizes, strict=True)]
-        right.fill_between(
-            when, [100 * s.low for s in shares], [100 * s.high for s in shares], color=colour, alpha=0.15
-        )
-        right.plot(when, [100 * s.rate for s in shares], style, color=colour, marker=".", label=_LABELS.get(key, key))
-    right.set(
-        xlabel="training step",
-        ylabel="share of examples (%)",
-        ylim=(-2, 102),
-        title=f"Validation (n = {n:,}; band: 95 % interval)",
-    )
+    last = evaluations[-1] if evaluations else {"n": 0}
+    keys = [key for key in _LABELS if key in last] + [key for key in last if key not in (*_LABELS, *_NO_SCORES)]
+    for key, (colour, style) in zip(keys, _LOOKS, strict=False):
+        with_key = [line for line in evaluations if key in line]
+        size = "training_n" if key.startswith("training_") else "n"
+        shares = [Proportion.of(round(line[key] * line[size]), line[size]) for line in with_key]
+        rates, low, high = ([100 * getattr(share, end) for share in shares] for end in ("rate", "low", "high"))
+        look: dict[str, Any] = {"color": colour, "marker": ".", "label": _LABELS.get(key, key)}
+        plot_band(right, [line["step"] for line in with_key], rates, low, high, style, **look)
+    what = f"Validation (n = {last['n']:,}; band: 95 % interval)"
+    right.set(xlabel="training step", ylabel="share of examples (%)", ylim=(-2, 102), title=what)
     if evaluations:
         right.legend(frameon=False, loc="lower right")
-
-
-def _importance(key: str) -> int:
-    return list(_LABELS).index(key) if key in _LABELS else len(_LABELS)
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+    figure.headline(title, size=12)
+    return figure
