@@ -12,7 +12,7 @@ from headcount.cli._output import console, files_of, print_files, print_json
 from headcount.errors import InputError
 
 if TYPE_CHECKING:
-    from headcount.analysis.attention_summary import AttentionSummary
+    from headcount.analysis.attention import AttentionSummary
     from headcount.api import Saved
     from headcount.experiments.models import OpenModel
 
@@ -106,7 +106,7 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str] | 
 
 def _summaries(saved: Saved[tuple[AttentionSummary, ...]], as_json: bool) -> int:
     """Attention of any model, on texts."""
-    from headcount.views.attention_summary import summary_notes, summary_table
+    from headcount.views.attention import summary_notes, summary_table
 
     if as_json:
         _print_each([_told(each) | {"files": files_of(saved)} for each in saved.result])
