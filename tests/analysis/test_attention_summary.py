@@ -169,22 +169,6 @@ def test_a_single_token_has_no_measures(name: str) -> None:
         assert head.pooled == ((10_000,),)
 
 
-@pytest.mark.parametrize("name", ["bert", "t5", "bart"])
-def test_padding_is_as_if_it_were_not_there(name: str) -> None:
-    wrapped, padded = wrap(hub.build(name)), row(hub.inputs_of(name), 1)
-    token_mask = {stacks(name)[0]: padded[-1].bool()}
-    n, site = int(padded[-1].sum()), wrapped.head_sites
-    assert n == hub.LENGTH - 2
-    short = (padded[0][:, :n], *padded[1:-1], padded[-1][:, :n])
-    tokens, special = tokens_of(name), special_of(name)
-    result = attention_summary(name, "digest", wrapped, site, padded, tokens, special, token_mask)
-    tokens[stacks(name)[0]], special[stacks(name)[0]] = tokens[stacks(name)[0]][:n], special[stacks(name)[0]][:n]
-    assert result == attention_summary(name, "digest", wrapped, site, short, tokens, special)
-    head = wrapped.heads[-1]
-    both = head_pattern(wrapped, site, padded, head, token_mask), head_pattern(wrapped, site, short, head)
-    np.testing.assert_allclose(*both, atol=1e-6)
-
-
 # --- long texts -----------------------------------------------------------------------------------------------------
 
 

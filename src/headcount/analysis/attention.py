@@ -34,7 +34,7 @@ from headcount.models.attention import AttentionCache
 from headcount.models.classifier import Classifier
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.tasks.base import ClassTask, SequenceTask
+from headcount.tasks.base import ClassTask, SequenceTask, Tokens
 from headcount.training.evaluation import BLOCK, on_device
 
 MOST_BINS = 32
@@ -43,11 +43,10 @@ MOST_CELLS = 150_000
 """Of all heads together: more than 146 heads get wider bins, so that a result stays under 1 MB."""
 PARTS = 10_000
 """Pooled weights are whole numbers of these parts of 1: half as long in JSON as decimals."""
-
 MEASURES = ("first", "previous", "itself", "next", "special", "entropy_share", "distance")
 Array = NDArray[np.floating[Any]]
-Masks = Mapping[str, Tensor | Sequence[bool]]
-"""By stack, one truth value per token: whether it is special, whether it is real (no padding)."""
+Moments = Mapping[HeadSite, tuple[Array, Array | None]]
+Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -146,12 +145,11 @@ class Attention(Result):
                 part.pop(name, None)
         return told
 
-    @property
-    def kinds(self) -> dict[tuple[str, str], list[SiteAttention]]:
-        """By stack and kind of attention, its sites, layer after layer."""
-        found: dict[tuple[str, str], list[SiteAttention]] = {}
-        for site in self.sites:
-            found.setdefault((site.stack, site.kind), []).append(site)
+    def sites_of(self, stack: str, kind: str) -> list[SiteAttention]:
+        """The sites of one kind, layer after layer."""
+        found = [site for site in self.sites if (site.stack, site.kind) == (stack, kind)]
+        if not found:
+            raise InputError(f"{self.name} has no {stack} {kind}-attention", self._has)
         return found
 
     def find(self, head: str | HeadId) -> tuple[SiteAttention, HeadAttention]:
@@ -161,22 +159,17 @@ class Attention(Result):
             for each in site.heads:
                 if each.head == name:
                     return site, each
-        raise InputError(f"no head {name!r} in {self.name}", self.heads_in_words)
+        raise InputError(f"no head {name!r} in {self.name}", self._has)
 
     @property
-    def heads_in_words(self) -> str:
-        """How many there are at each site."""
+    def _has(self) -> str:
         sizes = (f"{site.site} ({len(site.heads):,} head{'s' * (len(site.heads) != 1)})" for site in self.sites)
         return f"it has {', '.join(sizes)}"
 
     def axes_of(self, site: SiteAttention) -> tuple[Axis, Axis]:
         """What stands down and across: queries and keys."""
-        known = {axis.stack: axis for axis in self.axes}
-        queries, keys = (
-            known[each] if isinstance(each, str) else Axis(site.stack, each, None, _edges(len(each), len(each)))
-            for each in (site.queries, site.keys)
-        )
-        return queries, keys
+        found: dict[object, Axis] = {axis.stack: axis for axis in self.axes}
+        return found[site.queries], found[site.keys]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,17 +240,17 @@ def shortened(example: str) -> str:
 
 def average_patterns(run: Run, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on average over a held-out set: by column, or over the longest sequences, by place."""
-    decoder_input, steps, what = tuple[str, ...](), tuple[str, ...](), f"the {split} set"
-    inputs: tuple[NDArray[np.int64], ...]
+    examples, what, decoder_input, steps = run.task.split(split), f"the {split} set", Labels(), Labels()
+    inputs: tuple[Tokens, ...]
     if isinstance(run.model, Classifier):  # sequences of one length, so that a place means the same in all of them
         classes = cast(ClassTask, run.task)
-        lengths = classes.lengths(examples := classes.split(split))
+        lengths = classes.lengths(examples)
         inputs = (classes.encode(examples[lengths == lengths.max()]).source,)
         source = tuple(map(str, range(inputs[0].shape[1])))
         what = f"the sequences of {len(source)} in {what}"
     else:
         task = cast(SequenceTask, run.task)
-        batch = task.encode(task.split(split))
+        batch = task.encode(examples)
         inputs = batch.source, batch.decoder_input
         source = tuple(position.label for position in task.source_positions)
         decoder_input = tuple(position.label for position in task.decoder_input_positions)
@@ -286,17 +279,13 @@ def average_patterns(run: Run, split: str, *, norm_weighted: bool = False) -> At
 
 
 def _sites(
-    run: Run,
-    moments: Mapping[HeadSite, tuple[Array, Array | None]],
-    source: tuple[str, ...],
-    decoder_input: tuple[str, ...],
-    steps: tuple[str, ...],
+    run: Run, moments: Moments, source: Labels, decoder_input: Labels, steps: Labels
 ) -> tuple[SiteAttention, ...]:
     """Means and deviations as results, with their tokens: what is fed, and `steps` from there to what is predicted."""
     found = []
     for site in run.model.sites:
         mean, deviation = moments[site]
-        heads = [
+        heads = tuple(
             HeadAttention(
                 head=str(head),
                 short=head.short,
@@ -304,10 +293,10 @@ def _sites(
                 deviation=None if deviation is None else matrix_of(deviation[i]),
             )
             for i, head in enumerate(run.model.heads_at(site))
-        ]
+        )
         queries = steps if site.stack == "decoder" else source
         keys = decoder_input if (site.stack, site.kind) == ("decoder", "self") else source
-        found.append(SiteAttention(str(site), site.stack, site.layer, site.kind, queries, keys, tuple(heads)))
+        found.append(SiteAttention(str(site), site.stack, site.layer, site.kind, queries, keys, heads))
     return tuple(found)
 
 
@@ -321,28 +310,36 @@ def attention_summary(
     sites: Sites,
     inputs: Sequence[Tensor],
     tokens: Mapping[str, Sequence[str]],
-    special: Masks | None = None,
-    token_mask: Masks | None = None,
+    special: Mapping[str, Sequence[bool]] | None = None,
     *,
     text: str | None = None,
 ) -> AttentionSummary:
-    """Every head on one text: `inputs` of one row, and the tokens of "layer", or of "encoder" and of "decoder"."""
+    """Every head on one text: `inputs` of one row, and the tokens of "layer", or of "encoder" and of "decoder".
+
+    `special` says of every token whether it is; where nobody knows, it is left out.
+    """
     most = max(1, min(MOST_BINS, isqrt(MOST_CELLS // len(sites.heads))))
-    axes = {stack: _axis(stack, labels, special, token_mask, most) for stack, labels in tokens.items()}
+    sizes, axes = {stack: len(labels) for stack, labels in tokens.items()}, dict[str, Axis]()
+    for stack, n in sizes.items():
+        mask = (special or {}).get(stack)
+        if mask is not None and len(mask) != n:
+            raise InputError(f"a mask of {len(mask)} for the {n} tokens of {stack!r}", "give one truth value per token")
+        marked = None if mask is None else tuple(i for i, is_special in enumerate(mask) if is_special)
+        axes[stack] = Axis(stack, tuple(tokens[stack]), marked, _edges(n, most))
     found: dict[HeadSite, SiteAttention] = {}
 
     def show(site: HeadSite, weights: Weights) -> None:
-        given = {stack: len(labels) for stack, labels in tokens.items()}
-        if tuple(map(given.get, stacks_of(site))) != weights.shape[2:]:
-            sizes = " queries and ".join(map(str, weights.shape[2:]))
-            raise InputError(f"{site} has {sizes} keys", f"tokens were named for {given}")
+        if tuple(map(sizes.get, stacks_of(site))) != weights.shape[2:]:
+            given = " queries and ".join(map(str, weights.shape[2:]))
+            raise InputError(f"{site} has {given} keys", f"tokens were named for {sizes}")
         queries, keys = (axes[stack] for stack in stacks_of(site))
-        weights_HQK = _only_real(site, weights, token_mask)
+        weights_HQK = _only_row(weights)
         factors = _factors(_visible(weights_HQK, site.kind), keys.special, site.kind)
-        heads = [
-            HeadAttention(head=str(head), short=head.short, **_measures(w, factors), pooled=_in_parts(w, queries, keys))
-            for head, w in zip(sites[site].heads, (each.float().nan_to_num() for each in weights_HQK), strict=True)
-        ]
+        heads = []
+        for head, w in zip(sites[site].heads, (each.float().nan_to_num() for each in weights_HQK), strict=True):
+            parts = (PARTS * _pooled(w.cpu().double().numpy(), queries, keys)).round().astype(int)
+            pooled = tuple(map(tuple, parts.tolist()))
+            heads.append(HeadAttention(head=str(head), short=head.short, **_measures(w, factors), pooled=pooled))
         found[site] = SiteAttention(str(site), site.stack, site.layer, site.kind, *stacks_of(site), tuple(heads))
 
     read_attention(model, sites, inputs, show)
@@ -351,22 +348,20 @@ def attention_summary(
         name=name,
         weights_sha256=digest,
         title=shortened(" ".join(words)),
-        n_tokens=sum(len(axis.tokens) for axis in axes.values()),
+        n_tokens=sum(sizes.values()),
         axes=tuple(axes.values()),
         sites=tuple(found[site] for site in sites),
     )
 
 
-def head_pattern(
-    model: nn.Module, sites: Sites, inputs: Sequence[Tensor], head: HeadId, token_mask: Masks | None = None
-) -> NDArray[np.float32]:
-    """One head's own weights [query, key] on one text, without padding."""
+def head_pattern(model: nn.Module, sites: Sites, inputs: Sequence[Tensor], head: HeadId) -> NDArray[np.float32]:
+    """One head's own weights [query, key] on one text."""
     (place,) = sites.head_slots((head,))[head.site]
     found: list[NDArray[np.float32]] = []
 
     def show(site: HeadSite, weights: Weights) -> None:
         if site == head.site:
-            found.append(_only_real(site, weights[:, [place]].float(), token_mask)[0].nan_to_num().cpu().numpy())
+            found.append(_only_row(weights)[place].float().nan_to_num().cpu().numpy())
 
     read_attention(model, sites, inputs, show)
     return found[-1]
@@ -377,36 +372,15 @@ def stacks_of(site: HeadSite) -> tuple[str, str]:
     return site.stack, "encoder" if site.kind == "cross" else site.stack
 
 
-def _axis(stack: str, labels: Sequence[str], special: Masks | None, token_mask: Masks | None, most: int) -> Axis:
-    kept, is_special = _mask(stack, len(labels), token_mask), _mask(stack, len(labels), special)
-    marked = tuple(is_special[kept].nonzero()[:, 0].tolist()) if special and stack in special else None
-    shown = tuple(label for label, is_real in zip(labels, kept.tolist(), strict=True) if is_real)
-    return Axis(stack, shown, marked, _edges(len(shown), most))
-
-
 def _edges(n: int, most: int) -> tuple[int, ...]:
     """Where at most so many bins of n tokens begin and end."""
     return tuple(np.linspace(0, n, min(n, most) + 1).round().astype(int).tolist())
 
 
-def _mask(stack: str, n: int, masks: Masks | None) -> Tensor:
-    if masks is None or stack not in masks:
-        return torch.ones(n, dtype=torch.bool)
-    mask = torch.as_tensor(masks[stack]).reshape(-1).cpu().bool()
-    if len(mask) != n:
-        raise InputError(f"a mask of {len(mask)} for the {n} tokens of {stack!r}", "give one truth value per token")
-    return mask
-
-
-def _only_real(site: HeadSite, weights: Weights, token_mask: Masks | None) -> Tensor:
+def _only_row(weights: Weights) -> Tensor:
     if len(weights) != 1:
         raise InputError(f"attention is shown on one text, and these are {len(weights)} rows", "give one row")
-    (weights_HQK,) = weights
-    for dim, stack in enumerate(stacks_of(site), start=1):
-        mask = _mask(stack, weights_HQK.shape[dim], token_mask)
-        if not mask.all():  # else a copy would only take memory
-            weights_HQK = weights_HQK.index_select(dim, mask.nonzero()[:, 0].to(weights.device))
-    return weights_HQK
+    return weights[0]
 
 
 def _lag(pairs: Tensor) -> Tensor:
@@ -451,8 +425,3 @@ def _pooled(weights: Array, queries: Axis, keys: Axis) -> Array:
     by_key = np.add.reduceat(weights, keys.edges[:-1], axis=1)
     mean: Array = np.add.reduceat(by_key, queries.edges[:-1], axis=0) / np.diff(queries.edges)[:, None]
     return mean
-
-
-def _in_parts(weights: Tensor, queries: Axis, keys: Axis) -> tuple[tuple[int, ...], ...]:
-    pooled = _pooled(weights.cpu().double().numpy(), queries, keys)
-    return tuple(map(tuple, (PARTS * pooled).round().astype(int).tolist()))

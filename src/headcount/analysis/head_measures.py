@@ -13,8 +13,9 @@ example and column the sum over queries is kept, and how many queries it counts:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -98,7 +99,7 @@ class HeadMeasures:
         queries, here = slice(first, last), self.found.setdefault(site, {})
         column_QC = np.eye(len(targets.columns) + 1)[targets.query_column[queries]]  # -1 is the last
         sees = visible_keys(self._model, site, queries, keys, n_keys, weights.device)
-        for name, *values in (*_masses(weights, targets, queries, keys, sees), *_spread(weights, sees)):
+        for name, *values in _values(weights, targets, queries, keys, sees):
             if name not in here:
                 counts = np.zeros((self._n, column_QC.shape[1]))
                 sums = np.zeros((self._n, weights.shape[1], column_QC.shape[1]))
@@ -128,10 +129,13 @@ Values = tuple[str, Float[Tensor, "batch head query"], Bool[Tensor, "#batch quer
 """A measure: its name, its values, the queries that count, and what even attention would give them."""
 
 
-def _masses(
+def _values(
     weights: Weights, targets: AttentionTargets, queries: slice, keys: slice, sees: Bool[Tensor, "query key"]
 ) -> Iterator[Values]:
-    """Attention on each target. A query that may see nothing but the target, or nothing of it, has no choice."""
+    """Attention on each target, and how concentrated it is.
+
+    A query that may see nothing but the target, or nothing of it, has no choice.
+    """
     q, k = np.arange(queries.start, queries.stop)[:, None], np.arange(keys.start, keys.stop)[None]
     n_BQ = sees.sum(dim=-1)[None]
     for name, target in targets.targets.items():
@@ -140,15 +144,9 @@ def _masses(
         hits_BQ = is_target_BQK.sum(dim=-1)
         mass_BHQ = (weights * is_target_BQK[:, None]).sum(dim=-1)
         yield name, mass_BHQ, (hits_BQ > 0) & (hits_BQ < n_BQ), hits_BQ.double() / n_BQ
-
-
-def _spread(weights: Weights, sees: Bool[Tensor, "query key"]) -> Iterator[Values]:
-    """How concentrated attention is."""
-    n_BQ = sees.sum(dim=-1)[None]
-    several, n_BHQ = n_BQ > 1, n_BQ.clamp(min=2)[:, None]
+    several, n_BHQ, even = n_BQ > 1, n_BQ.clamp(min=2)[:, None], torch.zeros_like(n_BQ)
     entropy_BHQ = torch.special.entr(weights).sum(dim=-1)
     l1_BHQ, l2_BHQ = weights.sum(dim=-1), weights.square().sum(dim=-1).sqrt()
-    even = torch.zeros_like(n_BQ)
     yield ENTROPY, entropy_BHQ, torch.ones_like(several), even
     yield ENTROPY_SHARE, entropy_BHQ / n_BHQ.log(), several, even
     yield SPARSITY, (n_BHQ.sqrt() - l1_BHQ / l2_BHQ) / (n_BHQ.sqrt() - 1), several, even
@@ -250,27 +248,6 @@ SMALLEST = 1e-30
 """A row that attends nowhere stays 0."""
 
 
-@contextmanager
-def reading_values(model: Model, read: Callable[[HeadSite, MultiHeadAttention, Heads], None]) -> Iterator[None]:
-    """Inside, `read` is shown the values of every site's heads."""
-    with ExitStack() as hooks:
-        for site in model.sites:
-            attention = model.blocks[site].attention
-            assert isinstance(attention, MultiHeadAttention)  # it has heads
-
-            def show(
-                module: nn.Module,
-                args: Any,
-                value_BKF: Tensor,
-                site: HeadSite = site,
-                of: MultiHeadAttention = attention,
-            ) -> None:
-                read(site, of, value_BKF.unflatten(-1, (-1, of.d_head)).transpose(1, 2))
-
-            hooks.callback(attention.value.register_forward_hook(show).remove)
-        yield
-
-
 class ValueNorms(ExitStack):
     """||f(x_j)|| of every head and key, of the last pass made inside the context.
 
@@ -282,21 +259,27 @@ class ValueNorms(ExitStack):
 
     def __init__(self, model: Model, is_wanted: bool = True) -> None:
         super().__init__()
-        self._model, self._is_wanted = model, is_wanted
+        found = {site: block.attention for site, block in model.blocks.items()} if is_wanted else {}
+        self.attentions = {site: each for site, each in found.items() if isinstance(each, MultiHeadAttention)}
+        self.values: dict[HeadSite, Heads] = {}
         self._norms: dict[HeadSite, Float[Tensor, "batch head key"]] = {}
 
     def __enter__(self) -> Self:
-        if self._is_wanted:
-            self.enter_context(reading_values(self._model, self._keep))
+        for site, attention in self.attentions.items():
+            self.callback(attention.value.register_forward_hook(partial(self._keep, site)).remove)
         return super().__enter__()
 
-    def _keep(self, site: HeadSite, attention: MultiHeadAttention, value_BHKE: Heads) -> None:
-        output_HED = attention.output.weight.T.unflatten(0, (-1, attention.d_head))
-        self._norms[site] = (value_BHKE @ output_HED).norm(dim=-1).detach()
+    def _keep(self, site: HeadSite, module: nn.Module, args: tuple[Any, ...], value_BKF: Tensor) -> None:
+        self.values[site] = value_BKF.unflatten(-1, (-1, self.attentions[site].d_head)).transpose(1, 2)
+        self._norms.pop(site, None)
 
     def share(self, site: HeadSite, weights: Weights, keys: slice = slice(None)) -> Weights:
         """Each key's share of the norms that a query gathers; where these are not wanted, the weights as they are."""
-        if not self._is_wanted:
+        if not self.attentions:
             return weights
+        if site not in self._norms:
+            attention = self.attentions[site]
+            output_HED = attention.output.weight.detach().T.unflatten(0, (-1, attention.d_head))
+            self._norms[site] = (self.values[site] @ output_HED).norm(dim=-1)
         weighted = weights * self._norms[site][:, :, keys].to(weights)[:, :, None]
         return weighted / weighted.sum(dim=-1, keepdim=True).clamp(min=SMALLEST)

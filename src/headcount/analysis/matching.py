@@ -189,18 +189,13 @@ class Matching(Result):
 
 
 def match(
-    run: Run,
-    other: Run,
-    length: int | None = None,
-    effort: Effort | None = None,
-    progress: Progress | None = None,
+    run: Run, other: Run, length: int | None = None, effort: Effort | None = None, progress: Progress | None = None
 ) -> Matching:
     """Pair the heads of two runs that differ in their seed, on the same examples."""
     _require_alike(run, other)
     if length is not None and length > LONGEST:
         raise InputError(f"heads cannot be matched on sequences of {length:,}", f"at most {LONGEST:,} fit into memory")
-    effort = Effort() if effort is None else effort
-    seen = eval_inputs(run, length)
+    effort, seen = effort or Effort(), eval_inputs(run, length)
     width = max(tokens.shape[1] for tokens in seen.inputs)
     n = min(len(seen), max(FEWEST, min(MOST, PAIRS // width**2)))
     rows = np.sort(stream(0, "matching").permutation(len(seen))[:n])  # they may stand class by class
@@ -210,25 +205,24 @@ def match(
     if not ours:
         raise InputError(f"{run.name} and {other.name} have no heads of one kind", "choose runs with heads")
     # Draws of the nulls, then transplants, whose number is known only when they begin.
-    done, n_draws = count(1), 2 * effort.untrained + effort.relabelled
+    tell, done, n_draws = progress or (lambda done, total: None), count(1), 2 * effort.untrained + effort.relabelled
 
     def step() -> None:
-        if progress:
-            progress(next(done), n_draws)
-
-    def step_last(done: int, total: int) -> None:
-        if progress:
-            progress(n_draws + done, n_draws + total)
+        tell(next(done), n_draws)
 
     pairing = Pairing.best(ours, theirs)
     untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, effort.seed, step)
-    relabelled = {
+    relabelled: dict[Measure, Draws] = {
         measure: pair_with_relabelled(pairing, measure, times, effort.seed, step)
         for measure, times in ((pair_overlap, effort.relabelled), (pair_cka, effort.untrained))
     }
     offered = untrained[0].partners[: effort.transplants]
     stand_ins = [(partial(untrained_model, other, i, effort.seed), partners) for i, partners in enumerate(offered)]
-    transplants = transplant(run, other, pairing.partners, stand_ins, length, step_last) if stand_ins else {}
+    transplants = dict[HeadId, Transplant]()
+    if stand_ins:
+        transplants = transplant(
+            run, other, pairing.partners, stand_ins, length, lambda done, of: tell(n_draws + done, n_draws + of)
+        )
     evidence = Evidence(pairing, untrained, relabelled, transplants)
     kinds = evidence.kinds()
     return Matching(
@@ -299,7 +293,7 @@ class Evidence:
         """All heads together."""
         pairs = [pair for kind in kinds for pair in kind.pairs]
         means = [np.array(draws.means) for draws in (*self.untrained, self.relabelled[pair_overlap])]
-        ranges = [(rounded(each.min()), rounded(each.max())) for each in means]
+        untrained, _, relabelled = ((rounded(each.min()), rounded(each.max())) for each in means)
         # Of each untrained model in the other run's place, among all the others: how many heads are called alike?
         draws = np.array(self.untrained[0].values[pair_overlap])
         everyone = np.arange(len(draws))
@@ -309,8 +303,8 @@ class Evidence:
             same_job=sum(pair.verdict == SAME_JOB for pair in pairs),
             of=sum(pair.partner is not None for pair in pairs),
             matched=rounded(self.pairing.mean),
-            untrained=ranges[0],
-            relabelled=ranges[2],
+            untrained=untrained,
+            relabelled=relabelled,
             p=rounded(max(float(share_above(np.array(self.pairing.mean), each)) for each in means)),
             untrained_alike=(int(called.min()), int(called.max())),
             untrained_any=rounded(float((called > 0).mean())),
@@ -319,13 +313,13 @@ class Evidence:
     def _likeness(self, measure: Measure) -> dict[HeadId, Likeness]:
         """How alike each pair is by attention or by outputs, beside chance."""
         pairing, heads, values = self.pairing, self.pairing.heads(0), self.pairing.each(measure)
-        untrained, relabelled = (
-            np.array(draws.values[measure]) for draws in (self.untrained[0], self.relabelled[measure])
+        untrained, turned, relabelled = (
+            np.array(draws.values[measure]) for draws in (*self.untrained, self.relabelled[measure])
         )
         # Each pair's head among untrained models in the other run's place, its partner among those in ours.
         p_ours, p_theirs = (
             dict(zip(pairing.heads(axis), step_down(pairing.along(axis, measure), null).tolist(), strict=True))
-            for axis, null in ((0, untrained), (1, np.array(self.untrained[1].values[measure])))
+            for axis, null in enumerate((untrained, turned))
         )
         if measure is pair_overlap:
             null = relabelled[:, [heads.index(head) for head in values]]

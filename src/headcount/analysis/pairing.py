@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from headcount.analysis.head_measures import reading_values, visible_keys
-from headcount.heads import HeadId, HeadSite
+from headcount.analysis.head_measures import ValueNorms, visible_keys
+from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
-from headcount.models.attention import AttentionCache, Heads, MultiHeadAttention
+from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.build import Model, build_model
 from headcount.runs.run import Run
 from headcount.seeds import integer, stream
@@ -46,18 +46,12 @@ class Pairing:
         """By attention."""
         overlaps, pairs = {}, list[tuple[Kind, int, int]]()
         for kind, mine in ours.items():
-            n_queries = mine.weights.shape[2]
-            others = theirs[kind].weights
+            others, n_queries = theirs[kind].weights, mine.weights.shape[2]
             shared = [torch.minimum(w_BQK[:, None], others).sum(dim=(-2, -1)) for w_BQK in mine.weights.unbind(dim=1)]
             overlaps[kind] = np.asarray(torch.stack(shared, dim=1).double().numpy() / n_queries)
             places = linear_sum_assignment(overlaps[kind].mean(axis=0), maximize=True)
             pairs += [(kind, int(i), int(j)) for i, j in zip(*places, strict=True)]
         return cls(ours, theirs, overlaps, tuple(pairs))
-
-    @property
-    def n_examples(self) -> int:
-        """That both were seen on."""
-        return len(next(iter(self.overlaps.values())))
 
     @property
     def partners(self) -> Partners:
@@ -106,12 +100,8 @@ def pair_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
 # al. 2012; Nguyen et al. 2021), so that unrelated sets come out around 0, sometimes below.
 
 
-Rows = NDArray[np.float64]
-"""[row, dimension]."""
-
-
-def hsic(x: Rows, y: Rows) -> float:
-    """The unbiased estimate of their dependence, of n > 3 rows; from sums over dimensions, never n by n."""
+def hsic(x: Values, y: Values) -> float:
+    """The unbiased estimate of their dependence [row, dimension], of n > 3 rows; from sums, never n by n."""
     n = len(x)
     own_x, own_y = (x * x).sum(axis=1), (y * y).sum(axis=1)
     sums_x, sums_y = x @ x.sum(axis=0) - own_x, y @ y.sum(axis=0) - own_y  # of the inner products with all other rows
@@ -120,7 +110,7 @@ def hsic(x: Rows, y: Rows) -> float:
     return (together + overall - 2 * float(sums_x @ sums_y) / (n - 2)) / (n * (n - 3))
 
 
-def cka(x: Rows, y: Rows) -> float:
+def cka(x: Values, y: Values) -> float:
     """1 for sets that differ by a rotation and a scale, around 0 for unrelated ones; 0 where one does not vary.
 
     >>> rng = np.random.default_rng(0)
@@ -150,7 +140,7 @@ class KindActivity:
     can tell that from the whole."""
 
     @cached_property
-    def outputs(self) -> tuple[NDArray[np.float64], ...]:
+    def outputs(self) -> tuple[Values, ...]:
         """Of each head a row for every example and query, less that query's mean: what it writes about the example."""
         z_BHQE = (self.weights @ self.values).cpu().double()
         z_HNE = (z_BHQE - z_BHQE.mean(dim=0)).transpose(0, 1).flatten(1, 2)
@@ -162,21 +152,11 @@ Activity = dict[Kind, KindActivity]
 
 def observe(model: Model, inputs: tuple[Tokens, ...]) -> Activity:
     """One forward pass; of the kinds of site where a query sees more than one key."""
-    kept, values, written = AttentionCache(), dict[HeadSite, Tensor](), dict[HeadSite, Tensor]()
-
-    def read(site: HeadSite, attention: MultiHeadAttention, value_BHKE: Heads) -> None:
-        values[site] = value_BHKE.cpu()
-        # With W = Q R, rows W z and R z have the same inner products.
-        weight_HDE = attention.output.weight.detach().unflatten(1, (-1, attention.d_head)).transpose(0, 1)
-        written[site] = torch.linalg.qr(weight_HDE.cpu().double())[1]
-
-    with eval_mode(model, gradients=False) as device, reading_values(model, read):
+    kept, found = AttentionCache(), Activity()
+    with eval_mode(model, gradients=False) as device, ValueNorms(model) as heads:
         model(*on_device(device, *inputs), weights=kept)
-    by_kind: dict[Kind, list[HeadSite]] = {}
-    for site in model.sites:
-        by_kind.setdefault((site.stack, site.kind), []).append(site)
-    found: Activity = {}
-    for kind, sites in by_kind.items():
+    for kind in dict.fromkeys((site.stack, site.kind) for site in model.sites):
+        sites = [site for site in model.sites if (site.stack, site.kind) == kind]
         n_queries, n_keys = kept[sites[0]].shape[2:]
         queries, keys = slice(0, n_queries), slice(0, n_keys)
         visible = visible_keys(model, sites[0], queries, keys, n_keys, torch.device("cpu"))
@@ -186,10 +166,16 @@ def observe(model: Model, inputs: tuple[Tokens, ...]) -> Activity:
                 heads=tuple(head for site in sites for head in model.heads_at(site)),
                 weights=torch.cat([kept[site].cpu()[:, :, has_choice] for site in sites], dim=1),
                 visible=visible[has_choice],
-                values=torch.cat([values[site] for site in sites], dim=1),
-                written=torch.cat([written[site] for site in sites]),
+                values=torch.cat([heads.values[site].cpu() for site in sites], dim=1),
+                written=torch.cat([_written(heads.attentions[site]) for site in sites]),
             )
     return found
+
+
+def _written(attention: MultiHeadAttention) -> Tensor:
+    """With W = Q R, rows W z and R z have the same inner products."""
+    weight_HDE = attention.output.weight.detach().unflatten(1, (-1, attention.d_head)).transpose(0, 1)
+    return torch.linalg.qr(weight_HDE.cpu().double())[1]
 
 
 # --- null models ------------------------------------------------------------------------------------------------------
@@ -251,9 +237,9 @@ def pair_with_relabelled(pairing: Pairing, measure: Measure, n: int, seed: int, 
     For attention, examples are shuffled too. For outputs they are not, or nothing would be left to compare: heads
     write what their own values are at the other keys.
     """
-    found, rng, examples = Draws(0), stream(seed, "relabelled"), np.arange(pairing.n_examples)
+    found, rng, n_examples = Draws(0), stream(seed, "relabelled"), len(next(iter(pairing.overlaps.values())))
     for _ in range(n):
-        examples = rng.permutation(pairing.n_examples) if measure is pair_overlap else examples
+        examples = rng.permutation(n_examples) if measure is pair_overlap else np.arange(n_examples)
         moved = {kind: replace(each, weights=relabelled(each, examples, rng)) for kind, each in pairing.theirs.items()}
         found.add(Pairing.best(pairing.ours, moved), measure)
         step()

@@ -116,18 +116,9 @@ def specialise(
         bars = calibration.at(site.stack, site.kind)
         for i, head in enumerate(run.model.heads_at(site)):
             found = tuple(m for name, each in measured[site].items() for m in _means(name, each, i, targets))
-            heads.append(
-                HeadStats(
-                    head=str(head),
-                    short=head.short,
-                    stack=site.stack,
-                    layer=site.layer,
-                    kind=site.kind,
-                    label=label(found, targets.condition.when, bars),
-                    measures=found,
-                    shifts=moved[site][i] if moved else (),
-                )
-            )
+            named, names = label(found, targets.condition.when, bars), (str(head), head.short)
+            shifted = moved[site][i] if moved else ()
+            heads.append(HeadStats(*names, site.stack, site.layer, site.kind, named, found, shifted))
     return Specialisation(
         name=run.name,
         weights_sha256=run.weights_sha256,

@@ -7,7 +7,7 @@ all heads in one, for with axes for each 144 heads take 17 s instead of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -22,7 +22,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.views import style
 from headcount.views.style import SEQUENTIAL, Page, plain, width_of, wrapped
@@ -61,12 +60,15 @@ TOLD = 3
 """Heads that a note names."""
 
 Picture = NDArray[np.floating[Any]]
+Panel = tuple[str, Sequence[str], Sequence[str], ArrayLike]
+"""One head on one example: a title, the tokens of queries and keys, and weights."""
 
 
 def draw_pages(result: Attention) -> dict[str, Figure]:
     """One page per kind of site, by name."""
     draw = draw_mosaic if result.axes else draw_page
-    return {"-".join(kind): draw(result, *kind) for kind in result.kinds}
+    kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
+    return {"-".join(kind): draw(result, *kind) for kind in kinds}
 
 
 def draw_heads(result: Attention) -> dict[str, Figure]:
@@ -79,7 +81,7 @@ def draw_heads(result: Attention) -> dict[str, Figure]:
 
 def draw_page(result: Attention, stack: str, kind: str) -> Figure:
     """All heads of one kind: layers down, heads across; where a head was cut out, its place is empty."""
-    sites = result.kinds[stack, kind]
+    sites = result.sites_of(stack, kind)
     columns = sorted({_index(head) for site in sites for head in site.heads})
     lowest = {_index(head): site for site in sites for head in site.heads}
     size = max(2.4, min(0.15 * len(sites[0].keys), 5.0))
@@ -130,24 +132,13 @@ def write_cells(
         axes.text(x, y, text, ha="center", va="center", fontsize=size, color=colour)
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One head on one example."""
-
-    title: str
-    queries: Sequence[str]
-    keys: Sequence[str]
-    weights: ArrayLike
-
-
 def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:
     """One head on several examples; one alone is drawn large, with its numbers."""
     found = [each.find(head) for each in results]
     if len(results) == 1:
         return draw_head(results[0], *found[0])
-    panels = [
-        Panel(each.title, site.queries, site.keys, one.weights)
-        for each, (site, one) in zip(results, found, strict=True)
+    panels: list[Panel] = [
+        (each.title, site.queries, site.keys, one.weights) for each, (site, one) in zip(results, found, strict=True)
     ]
     title = f"{results[0].name}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
     return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1), results[0].weighting)
@@ -161,7 +152,7 @@ def draw_over_texts(
     for result, note, each in zip(results, notes, weights, strict=True):
         axes, pooled = result.pattern(head, each, MOST_CLOSE)
         queries, keys = ([axis.tokens[i] for i in axis.edges[:-1]] for axis in axes)
-        panels.append(Panel(note or result.title, queries, keys, pooled))
+        panels.append((note or result.title, queries, keys, pooled))
     title = f"{_tail(results[0].name)}: {head} ({head.short}) on {len(panels)} texts (square-root scale)"
     return draw_panels(panels, title, "query (looks)", PowerNorm(0.5, vmin=0, vmax=1))
 
@@ -172,16 +163,16 @@ def draw_panels(
     """Side by side, up to three in a row, all on one colour scale."""
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
-    width = min(max(3.6, 0.42 * max(len(panel.keys) for panel in panels) + 1.0), 6.5)
-    height = min(max(2.6, 0.36 * max(len(panel.queries) for panel in panels) + 1.2), 6.5)
+    width = min(max(3.6, 0.42 * max(len(keys) for _, _, keys, _ in panels) + 1.0), 6.5)
+    height = min(max(2.6, 0.36 * max(len(queries) for _, queries, _, _ in panels) + 1.2), 6.5)
     figure = Page(width * across + 1.2, height * down)
     grid = figure.subplots(down, across, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    for axes, panel in zip(grid.flat, panels, strict=False):
-        tokens, inches = (panel.queries, panel.keys), (width - 0.8, height - 1.0)
-        image = _heat_map(axes, panel.weights, *tokens, 8, inches, norm=norm, interpolation="nearest")
-        axes.set_title(wrapped(panel.title, width - 0.8, 9), fontsize=9)
+    for axes, (name, queries, keys, weights) in zip(grid.flat, panels, strict=False):
+        inches = width - 0.8, height - 1.0
+        image = _heat_map(axes, weights, queries, keys, 8, inches, norm=norm, interpolation="nearest")
+        axes.set_title(wrapped(name, width - 0.8, 9), fontsize=9)
         axes.set_xlabel("key (looked at)", fontsize=8)
     for row in grid:
         row[0].set_ylabel(query_label, fontsize=8)
@@ -227,11 +218,9 @@ def _index(head: HeadAttention) -> int:
 
 def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
     """All heads of a kind in one picture: layers down, heads across; what is no head is no number."""
-    sites = result.kinds.get((stack, kind))
-    if sites is None:
-        raise InputError(f"{result.name} has no {stack} {kind}-attention", result.heads_in_words)
-    axes_of_all = result.axes_of(sites[0])
-    n_queries, n_keys = (len(axis.edges) - 1 for axis in axes_of_all)
+    sites = result.sites_of(stack, kind)
+    queries, keys = result.axes_of(sites[0])
+    n_queries, n_keys = len(queries.edges) - 1, len(keys.edges) - 1
     n_columns = 1 + max(_index(head) for site in sites for head in site.heads)
     cell = max(1, min(CELL, (WIDTH // n_columns - GAP) // n_keys, (HEIGHT // len(sites) - GAP) // n_queries))
     height, width = cell * n_queries + GAP, cell * n_keys + GAP
@@ -244,7 +233,7 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
     lines = (
         f"{_tail(result.name)}: {KINDS[stack, kind]}, {_count(len(sites), 'layer')} × {_count(n_columns, 'head')}",
         f"each square is a head: query ↓ looks at key →; its rows sum to 1{cut}",
-        _scope(*axes_of_all, kind),
+        _scope(queries, keys, kind),
         result.title,
     )
     figure, axes = _page(picture, lines, LEFT, BELOW)
@@ -362,7 +351,7 @@ def summary_notes(result: AttentionSummary) -> list[str]:
     notes = list[str]()
     for name, words in (*WEIGHTS.items(), ("entropy_share", "")):
         heads = [head for site in result.sites for head in site.heads if getattr(head, name) is not None]
-        heads.sort(key=lambda head, name=name: getattr(head, name), reverse=bool(words))
+        heads.sort(key=attrgetter(name), reverse=bool(words))
         if heads:
             told = ", ".join(f"{head.short} {_percent(getattr(head, name))} %" for head in heads[:TOLD])
             notes.append(f"{f'most on {words}' if words else 'most concentrated (entropy share)'}: {told}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from headcount.views.attention import KINDS
+from headcount.views.attention import KINDS, write_cells
 from headcount.views.style import BLUE, GREY, ORANGE, SEQUENTIAL, Page
 
 if TYPE_CHECKING:
@@ -23,20 +23,33 @@ if TYPE_CHECKING:
 SPREAD = ("entropy share", "sparsity")
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
 """Colour, marker and filling where a condition holds, and where it does not."""
-_SHADE = {"entropy": "entropy share"}
-Kinds = Mapping[tuple[str, str], Sequence["HeadStats"]]
 
 
 def draw_stats(result: Specialisation) -> Figure:
     """Heads in rows, measures in columns, labels at the right; one panel per kind of site."""
-    kinds = _kinds(result)
+    kinds, contrast = _kinds(result), _contrast(result)
     rows = [len(heads) for heads in kinds.values()]
-    widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(_contrast(result))
-    words = max(len(line) for head in result.heads for line in _wrapped(head.label).splitlines())
+    widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(contrast)
+    labels = {head.head: "\n".join(textwrap.wrap(head.label, 38)) or "–" for head in result.heads}
+    words = max(len(line) for label in labels.values() for line in label.splitlines())
     figure = Page(1.02 * widest + 0.075 * words + 2.0, 0.44 * sum(rows) + 1.05 * len(rows) + 0.3)
     grid = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[n + 1 for n in rows])[:, 0]
     for axes, (kind, heads) in zip(grid, kinds.items(), strict=True):
-        _draw_heads(axes, heads, result)
+        targets = _targets(heads)
+        shown = [*targets, *SPREAD, "entropy", *contrast]
+        found = [{name: _find(result, head, name) for name in shown} for head in heads]
+        # The darker, the more; nats have no maximum, so their share of it gives the shade.
+        shades = [[row["entropy share" if name == "entropy" else name] for name in shown] for row in found]
+        values = [[np.nan if each is None else each.mean for each in row] for row in shades]
+        axes.imshow(values, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
+        write_cells(axes, values, [[_cell(each) for each in row.values()] for row in found], size=7.5)
+        axes.set_xticks(range(len(shown)), [_heading(name, heads[0].find(name)) for name in shown], fontsize=8.5)
+        axes.set_yticks(range(len(heads)), [head.short for head in heads], fontsize=9)
+        beside = axes.secondary_yaxis("right")
+        beside.set_yticks(range(len(heads)), [labels[head.head] for head in heads], fontsize=9)
+        axes.tick_params(length=0)
+        beside.tick_params(length=0)
+        axes.axvline(len(targets) - 0.5, color=GREY, linewidth=1.5)
         axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
     figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
     what = f"{result.weighting}, mean ± standard error over {result.n:,} examples ({result.data})"
@@ -54,47 +67,9 @@ def caption(result: Specialisation) -> str:
     return f"{result.words}; {result.contrast.name}{over}: {result.contrast.words}"
 
 
-def _draw_heads(axes: Axes, heads: Sequence[HeadStats], result: Specialisation) -> None:
-    targets = _targets(heads)
-    shown = [*targets, *SPREAD, "entropy", *_contrast(result)]
-    _draw_numbers(axes, heads, shown, result)
-    headings = [_heading(name, heads[0].find(name)) for name in shown]
-    axes.set_xticks(range(len(shown)), headings, fontsize=8.5)
-    axes.set_yticks(range(len(heads)), [head.short for head in heads], fontsize=9)
-    labels = axes.secondary_yaxis("right")
-    labels.set_yticks(range(len(heads)), [_wrapped(head.label) for head in heads], fontsize=9)
-    axes.tick_params(length=0)
-    labels.tick_params(length=0)
-    axes.axvline(len(targets) - 0.5, color=GREY, linewidth=1.5)
-
-
-def _draw_numbers(axes: Axes, heads: Sequence[HeadStats], shown: Sequence[str], result: Specialisation) -> None:
-    """The darker, the more; nats have no maximum, so their share of it gives the shade."""
-    shades = [[_find(result, head, _SHADE.get(name, name)) for name in shown] for head in heads]
-    values = [[np.nan if each is None else each.mean for each in row] for row in shades]
-    axes.imshow(values, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
-    for y, head in enumerate(heads):
-        for x, each in enumerate(_find(result, head, name) for name in shown):
-            colour, text = "white" if values[y][x] > 0.6 else "black", "" if each is None else _cell(each)
-            axes.text(x, y, text, ha="center", va="center", fontsize=7.5, color=colour)
-
-
-def _contrast(result: Specialisation) -> list[str]:
-    """The name of what the contrast measures, if there is one."""
-    return [result.contrast.name] if result.contrast else []
-
-
-def _find(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
-    """One measure over all columns, or what the contrast does."""
-    return head.sensitivity() if name in _contrast(result) else head.find(name)
-
-
-def _wrapped(label: str) -> str:
-    """In lines that leave room for the numbers."""
-    return "\n".join(textwrap.wrap(label, 38)) or "–"
-
-
-def _cell(measure: Measure | Shift) -> str:
+def _cell(measure: Measure | Shift | None) -> str:
+    if measure is None:
+        return ""
     return f"{measure.mean:z.2f} ± " + (f"{measure.se:.3f}" if measure.se >= 0.0005 else "<.001")
 
 
@@ -112,7 +87,10 @@ def draw_conditions(result: Specialisation) -> dict[str, Figure]:
 
 def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) -> Figure:
     shown = [*_targets(heads), "entropy share"]
-    columns = _columns(heads, shown)
+    # The columns in which something shown was measured, as they are written; without columns, `all`.
+    written = dict.fromkeys(m.column for m in heads[0].measures if m.measure == "entropy" and m.column != "all")
+    measured = {m.column for head in heads for m in head.measures if m.measure in shown}
+    columns = [column for column in written if column in measured] or ["all"]
     figure = Page(max(1.9 * len(shown) + 1.0, 8.5), 1.25 * len(heads) + 0.9)
     grid = figure.subplots(len(heads), len(shown), sharex=True, sharey=True, squeeze=False)
     for row, head in zip(grid, heads, strict=True):
@@ -125,17 +103,9 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         bottom.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.06, 1.06), yticks=(0, 0.5, 1))
         bottom.set_xticks(range(len(columns)), columns if len(columns) > 1 else ["all queries"], fontsize=8)
         bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.key(handles, labels, size=10)
+    figure.key(*grid[0][0].get_legend_handles_labels(), size=10)
     figure.headline(f"{result.name}: {kind}, {result.weighting}, mean ± 2 standard errors (n = {result.n:,})")
     return figure
-
-
-def _columns(heads: Sequence[HeadStats], shown: Sequence[str]) -> list[str]:
-    """The columns in which something shown was measured, as they are written; without columns, `all`."""
-    written = dict.fromkeys(m.column for m in heads[0].measures if m.measure == "entropy" and m.column != "all")
-    measured = {m.column for head in heads for m in head.measures if m.measure in shown}
-    return [column for column in written if column in measured] or ["all"]
 
 
 def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
@@ -170,16 +140,23 @@ def stats_table(result: Specialisation) -> Table:
     for name in shown:
         table.add_column(name, justify="right", max_width=11)
     for head in result.heads:
-        cells = ("" if each is None else _percent(each) for each in (_find(result, head, name) for name in shown))
+        found = [_find(result, head, name) for name in shown]
+        cells = ["" if each is None else f"{100 * each.mean:z.1f} ± {100 * each.se:.1f}" for each in found]
         table.add_row(head.short, head.label, *cells)
     return table
 
 
-def _percent(measure: Measure | Shift) -> str:
-    return f"{100 * measure.mean:z.1f} ± {100 * measure.se:.1f}"
+def _contrast(result: Specialisation) -> list[str]:
+    """The name of what the contrast measures, if there is one."""
+    return [result.contrast.name] if result.contrast else []
 
 
-def _kinds(result: Specialisation) -> Kinds:
+def _find(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
+    """One measure over all columns, or what the contrast does."""
+    return head.sensitivity() if name in _contrast(result) else head.find(name)
+
+
+def _kinds(result: Specialisation) -> dict[tuple[str, str], list[HeadStats]]:
     found: dict[tuple[str, str], list[HeadStats]] = {}
     for head in result.heads:
         found.setdefault((head.stack, head.kind), []).append(head)
