@@ -35,9 +35,9 @@ from headcount.analysis.transplants import Restored, Transplant
 from headcount.heads import HeadId, HeadSite
 from headcount.stats import Proportion
 from headcount.training.evaluation import Evaluation, Scores
-from headcount.views import ablation, attention, matching, positions, pruning
+from headcount.views import ablation, attention, positions, pruning
+from headcount.views import head_stats as stats
 from headcount.views import length_generalisation as stretch
-from headcount.views import specialisation as stats
 from headcount.views import training as accuracy
 from headcount.views import training as curves
 from headcount.views.style import Page, plain, png
@@ -234,7 +234,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_curves": lambda shape: curves.draw_curves(log(shape), f"Training of {shape.run}"),
     "draw_mosaic": lambda shape: attention.draw_mosaic(summarised(shape), "layer", "self"),
     "draw_head_on_text": lambda shape: attention.draw_head_on_text(summarised(shape), "L0H0", np.eye(shape.tokens)),
-    "draw_matching": lambda shape: matching.draw_matching(matched(of_few_heads(shape))),
+    "draw_matching": lambda shape: stats.draw_matching(matched(of_few_heads(shape))),
     "draw_positions": lambda shape: {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
     },

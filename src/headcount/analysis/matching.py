@@ -312,33 +312,30 @@ class Evidence:
 
     def _likeness(self, measure: Measure) -> dict[HeadId, Likeness]:
         """How alike each pair is by attention or by outputs, beside chance."""
-        pairing, heads, values = self.pairing, self.pairing.heads(0), self.pairing.each(measure)
+        pairing, values = self.pairing, self.pairing.each(measure)
         untrained, turned, relabelled = (
             np.array(draws.values[measure]) for draws in (*self.untrained, self.relabelled[measure])
         )
         # Each pair's head among untrained models in the other run's place, its partner among those in ours.
-        p_ours, p_theirs = (
-            dict(zip(pairing.heads(axis), step_down(pairing.along(axis, measure), null).tolist(), strict=True))
-            for axis, null in enumerate((untrained, turned))
-        )
+        heads, partners = pairing.places(0), pairing.places(1)
+        p_head, p_partner = (step_down(pairing.along(i, measure), null) for i, null in enumerate((untrained, turned)))
+        p_untrained = np.maximum(p_head[heads], p_partner[partners])
         if measure is pair_overlap:
-            null = relabelled[:, [heads.index(head) for head in values]]
-            p = dict(zip(values, holm(share_above(np.array([*values.values()]), null).tolist()), strict=True))
+            p_relabelled = np.array(holm(share_above(values, relabelled[:, heads]).tolist()))
         else:
-            p = dict(zip(heads, step_down(pairing.along(0, measure), relabelled).tolist(), strict=True))
+            p_relabelled = step_down(pairing.along(0, measure), relabelled)[heads]
         found = {}
-        for (kind, i, j), (head, value) in zip(pairing.pairs, values.items(), strict=True):
-            p_untrained, place = max(p_ours[head], p_theirs[pairing.partners[head]]), heads.index(head)
+        for place, (kind, i, j) in enumerate(pairing.pairs):
             shared, others = pairing.overlaps[kind][:, i, j], range(len(pairing.theirs[kind].heads))
-            found[head] = Likeness(
-                value=rounded(value),
+            found[pairing.ours[kind].heads[i]] = Likeness(
+                value=rounded(values[place]),
                 se=rounded(shared.std(ddof=1) / np.sqrt(len(shared))) if measure is pair_overlap else None,
-                untrained=rounded(np.quantile(untrained[:, place], 0.95)),
-                relabelled=rounded(np.quantile(relabelled[:, place], 0.95)),
+                untrained=rounded(np.quantile(untrained[:, heads[place]], 0.95)),
+                relabelled=rounded(np.quantile(relabelled[:, heads[place]], 0.95)),
                 any=rounded(float(np.mean([measure(pairing, kind, i, other) for other in others]))),
-                p_untrained=rounded(p_untrained),
-                p_relabelled=rounded(p[head]),
-                p=rounded(max(p_untrained, p[head])),
+                p_untrained=rounded(p_untrained[place]),
+                p_relabelled=rounded(p_relabelled[place]),
+                p=rounded(max(p_untrained[place], p_relabelled[place])),
             )
         return found
 

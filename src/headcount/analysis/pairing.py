@@ -39,7 +39,7 @@ class Pairing:
     overlaps: dict[Kind, Values]
     """[example, head, other head]."""
     pairs: tuple[tuple[Kind, int, int], ...]
-    """Places of a head and of its partner, kind by kind."""
+    """Of a head and its partner: their kind, and their places in it."""
 
     @classmethod
     def best(cls, ours: Activity, theirs: Activity) -> Pairing:
@@ -58,24 +58,27 @@ class Pairing:
         """Of each head that has one."""
         return {self.ours[kind].heads[i]: self.theirs[kind].heads[j] for kind, i, j in self.pairs}
 
-    def heads(self, axis: int) -> list[HeadId]:
-        """Ours (axis 0) or theirs (axis 1), kind by kind."""
-        return [head for kind in (self.ours, self.theirs)[axis].values() for head in kind.heads]
-
-    def each(self, measure: Measure) -> dict[HeadId, float]:
-        """Something about every pair, by our head."""
-        return {self.ours[kind].heads[i]: measure(self, kind, i, j) for kind, i, j in self.pairs}
+    def each(self, measure: Measure) -> Values:
+        """Something about every pair."""
+        return np.array([measure(self, *pair) for pair in self.pairs])
 
     def along(self, axis: int, measure: Measure) -> Values:
-        """The same for each of our heads or of theirs; 0 without a partner."""
-        values, partners = self.each(measure), self.partners
-        by_head = values if axis == 0 else {partners[head]: value for head, value in values.items()}
-        return np.array([by_head.get(head, 0.0) for head in self.heads(axis)])
+        """The same for each of our heads (axis 0) or of theirs (axis 1), kind by kind; 0 without a partner."""
+        found = np.zeros(sum(len(kind.heads) for kind in (self.ours, self.theirs)[axis].values()))
+        found[self.places(axis)] = self.each(measure)
+        return found
+
+    def places(self, axis: int) -> list[int]:
+        """Where the paired ones stand among all of our heads or of theirs."""
+        before, first = 0, dict[Kind, int]()
+        for kind, activity in (self.ours, self.theirs)[axis].items():
+            first[kind], before = before, before + len(activity.heads)
+        return [first[pair[0]] + pair[1 + axis] for pair in self.pairs]
 
     @property
     def mean(self) -> float:
         """Of the pairs' overlaps."""
-        return float(np.mean([*self.each(pair_overlap).values()]))
+        return float(np.mean(self.each(pair_overlap)))
 
 
 Measure = Callable[[Pairing, Kind, int, int], float]

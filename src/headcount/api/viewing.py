@@ -27,11 +27,10 @@ from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
 from headcount.views.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
+from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
 from headcount.views.length_generalisation import draw_dispersion, draw_stretch
-from headcount.views.matching import draw_matching
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import counting
-from headcount.views.specialisation import draw_conditions, draw_stats
 from headcount.views.style import png
 
 

@@ -133,8 +133,7 @@ def _print_each(found: list[dict[str, Any]]) -> None:
 def _stats(model: OpenModel, args: argparse.Namespace) -> int:
     """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
-    from headcount.views.matching import match_table
-    from headcount.views.specialisation import caption, stats_table
+    from headcount.views.head_stats import caption, match_table, stats_table
 
     if args.match and args.norm_weighted:
         raise InputError(

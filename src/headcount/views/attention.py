@@ -60,8 +60,10 @@ TOLD = 3
 """Heads that a note names."""
 
 Picture = NDArray[np.floating[Any]]
-Panel = tuple[str, Sequence[str], Sequence[str], ArrayLike]
-"""One head on one example: a title, the tokens of queries and keys, and weights."""
+Tokens = tuple[Sequence[str], Sequence[str]]
+"""Of queries and of keys."""
+Panel = tuple[str, Tokens, ArrayLike]
+"""One head on one example: a title, tokens, and weights."""
 
 
 def draw_pages(result: Attention) -> dict[str, Figure]:
@@ -95,7 +97,7 @@ def draw_page(result: Attention, stack: str, kind: str) -> Figure:
                 axes.set_axis_off()
                 continue
             head, inches = heads[index], (size - 0.3, size - 0.5)
-            image = _heat_map(axes, head.weights, site.queries, site.keys, 8, inches, vmin=0, vmax=1)
+            image = _heat_map(axes, head.weights, (site.queries, site.keys), 8, inches, vmin=0, vmax=1)
             axes.set_title(f"{head.head}  ({head.short})", fontsize=9)
             # Words only at the first head of a row and at the last of a column.
             is_first, is_last = index == min(heads), lowest[index] is site
@@ -113,7 +115,7 @@ def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Fi
     size = min(0.62 * width, 15), min(0.55 * height, 13)
     figure = Page(size[0] + 2.6, size[1] + 1.4)
     axes = figure.subplots()
-    image = _heat_map(axes, head.weights, site.queries, site.keys, 10, size, vmin=0, vmax=1)
+    image = _heat_map(axes, head.weights, (site.queries, site.keys), 10, size, vmin=0, vmax=1)
     if max(height, width) <= MOST_NUMBERS:
         write_cells(axes, head.weights)
     axes.set_xlabel("key (looked at)")
@@ -138,7 +140,7 @@ def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:
     if len(results) == 1:
         return draw_head(results[0], *found[0])
     panels: list[Panel] = [
-        (each.title, site.queries, site.keys, one.weights) for each, (site, one) in zip(results, found, strict=True)
+        (each.title, (site.queries, site.keys), one.weights) for each, (site, one) in zip(results, found, strict=True)
     ]
     title = f"{results[0].name}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
     return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1), results[0].weighting)
@@ -152,7 +154,7 @@ def draw_over_texts(
     for result, note, each in zip(results, notes, weights, strict=True):
         axes, pooled = result.pattern(head, each, MOST_CLOSE)
         queries, keys = ([axis.tokens[i] for i in axis.edges[:-1]] for axis in axes)
-        panels.append((note or result.title, queries, keys, pooled))
+        panels.append((note or result.title, (queries, keys), pooled))
     title = f"{_tail(results[0].name)}: {head} ({head.short}) on {len(panels)} texts (square-root scale)"
     return draw_panels(panels, title, "query (looks)", PowerNorm(0.5, vmin=0, vmax=1))
 
@@ -163,15 +165,15 @@ def draw_panels(
     """Side by side, up to three in a row, all on one colour scale."""
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
-    width = min(max(3.6, 0.42 * max(len(keys) for _, _, keys, _ in panels) + 1.0), 6.5)
-    height = min(max(2.6, 0.36 * max(len(queries) for _, queries, _, _ in panels) + 1.2), 6.5)
+    width = min(max(3.6, 0.42 * max(len(keys) for _, (_, keys), _ in panels) + 1.0), 6.5)
+    height = min(max(2.6, 0.36 * max(len(queries) for _, (queries, _), _ in panels) + 1.2), 6.5)
     figure = Page(width * across + 1.2, height * down)
     grid = figure.subplots(down, across, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    for axes, (name, queries, keys, weights) in zip(grid.flat, panels, strict=False):
+    for axes, (name, tokens, weights) in zip(grid.flat, panels, strict=False):
         inches = width - 0.8, height - 1.0
-        image = _heat_map(axes, weights, queries, keys, 8, inches, norm=norm, interpolation="nearest")
+        image = _heat_map(axes, weights, tokens, 8, inches, norm=norm, interpolation="nearest")
         axes.set_title(wrapped(name, width - 0.8, 9), fontsize=9)
         axes.set_xlabel("key (looked at)", fontsize=8)
     for row in grid:
@@ -183,19 +185,13 @@ def draw_panels(
 
 
 def _heat_map(
-    axes: Axes,
-    weights: ArrayLike,
-    queries: Sequence[str],
-    keys: Sequence[str],
-    fontsize: int,
-    inches: tuple[float, float],
-    **colours: Any,
+    axes: Axes, weights: ArrayLike, tokens: Tokens, fontsize: int, inches: tuple[float, float], **colours: Any
 ) -> AxesImage:
     """Across and down so many inches, about: as many tokens are named as there is room for."""
     image = axes.imshow(weights, cmap=SEQUENTIAL, aspect="auto", **colours)
     for set_ticks, names, room, turns in (
-        (axes.set_xticks, keys, inches[0], True),
-        (axes.set_yticks, queries, inches[1], False),
+        (axes.set_xticks, tokens[1], inches[0], True),
+        (axes.set_yticks, tokens[0], inches[1], False),
     ):
         most = min(MOST_LABELS, max(1, int(room / (style.LINE * fontsize))))
         places = range(0, len(names), 1 + (len(names) - 1) // most)
