@@ -73,7 +73,7 @@ class Pairing:
         before, first = 0, dict[Kind, int]()
         for kind, activity in (self.ours, self.theirs)[axis].items():
             first[kind], before = before, before + len(activity.heads)
-        return [first[pair[0]] + pair[1 + axis] for pair in self.pairs]
+        return [first[kind] + (i, j)[axis] for kind, i, j in self.pairs]
 
     @property
     def mean(self) -> float:
