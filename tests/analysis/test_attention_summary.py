@@ -14,8 +14,9 @@ import torch
 from hub_by_hand import shown
 from torch import Tensor
 
-from headcount.analysis import attention_summary as module
-from headcount.analysis.attention_summary import (
+from headcount.analysis import attention as module
+from headcount.analysis.attention import (
+    MEASURES,
     MOST_BINS,
     MOST_CELLS,
     AttentionSummary,
@@ -27,12 +28,11 @@ from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
 from headcount.hooks.wrapping import wrap
-from headcount.views.attention_summary import draw_mosaics
+from headcount.views.attention import draw_pages
 from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 
-MEASURES = ("first", "previous", "itself", "next", "special", "entropy_share", "distance")
 BESIDE = {"previous": 1, "itself": 0, "next": -1}
 WINDOWS = {"mistral": lambda layer: 4, "gpt_neo": lambda layer: 3 if layer % 2 else 99}
 CAUSAL = ("gpt2", "llama", "mistral", "gpt_neo")
@@ -140,7 +140,7 @@ def test_a_short_text_is_shown_as_it_is(name: str) -> None:
     assert set(weights_of(name, inputs)) == {head.head for site in result.sites for head in site.heads} != set()
     for head, weights in weights_of(name, inputs).items():
         (found,) = (each for site in result.sites for each in site.heads if each.head == head)
-        assert found.weights == pytest.approx(weights.double().numpy(), abs=6e-5)
+        assert found.array == pytest.approx(weights.double().numpy(), abs=6e-5)
     for site in result.sites:
         queries, keys = result.axes_of(site)
         assert (queries.stack, keys.stack) == stacks_of(HeadSite(site.stack, site.layer, site.kind))
@@ -154,8 +154,8 @@ def test_sharp_heads_do_not_narrow_what_is_visible() -> None:
     sharp = torch.zeros(2, 6, 6)
     sharp[0, range(6), [0, 1, 0, 3, 1, 0]] = 1
     sharp[1] = sharp[0]
-    assert module._sight(sharp, "self").tolist() == [[k <= q and k in (0, 1, 3) for k in range(6)] for q in range(6)]
-    assert module._sight(sharp, "cross").tolist() == [[k in (0, 1, 3) for k in range(6)]] * 6
+    assert module._visible(sharp, "self").tolist() == [[k <= q and k in (0, 1, 3) for k in range(6)] for q in range(6)]
+    assert module._visible(sharp, "cross").tolist() == [[k in (0, 1, 3) for k in range(6)]] * 6
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -167,22 +167,6 @@ def test_a_single_token_has_no_measures(name: str) -> None:
     for head in heads:
         assert {getattr(head, measure) for measure in MEASURES} == {None}
         assert head.pooled == ((10_000,),)
-
-
-@pytest.mark.parametrize("name", ["bert", "t5", "bart"])
-def test_padding_is_as_if_it_were_not_there(name: str) -> None:
-    wrapped, padded = wrap(hub.build(name)), row(hub.inputs_of(name), 1)
-    token_mask = {stacks(name)[0]: padded[-1].bool()}
-    n, site = int(padded[-1].sum()), wrapped.head_sites
-    assert n == hub.LENGTH - 2
-    short = (padded[0][:, :n], *padded[1:-1], padded[-1][:, :n])
-    tokens, special = tokens_of(name), special_of(name)
-    result = attention_summary(name, "digest", wrapped, site, padded, tokens, special, token_mask)
-    tokens[stacks(name)[0]], special[stacks(name)[0]] = tokens[stacks(name)[0]][:n], special[stacks(name)[0]][:n]
-    assert result == attention_summary(name, "digest", wrapped, site, short, tokens, special)
-    head = wrapped.heads[-1]
-    both = head_pattern(wrapped, site, padded, head, token_mask), head_pattern(wrapped, site, short, head)
-    np.testing.assert_allclose(*both, atol=1e-6)
 
 
 # --- long texts -----------------------------------------------------------------------------------------------------
@@ -213,8 +197,8 @@ def test_bins_are_means_over_queries_of_sums_over_keys(length: int) -> None:
             expected = [
                 [sum(weights[q, k] for q in rows for k in part) / len(rows) for part in parts] for rows in parts
             ]
-            assert head.weights == pytest.approx(np.array(expected), abs=6e-5)
-            assert head.weights.sum(axis=1) == pytest.approx(np.ones(MOST_BINS), abs=MOST_BINS * 5e-5)
+            assert head.array == pytest.approx(np.array(expected), abs=6e-5)
+            assert head.array.sum(axis=1) == pytest.approx(np.ones(MOST_BINS), abs=MOST_BINS * 5e-5)
 
 
 @pytest.mark.slow
@@ -223,7 +207,7 @@ def test_144_heads_on_512_tokens_take_less_than_a_megabyte() -> None:
     result, _ = on_long(bert(12, 12, 512), 512)
     data = result.to_json()
     assert AttentionSummary.from_json(data) == result
-    pictures = {name: png(figure) for name, figure in draw_mosaics(result).items()}
+    pictures = {name: png(figure) for name, figure in draw_pages(result).items()}
     assert len(data) + sum(map(len, pictures.values())) < 1_000_000
     assert (list(pictures), len(result.sites), len(result.axes[0].edges)) == (["layer-self"], 12, 33)
     assert result.title.startswith("token0 token1 ")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headcount.analysis import head_measures as measures_module
-from headcount.analysis.head_measures import HeadMeasures, eval_inputs, mask_at
+from headcount.analysis.head_measures import HeadMeasures, eval_inputs, visible_keys
 from headcount.analysis.specialisation import specialise
 from headcount.errors import InputError
 from headcount.models import masking as masking_module
@@ -22,8 +22,7 @@ def require_visible_where_attention_goes(run):
     assert set(kept) == set(run.model.sites)
     for site, weights in kept.items():
         rows, keys = (slice(0, n) for n in weights.shape[2:])
-        sees = mask_at(run.model, site).mask_for(rows, keys, keys.stop, keys.stop, weights.device)
-        expected = torch.ones(weights.shape[2:], dtype=torch.bool) if sees is None else sees[0, 0]
+        expected = visible_keys(run.model, site, rows, keys, keys.stop, weights.device)
         assert torch.equal((weights > 0).any(dim=0).any(dim=0), expected)
 
 

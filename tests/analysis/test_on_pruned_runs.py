@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.exhaustive import verify
 from headcount.analysis.length_generalisation import stretch
-from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.positions import positions_of
 from headcount.heads import HeadId
 from headcount.runs.config import RunConfig

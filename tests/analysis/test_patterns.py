@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
+from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
 from headcount.errors import InputError
 from headcount.runs.run import load
 

@@ -11,10 +11,10 @@ import pytest
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from headcount.analysis.attention_summary import AttentionSummary, Axis, HeadSummary, SiteSummary
+from headcount.analysis.attention import MEASURES, AttentionSummary, Axis, HeadAttention, SiteAttention
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.views import attention_summary as view
+from headcount.views import attention as view
 from headcount.views.progress import Terminal
 from headcount.views.style import png
 
@@ -29,7 +29,7 @@ def axis(stack: str, n: int) -> Axis:
     return Axis(stack, tuple(f"{stack}{i}" for i in range(n)), None, tuple(edges))
 
 
-def head(name: HeadId, down: int, across: int) -> HeadSummary:
+def head(name: HeadId, down: int, across: int) -> HeadAttention:
     """Every head is its own."""
     draw = np.random.default_rng([name.site.layer, name.index])
     pooled = draw.dirichlet(np.full(across, 0.2), size=down)
@@ -38,7 +38,8 @@ def head(name: HeadId, down: int, across: int) -> HeadSummary:
         previous = itself = following = None
     share = draw.random()
     rows = tuple(map(tuple, (10_000 * pooled).round().astype(int).tolist()))
-    return HeadSummary(str(name), name.short, first, previous, itself, following, None, share, 12.34, rows)
+    measures = dict(zip(MEASURES, (first, previous, itself, following, None, share, 12.34), strict=True))
+    return HeadAttention(head=str(name), short=name.short, **measures, pooled=rows)
 
 
 def made(
@@ -52,9 +53,15 @@ def made(
         for layer in range(layers):
             site = HeadSite(stack, layer, kind)
             found = tuple(head(site.head(i), *sizes) for i in range(heads))
-            sites.append(SiteSummary(str(site), stack, layer, kind, stack, keys, found))
-    total = sum(n.values())
-    result = AttentionSummary(run, "digest", "a text", total, tuple(axes.values()), tuple(sites))
+            sites.append(SiteAttention(str(site), stack, layer, kind, stack, keys, found))
+    result = AttentionSummary(
+        name=run,
+        weights_sha256="digest",
+        title="a text",
+        n_tokens=sum(n.values()),
+        axes=tuple(axes.values()),
+        sites=tuple(sites),
+    )
     return AttentionSummary.from_json(result.to_json())
 
 
@@ -125,9 +132,9 @@ def test_every_head_stands_in_its_row_and_column(n: int) -> None:
             for each in site.heads:
                 top, left = layer * height + view.GAP, HeadId.parse(each.head).index * width + view.GAP
                 shown = picture[top : top + cell * down : cell, left : left + cell * across : cell]
-                np.testing.assert_array_equal(shown, each.weights)
+                np.testing.assert_array_equal(shown, each.array)
                 assert picture[top - 1].mask.all(), "a gap"
-    assert list(view.draw_mosaics(result)) == ["encoder-self", "decoder-self", "decoder-cross"]
+    assert list(view.draw_pages(result)) == ["encoder-self", "decoder-self", "decoder-cross"]
 
 
 def test_a_pixel_of_the_picture_is_a_pixel_of_the_page() -> None:

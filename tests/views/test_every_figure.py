@@ -23,21 +23,21 @@ from tests.views import test_pruning_figures as prunings
 from tests.views import test_stretch_figures as stretches
 
 from headcount import views
+from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
 from headcount.analysis.calibration import Calibration
 from headcount.analysis.contrasts import MOVED, Shift
 from headcount.analysis.head_measures import WEIGHTINGS
 from headcount.analysis.labels import THRESHOLDS, Measure
 from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
-from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
 from headcount.heads import HeadId, HeadSite
 from headcount.stats import Proportion
 from headcount.training.evaluation import Evaluation, Scores
-from headcount.views import ablation, attention, attention_summary, matching, positions, pruning
+from headcount.views import ablation, attention, positions, pruning
+from headcount.views import head_stats as stats
 from headcount.views import length_generalisation as stretch
-from headcount.views import specialisation as stats
 from headcount.views import training as accuracy
 from headcount.views import training as curves
 from headcount.views.style import Page, plain, png
@@ -102,9 +102,10 @@ def looked(shape: Shape) -> AttentionPatterns:
     sites = []
     for layer in range(shape.layers):
         site = HeadSite("layer", layer, "self")
-        heads = tuple(HeadPattern(str(site.head(i)), site.head(i).short, weights, None) for i in range(shape.heads))
-        sites.append(SitePattern(str(site), "layer", layer, "self", tokens, tokens, heads))
-    return AttentionPatterns(shape.run, "digest", shape.data, 10, tuple(sites))
+        names = [site.head(i) for i in range(shape.heads)]
+        heads = tuple(HeadAttention(head=str(name), short=name.short, weights=weights) for name in names)
+        sites.append(SiteAttention(str(site), "layer", layer, "self", tokens, tokens, heads))
+    return AttentionPatterns(name=shape.run, weights_sha256="digest", title=shape.data, n=10, sites=tuple(sites))
 
 
 def log(shape: Shape) -> list[dict[str, Any]]:
@@ -217,23 +218,23 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_lengths": lambda shape: ablation.draw_lengths(ablated(shape, shape.lengths)),
     "draw_accuracy": lambda shape: accuracy.draw_accuracy(evaluated(shape), f"{shape.run} on its test set"),
     "draw_page": lambda shape: attention.draw_page(looked(of_few_heads(shape)), "layer", "self"),
-    "draw_pages": lambda shape: attention.draw_pages(looked(replace(shape, layers=1, heads=1))),
+    "draw_pages": lambda shape: {
+        **attention.draw_pages(looked(replace(shape, layers=1, heads=1))),
+        "mosaic": attention.draw_pages(summarised(shape))["layer-self"],
+    },
     "draw_head": lambda shape: attention.draw_head(made := looked(shape), made.sites[0], made.sites[0].heads[0]),
     "draw_heads": lambda shape: attention.draw_heads(looked(replace(shape, layers=1, heads=1))),
     "draw_over_examples": lambda shape: attention.draw_over_examples(
         [looked(shape)] * (2 * shape.panels), "layer.0.self.0"
     ),
     "draw_panels": lambda shape: attention.draw_over_examples([looked(shape)] * 5, FIRST),
-    "draw_over_texts": lambda shape: attention_summary.draw_over_texts(
+    "draw_over_texts": lambda shape: attention.draw_over_texts(
         [summarised(shape)] * 2, ["", shape.data], HeadId.parse(FIRST), [np.eye(shape.tokens)] * 2
     ),
     "draw_curves": lambda shape: curves.draw_curves(log(shape), f"Training of {shape.run}"),
-    "draw_mosaic": lambda shape: attention_summary.draw_mosaic(summarised(shape), "layer", "self"),
-    "draw_mosaics": lambda shape: attention_summary.draw_mosaics(summarised(shape)),
-    "draw_head_on_text": lambda shape: attention_summary.draw_head_on_text(
-        summarised(shape), "L0H0", np.eye(shape.tokens)
-    ),
-    "draw_matching": lambda shape: matching.draw_matching(matched(of_few_heads(shape))),
+    "draw_mosaic": lambda shape: attention.draw_mosaic(summarised(shape), "layer", "self"),
+    "draw_head_on_text": lambda shape: attention.draw_head_on_text(summarised(shape), "L0H0", np.eye(shape.tokens)),
+    "draw_matching": lambda shape: stats.draw_matching(matched(of_few_heads(shape))),
     "draw_positions": lambda shape: {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
     },
@@ -250,7 +251,6 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
 ONLY = {
     "draw_pages": ["two"],
     "draw_heads": ["two"],
-    "draw_mosaics": ["two"],
     "draw_panels": ["two"],
     "draw_over_texts": ["one", "long", "odd", "many"],
     "draw_lengths": ["one", "two", "long", "odd", "many"],

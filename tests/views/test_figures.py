@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from matplotlib import colormaps
 
-from headcount.analysis.patterns import average_patterns, patterns_on
+from headcount.analysis.attention import average_patterns, patterns_on
 from headcount.stats import Proportion
 from headcount.training.loop import StepScores
 from headcount.views import progress

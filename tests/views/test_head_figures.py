@@ -11,8 +11,7 @@ from rich.console import Console
 from headcount.analysis.matching import ALONE, NOT_ALIKE, SAME_JOB, Effort, match
 from headcount.analysis.specialisation import specialise
 from headcount.analysis.transplants import Restored, Transplant
-from headcount.views.matching import draw_matching, match_table
-from headcount.views.specialisation import draw_conditions, draw_stats, stats_table
+from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats, match_table, stats_table
 from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # together they take over 5 s

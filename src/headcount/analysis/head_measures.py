@@ -5,18 +5,17 @@ example and column the sum over queries is kept, and how many queries it counts:
 
     target          mass on the keys that the task calls so; at queries that may see such keys, and others beside them
     entropy         -sum w log w, in nats
-    entropy share   entropy / log n, where n > 1 keys are in sight
+    entropy share   entropy / log n, where n > 1 keys are visible
     sparsity        (sqrt n - l1 / l2) / (sqrt n - 1), where n > 1: 0 if even, 1 if on one key (Hoyer 2004,
                     "Non-negative matrix factorization with sparseness constraints", JMLR 5)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -29,7 +28,7 @@ from headcount.analysis.labels import ENTROPY, ENTROPY_SHARE, SPARSITY
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.models.attention import MultiHeadAttention, Weights
+from headcount.models.attention import Heads, MultiHeadAttention, Weights
 from headcount.models.build import Model
 from headcount.models.classifier import Classifier
 from headcount.models.finite import require_numbers
@@ -40,6 +39,7 @@ from headcount.tasks.base import AttentionTargets, ClassTask, Examples, Sequence
 from headcount.training.evaluation import on_device
 
 Sums = NDArray[np.float64]
+Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,6 @@ class Measured:
     even: Sums | None
     """[example, column]: what the sums would be if attention were even; None if the measure is no mass on keys."""
 
-    @classmethod
-    def nothing(cls, n: int, n_heads: int, n_columns: int, *, is_mass: bool) -> Measured:
-        """All sums are 0 yet."""
-        sums, counts = np.zeros((n, n_heads, n_columns)), np.zeros((n, n_columns))
-        return cls(sums, counts, counts.copy() if is_mass else None)
-
 
 def measure(
     run: Run,
@@ -69,13 +63,10 @@ def measure(
 ) -> dict[HeadSite, dict[str, Measured]]:
     """Every measure, by site and name, of the sites that have heads; `progress(done, total)` in examples.
 
-    Norm-weighted, a key counts by its share of what is added instead of by its weight (value_norms.py).
+    Norm-weighted, a key counts by its share of what is added instead of by its weight (`ValueNorms`).
     """
     sites = {head.site for head in run.model.heads}
-    with (
-        eval_mode(run.model, gradients=False) as device,
-        ValueNorms(run.model) if norm_weighted else nullcontext() as norms,
-    ):
+    with eval_mode(run.model, gradients=False) as device, ValueNorms(run.model, norm_weighted) as norms:
         reader = HeadMeasures(run.model, len(inputs_seen), norms)
         for rows in inputs_seen.blocks():
             examples, inputs = inputs_seen[rows]
@@ -89,7 +80,7 @@ def measure(
 class HeadMeasures:
     """Reads weights as they are made, a few queries at a time."""
 
-    def __init__(self, model: Model, n: int, norms: ValueNorms | None = None) -> None:
+    def __init__(self, model: Model, n: int, norms: ValueNorms) -> None:
         self.found: dict[HeadSite, dict[str, Measured]] = {}
         self._model, self._n, self._norms = model, n, norms
         self._rows, self._targets = slice(0), dict[HeadSite, AttentionTargets]()
@@ -102,40 +93,49 @@ class HeadMeasures:
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
         """Add the next queries."""
-        if self._norms is not None:
-            weights = self._norms.share(site, weights, keys)
+        weights = self._norms.share(site, weights, keys)
         first, targets = self._done.get(site, 0), self._targets[site]
         self._done[site] = last = first + weights.shape[2]
         queries, here = slice(first, last), self.found.setdefault(site, {})
         column_QC = np.eye(len(targets.columns) + 1)[targets.query_column[queries]]  # -1 is the last
-        sees = torch.ones(weights.shape[2:], dtype=torch.bool, device=weights.device)
-        if (in_sight := mask_at(self._model, site).mask_for(queries, keys, n_keys, n_keys, weights.device)) is not None:
-            sees = in_sight[0, 0]
-        for name, *values in (*_masses(weights, targets, queries, keys, sees), *_spread(weights, sees)):
+        sees = visible_keys(self._model, site, queries, keys, n_keys, weights.device)
+        for name, *values in _values(weights, targets, queries, keys, sees):
             if name not in here:
-                shape = self._n, weights.shape[1], column_QC.shape[1]
-                here[name] = Measured.nothing(*shape, is_mass=name in targets.targets)
-            _add(here[name], self._rows, values, column_QC)
+                counts = np.zeros((self._n, column_QC.shape[1]))
+                sums = np.zeros((self._n, weights.shape[1], column_QC.shape[1]))
+                here[name] = Measured(sums, counts, counts.copy() if name in targets.targets else None)
+            values_BHQ, counted_BQ, even_BQ = (x.cpu().numpy().astype(np.float64) for x in values)
+            here[name].sums[self._rows] += (values_BHQ * counted_BQ[:, None]) @ column_QC
+            here[name].counts[self._rows] += counted_BQ @ column_QC
+            if (even := here[name].even) is not None:
+                even[self._rows] += (even_BQ * counted_BQ) @ column_QC
 
 
-def mask_at(model: Model, site: HeadSite) -> AttentionMask:
-    """What the queries of a site may see where nothing is padding."""
-    window = model.config.window
+def visible_keys(
+    model: Model, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
+) -> Bool[Tensor, "query key"]:
+    """Which of these keys each of these queries may see, where nothing is padding."""
     if isinstance(model, Classifier):
-        return AttentionMask(causal=model.config.causal or model.positions.forces_causal, window=window)
-    if site.kind == "cross":
-        return AttentionMask()
-    return AttentionMask(causal=site.stack == "decoder" or model.source_positions.forces_causal, window=window)
+        is_causal = model.config.causal or model.positions.forces_causal
+    else:
+        is_causal = site.stack == "decoder" or model.source_positions.forces_causal
+    masking = AttentionMask() if site.kind == "cross" else AttentionMask(causal=is_causal, window=model.config.window)
+    mask = masking.mask_for(queries, keys, n_keys, n_keys, device)
+    shape = queries.stop - queries.start, keys.stop - keys.start
+    return torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask[0, 0]
 
 
 Values = tuple[str, Float[Tensor, "batch head query"], Bool[Tensor, "#batch query"], Float[Tensor, "#batch query"]]
 """A measure: its name, its values, the queries that count, and what even attention would give them."""
 
 
-def _masses(
+def _values(
     weights: Weights, targets: AttentionTargets, queries: slice, keys: slice, sees: Bool[Tensor, "query key"]
 ) -> Iterator[Values]:
-    """Attention on each target. A query that may see nothing but the target, or nothing of it, has no choice."""
+    """Attention on each target, and how concentrated it is.
+
+    A query that may see nothing but the target, or nothing of it, has no choice.
+    """
     q, k = np.arange(queries.start, queries.stop)[:, None], np.arange(keys.start, keys.stop)[None]
     n_BQ = sees.sum(dim=-1)[None]
     for name, target in targets.targets.items():
@@ -144,31 +144,25 @@ def _masses(
         hits_BQ = is_target_BQK.sum(dim=-1)
         mass_BHQ = (weights * is_target_BQK[:, None]).sum(dim=-1)
         yield name, mass_BHQ, (hits_BQ > 0) & (hits_BQ < n_BQ), hits_BQ.double() / n_BQ
-
-
-def _spread(weights: Weights, sees: Bool[Tensor, "query key"]) -> Iterator[Values]:
-    """How concentrated attention is."""
-    n_BQ = sees.sum(dim=-1)[None]
-    several, n_BHQ = n_BQ > 1, n_BQ.clamp(min=2)[:, None]
+    several, n_BHQ, even = n_BQ > 1, n_BQ.clamp(min=2)[:, None], torch.zeros_like(n_BQ)
     entropy_BHQ = torch.special.entr(weights).sum(dim=-1)
     l1_BHQ, l2_BHQ = weights.sum(dim=-1), weights.square().sum(dim=-1).sqrt()
-    even = torch.zeros_like(n_BQ)
     yield ENTROPY, entropy_BHQ, torch.ones_like(several), even
     yield ENTROPY_SHARE, entropy_BHQ / n_BHQ.log(), several, even
     yield SPARSITY, (n_BHQ.sqrt() - l1_BHQ / l2_BHQ) / (n_BHQ.sqrt() - 1), several, even
 
 
-def _add(found: Measured, rows: slice, values: Sequence[Tensor], column_QC: Sums) -> None:
-    """Sum over the queries of each column."""
-    values_BHQ, counted_BQ, even_BQ = (x.cpu().numpy().astype(np.float64) for x in values)
-    found.sums[rows] += (values_BHQ * counted_BQ[:, None]) @ column_QC
-    found.counts[rows] += counted_BQ @ column_QC
-    if found.even is not None:
-        found.even[rows] += (even_BQ * counted_BQ) @ column_QC
+def rounded(value: float, digits: int = 6) -> float:
+    """To so many digits that count: more would make results long and say nothing."""
+    return float(f"{value:.{digits}g}")
 
 
-# --- watched ----------------------------------------------------------------------------------------------------------
-# Which examples are heads watched on? A held-out set, or fresh sequences of one length, without padding.
+def matrix_of(array: NDArray[np.floating[Any]]) -> Matrix:
+    """Rounded, for a result."""
+    return tuple(tuple(map(rounded, row)) for row in array)
+
+
+# --- which examples? a held-out set, or fresh sequences of one length, without padding --------------------------------
 
 
 MOST, FEWEST = 1000, 16
@@ -177,7 +171,7 @@ PAIRS = 2**26
 """Pairs of a query and a key over all fresh sequences: some ten seconds for each layer of four heads."""
 LONGEST = 2**13
 CONTROL_MOST, CONTROL_PAIRS, CONTROL_LONGEST = 64, 2**18, 2**9
-"""What a control is watched on: examples, and pairs of a query and a key over all of them, and the longest sequence."""
+"""What controls are measured on: examples, pairs of a query and a key over all of them, and the longest sequence."""
 AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
 """Examples, and pairs of a query and a key, in one forward pass."""
 
@@ -212,19 +206,28 @@ class EvalInputs:
 
 def eval_inputs(run: Run, length: int | None = None) -> EvalInputs:
     """The test set; of a classifier, fresh sequences of this length (the longest trained one)."""
-    if isinstance(run.model, Classifier):
-        return _fresh(cast(ClassTask, run.task), length)
-    if length is not None:
-        raise InputError(
-            f"the examples of {run.name} all have one length",
-            "leave --length out: it is for runs that classify sequences",
-        )
-    task = cast(SequenceTask, run.task)
-    examples = task.split("test")
-    if len(examples) < 2:
-        raise InputError(f"{run.name} has a test set of one example: it says nothing of errors", "raise --n-test")
-    batch = task.encode(examples)
-    return EvalInputs(examples, (batch.source, batch.decoder_input), "the test set")
+    if not isinstance(run.model, Classifier):
+        if length is not None:
+            raise InputError(
+                f"the examples of {run.name} all have one length",
+                "leave --length out: it is for runs that classify sequences",
+            )
+        examples = run.task.split("test")
+        if len(examples) < 2:
+            raise InputError(f"{run.name} has a test set of one example: it says nothing of errors", "raise --n-test")
+        batch = cast(SequenceTask, run.task).encode(examples)
+        return EvalInputs(examples, (batch.source, batch.decoder_input), "the test set")
+    task = cast(ClassTask, run.task)
+    length = task.trained_lengths[1] if length is None else length
+    if not 2 <= length <= LONGEST:
+        raise InputError(f"sequences of {length:,} cannot be watched", f"choose a --length from 2 to {LONGEST:,}")
+    # Half of the last class, half of the first, over all ways to make one.
+    each = max(FEWEST, min(MOST, PAIRS // length**2)) // (2 * len(task.negatives))
+    rng, n = stream(0, "watched", length), each * len(task.negatives)
+    parts = [task.sample_of_length(rng, length, negative, each) for negative in task.negatives]
+    examples = np.concatenate([*parts, task.sample_of_length(rng, length, None, n)])
+    what = f"fresh sequences of {length:,}, half of them {task.classes[-1]}"
+    return EvalInputs(examples, (task.encode(examples).source,), what)
 
 
 def control_inputs(run: Run, length: int | None = None) -> EvalInputs:
@@ -236,69 +239,47 @@ def control_inputs(run: Run, length: int | None = None) -> EvalInputs:
     return inputs_seen.some(max(1, min(CONTROL_MOST, CONTROL_PAIRS // width**2)))
 
 
-def _fresh(task: ClassTask, length: int | None) -> EvalInputs:
-    """Half of the last class, half of the first, over all ways to make one."""
-    length = task.trained_lengths[1] if length is None else length
-    if not 2 <= length <= LONGEST:
-        raise InputError(f"sequences of {length:,} cannot be watched", f"choose a --length from 2 to {LONGEST:,}")
-    each = max(FEWEST, min(MOST, PAIRS // length**2)) // (2 * len(task.negatives))
-    rng, n = stream(0, "watched", length), each * len(task.negatives)
-    parts = [task.sample_of_length(rng, length, kind, each) for kind in task.negatives]
-    examples = np.concatenate([*parts, task.sample_of_length(rng, length, None, n)])
-    what = f"fresh sequences of {length:,}, half of them {task.classes[-1]}"
-    return EvalInputs(examples, (task.encode(examples).source,), what)
+# --- norm-weighted attention: how much does each key add to what a head writes? ---------------------------------------
 
 
-# --- value norms ------------------------------------------------------------------------------------------------------
-# How much does each key add to what a head writes? Norm-weighted attention.
-#
-# A large weight on a key whose value is small adds little. What key j adds at query i is a_ij f(x_j), where f is the
-# head's value projection and then its part of the output projection; its norm is a_ij ||f(x_j)|| (Kobayashi et al.
-# 2020, "Attention is not only a weight", arXiv 2004.10102). Shown is each key's share of these norms, so that rows sum
-# to 1 like those of weights, and equal them where all norms are alike.
-
-
-Norms = Float[Tensor, "batch head key"]
 WEIGHTINGS = ("attention weight", "norm-weighted attention")
 """How a key may count: without and with norms."""
 SMALLEST = 1e-30
-"""A row that looks nowhere stays 0."""
+"""A row that attends nowhere stays 0."""
 
 
-def norm_shares(weights: Weights, norms: Norms) -> Weights:
-    """Each key's share of the norms that a query gathers."""
-    weighted = weights * norms[:, :, None]
-    return weighted / weighted.sum(dim=-1, keepdim=True).clamp(min=SMALLEST)
+class ValueNorms(ExitStack):
+    """||f(x_j)|| of every head and key, of the last pass made inside the context.
 
+    A large weight on a key whose value is small adds little. What key j adds at query i is a_ij f(x_j), where f is the
+    head's value projection and then its part of the output projection; its norm is a_ij ||f(x_j)|| (Kobayashi et al.
+    2020, "Attention is not only a weight", arXiv 2004.10102). Shown is each key's share of these norms, so that rows
+    sum to 1 like those of weights, and equal them where all norms are alike.
+    """
 
-class ValueNorms:
-    """||f(x_j)|| of every head and key, of the last pass made inside the context."""
-
-    def __init__(self, model: Model) -> None:
-        self._attentions = {site: model.blocks[site].attention for site in model.sites}
-        self._norms: dict[HeadSite, Norms] = {}
-        self._stack = ExitStack()
+    def __init__(self, model: Model, is_wanted: bool = True) -> None:
+        super().__init__()
+        found = {site: block.attention for site, block in model.blocks.items()} if is_wanted else {}
+        self.attentions = {site: each for site, each in found.items() if isinstance(each, MultiHeadAttention)}
+        self.values: dict[HeadSite, Heads] = {}
+        self._norms: dict[HeadSite, Float[Tensor, "batch head key"]] = {}
 
     def __enter__(self) -> Self:
-        for site, attention in self._attentions.items():
-            assert isinstance(attention, MultiHeadAttention)  # it has heads
-            hook = attention.value.register_forward_hook(partial(self._keep, site, attention))
-            self._stack.callback(hook.remove)
-        return self
+        for site, attention in self.attentions.items():
+            self.callback(attention.value.register_forward_hook(partial(self._keep, site)).remove)
+        return super().__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def _keep(
-        self, site: HeadSite, attention: MultiHeadAttention, module: nn.Module, args: tuple[Any, ...], value: Tensor
-    ) -> None:
-        value_BKHE = value.unflatten(-1, (-1, attention.d_head))
-        output_HED = attention.output.weight.T.unflatten(0, (-1, attention.d_head))
-        added_BHKD = value_BKHE.transpose(1, 2) @ output_HED
-        self._norms[site] = added_BHKD.norm(dim=-1).detach()
+    def _keep(self, site: HeadSite, module: nn.Module, args: tuple[Any, ...], value_BKF: Tensor) -> None:
+        self.values[site] = value_BKF.unflatten(-1, (-1, self.attentions[site].d_head)).transpose(1, 2)
+        self._norms.pop(site, None)
 
     def share(self, site: HeadSite, weights: Weights, keys: slice = slice(None)) -> Weights:
-        """These weights of a site, norm-weighted."""
-        return norm_shares(weights, self._norms[site][:, :, keys].to(weights))
+        """Each key's share of the norms that a query gathers; where these are not wanted, the weights as they are."""
+        if not self.attentions:
+            return weights
+        if site not in self._norms:
+            attention = self.attentions[site]
+            output_HED = attention.output.weight.detach().T.unflatten(0, (-1, attention.d_head))
+            self._norms[site] = (self.values[site] @ output_HED).norm(dim=-1)
+        weighted = weights * self._norms[site][:, :, keys].to(weights)[:, :, None]
+        return weighted / weighted.sum(dim=-1, keepdim=True).clamp(min=SMALLEST)

@@ -1,37 +1,35 @@
 """Which heads of two runs attend alike, write alike, and do the same job? By what they do, not by their index.
 
-The overlap of two heads on one query is the attention that they share, sum_k min(w_k, w'_k): 1 if they look alike, 0
+The overlap of two heads on one query is the attention that they share, sum_k min(w_k, w'_k): 1 if they attend alike, 0
 if nowhere together (1 less the total variation distance). Its mean over examples, and over the queries that see more
 than one key, says how alike two heads attend. Heads of one kind of site, of any layer, are paired one to one so that
 the sum of overlaps is largest.
 
 The best pairing finds partners among heads that have nothing to do with each other, too. So what it finds is compared
-with what it finds in models that cannot have learned the same (null_models.py): a pair attends alike if it shares more
-than its head does with untrained stand-ins for the other run, than its partner does with untrained stand-ins for this
-run, and than its head does with the other run relabelled, each corrected over all heads. The family-wise error is 5 %:
-if one of the two runs is untrained, no more than one comparison in twenty calls any head alike.
+with what it finds in models that cannot have learned the same (pairing.py): a pair attends alike if it shares more than
+its head does with untrained models in the other run's place, than its partner does with untrained ones in this run's
+place, and than its head does with the other run relabelled, each corrected over all heads. The family-wise error is
+5 %: if one of the two runs is untrained, no more than one comparison in twenty calls any head alike.
 
-Attention is not a job. What two heads write is compared by CKA (similarity.py) against the same stand-ins, and the
-partner's output is put in the head's place (transplants.py).
+Attention is not a job. What two heads write is compared by CKA (pairing.py) against the same models, and the partner's
+output is put in the head's place (transplants.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headcount.analysis.head_measures import eval_inputs
+from headcount.analysis.head_measures import Matrix, eval_inputs, matrix_of, rounded
 from headcount.analysis.pairing import (
     Draws,
-    Kind,
     Measure,
     Pairing,
-    Values,
     observe,
     pair_cka,
     pair_overlap,
@@ -46,9 +44,7 @@ from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import holm, share_above, step_down
-from headcount.tasks.base import Tokens
 
-Matrix = tuple[tuple[float, ...], ...]
 Progress = Callable[[int, int], None]
 LONGEST = 1024
 """The weights of three models are held at once."""
@@ -193,38 +189,49 @@ class Matching(Result):
 
 
 def match(
-    run: Run,
-    other: Run,
-    length: int | None = None,
-    effort: Effort | None = None,
-    progress: Progress | None = None,
+    run: Run, other: Run, length: int | None = None, effort: Effort | None = None, progress: Progress | None = None
 ) -> Matching:
     """Pair the heads of two runs that differ in their seed, on the same examples."""
     _require_alike(run, other)
     if length is not None and length > LONGEST:
         raise InputError(f"heads cannot be matched on sequences of {length:,}", f"at most {LONGEST:,} fit into memory")
-    effort = Effort() if effort is None else effort
-    inputs, data = _examples(run, length)
+    effort, seen = effort or Effort(), eval_inputs(run, length)
+    width = max(tokens.shape[1] for tokens in seen.inputs)
+    n = min(len(seen), max(FEWEST, min(MOST, PAIRS // width**2)))
+    rows = np.sort(stream(0, "matching").permutation(len(seen))[:n])  # they may stand class by class
+    inputs = tuple(tokens[rows] for tokens in seen.inputs)
     ours, theirs = observe(run.model, inputs), observe(other.model, inputs)
     ours, theirs = ({kind: each[kind] for kind in ours if kind in theirs} for each in (ours, theirs))
     if not ours:
         raise InputError(f"{run.name} and {other.name} have no heads of one kind", "choose runs with heads")
-    pairing, steps = Pairing.best(ours, theirs), _Steps(progress, effort)
-    untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, effort.seed, steps.one)
-    moved = pair_with_relabelled(pairing, effort.relabelled, effort.seed, steps.one)
-    rewritten = pair_with_relabelled(pairing, effort.untrained, effort.seed, steps.one, outputs=True)
+    # Draws of the nulls, then transplants, whose number is known only when they begin.
+    tell, done, n_draws = progress or (lambda done, total: None), count(1), 2 * effort.untrained + effort.relabelled
+
+    def step() -> None:
+        tell(next(done), n_draws)
+
+    pairing = Pairing.best(ours, theirs)
+    untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, effort.seed, step)
+    relabelled: dict[Measure, Draws] = {
+        measure: pair_with_relabelled(pairing, measure, times, effort.seed, step)
+        for measure, times in ((pair_overlap, effort.relabelled), (pair_cka, effort.untrained))
+    }
     offered = untrained[0].partners[: effort.transplants]
     stand_ins = [(partial(untrained_model, other, i, effort.seed), partners) for i, partners in enumerate(offered)]
-    transplants = transplant(run, other, pairing.partners, stand_ins, length, steps.last) if stand_ins else {}
-    evidence = Evidence(pairing, untrained, moved, rewritten, transplants)
+    transplants = dict[HeadId, Transplant]()
+    if stand_ins:
+        transplants = transplant(
+            run, other, pairing.partners, stand_ins, length, lambda done, of: tell(n_draws + done, n_draws + of)
+        )
+    evidence = Evidence(pairing, untrained, relabelled, transplants)
     kinds = evidence.kinds()
     return Matching(
         name=run.name,
         weights_sha256=run.weights_sha256,
         other=other.name,
         other_model=other.weights_sha256,
-        n=pairing.n_examples,
-        data=data,
+        n=n,
+        data=seen.data if n == len(seen) else f"{n:,} of {seen.data}",
         error_rate=ERROR_RATE,
         effort=effort,
         overall=evidence.overall(kinds),
@@ -250,128 +257,87 @@ def _require_alike(run: Run, other: Run) -> None:
         raise InputError(what, *differ, "choose runs that differ in their seed or training alone")
 
 
-def _examples(run: Run, length: int | None) -> tuple[tuple[Tokens, ...], str]:
-    """Some of those that heads are watched on, in any order: they may stand class by class."""
-    inputs_seen = eval_inputs(run, length)
-    width = max(tokens.shape[1] for tokens in inputs_seen.inputs)
-    n = min(len(inputs_seen), max(FEWEST, min(MOST, PAIRS // width**2)))
-    rows = np.sort(stream(0, "matching").permutation(len(inputs_seen))[:n])
-    data = inputs_seen.data if n == len(inputs_seen) else f"{n:,} of {inputs_seen.data}"
-    return tuple(tokens[rows] for tokens in inputs_seen.inputs), data
-
-
-class _Steps:
-    """Draws of the nulls, then transplants, whose number is known only when they begin."""
-
-    def __init__(self, progress: Progress | None, effort: Effort) -> None:
-        self._progress, self._done, self._total = progress, 0, 2 * effort.untrained + effort.relabelled
-
-    def one(self) -> None:
-        """One more draw."""
-        self._done += 1
-        if self._progress:
-            self._progress(self._done, self._total)
-
-    def last(self, done: int, total: int) -> None:
-        """Rounds of transplants."""
-        if self._progress:
-            self._progress(self._total + done, self._total + total)
-
-
 @dataclass(frozen=True)
 class Evidence:
     """The best pairing, and what chance gives."""
 
     pairing: Pairing
     untrained: tuple[Draws, Draws]
-    relabelled: Draws
-    rewritten: Draws
-    """Relabelled for outputs."""
+    relabelled: dict[Measure, Draws]
     transplants: dict[HeadId, Transplant]
 
     def kinds(self) -> tuple[KindMatch, ...]:
         """Kind by kind, head by head."""
-        attention, outputs = self._attention(), self._outputs()
-        found = []
+        attention, outputs = self._likeness(pair_overlap), self._likeness(pair_cka)
+        partners, found = self.pairing.partners, list[KindMatch]()
         for (stack, name), overlaps in self.pairing.overlaps.items():
             ours, theirs = (each[stack, name].heads for each in (self.pairing.ours, self.pairing.theirs))
             means, errors = overlaps.mean(axis=0), overlaps.std(axis=0, ddof=1) / np.sqrt(len(overlaps))
-            same = {head: _rounded(means[i, theirs.index(head)]) for i, head in enumerate(ours) if head in theirs}
-            pairs = tuple(self._pair(head, same.get(head), attention.get(head), outputs.get(head)) for head in ours)
+            pairs = tuple(
+                Pair(
+                    head=str(head),
+                    partner=str(partners[head]) if head in partners else None,
+                    same_index=rounded(means[i, theirs.index(head)]) if head in theirs else None,
+                    attention=attention.get(head),
+                    outputs=outputs.get(head),
+                    transplant=self.transplants.get(head),
+                    verdict=_verdict(attention.get(head), outputs.get(head), self.transplants.get(head)),
+                )
+                for i, head in enumerate(ours)
+            )
             names = tuple(map(str, ours)), tuple(map(str, theirs))
-            found.append(KindMatch(stack, name, *names, _matrix(means), _matrix(errors), pairs))
+            found.append(KindMatch(stack, name, *names, matrix_of(means), matrix_of(errors), pairs))
         return tuple(found)
 
     def overall(self, kinds: tuple[KindMatch, ...]) -> Overall:
         """All heads together."""
         pairs = [pair for kind in kinds for pair in kind.pairs]
-        means = [np.array(draws.means) for draws in (*self.untrained, self.relabelled)]
-        called = _called_alike(np.array(self.untrained[0].shared))
+        means = [np.array(draws.means) for draws in (*self.untrained, self.relabelled[pair_overlap])]
+        untrained, _, relabelled = ((rounded(each.min()), rounded(each.max())) for each in means)
+        # Of each untrained model in the other run's place, among all the others: how many heads are called alike?
+        draws = np.array(self.untrained[0].values[pair_overlap])
+        everyone = np.arange(len(draws))
+        called = np.array([(step_down(draws[i], draws[everyone != i]) <= ERROR_RATE).sum() for i in everyone])
         return Overall(
             alike=sum(pair.is_alike for pair in pairs),
             same_job=sum(pair.verdict == SAME_JOB for pair in pairs),
             of=sum(pair.partner is not None for pair in pairs),
-            matched=_rounded(self.pairing.mean),
-            untrained=_range(means[0]),
-            relabelled=_range(means[2]),
-            p=_rounded(max(float(share_above(np.array(self.pairing.mean), each)) for each in means)),
+            matched=rounded(self.pairing.mean),
+            untrained=untrained,
+            relabelled=relabelled,
+            p=rounded(max(float(share_above(np.array(self.pairing.mean), each)) for each in means)),
             untrained_alike=(int(called.min()), int(called.max())),
-            untrained_any=_rounded(float((called > 0).mean())),
+            untrained_any=rounded(float((called > 0).mean())),
         )
 
-    def _pair(self, head: HeadId, same: float | None, attention: Likeness | None, outputs: Likeness | None) -> Pair:
-        partner, moved = self.pairing.partners.get(head), self.transplants.get(head)
-        return Pair(
-            head=str(head),
-            partner=None if partner is None else str(partner),
-            same_index=same,
-            attention=attention,
-            outputs=outputs,
-            transplant=moved,
-            verdict=_verdict(attention, outputs, moved),
+    def _likeness(self, measure: Measure) -> dict[HeadId, Likeness]:
+        """How alike each pair is by attention or by outputs, beside chance."""
+        pairing, values = self.pairing, self.pairing.each(measure)
+        untrained, turned, relabelled = (
+            np.array(draws.values[measure]) for draws in (*self.untrained, self.relabelled[measure])
         )
-
-    def _attention(self) -> dict[HeadId, Likeness]:
-        overlaps, heads = self.pairing.each(pair_overlap), self.pairing.heads(0)
-        null = np.array(self.relabelled.shared)[:, [heads.index(head) for head in overlaps]]
-        p = dict(zip(overlaps, holm(share_above(np.array([*overlaps.values()]), null).tolist()), strict=True))
-        return self._likeness(pair_overlap, "shared", self.relabelled, p)
-
-    def _outputs(self) -> dict[HeadId, Likeness]:
-        null = np.array(self.rewritten.written)
-        p = dict(zip(self.pairing.heads(0), step_down(self.pairing.written(0), null).tolist(), strict=True))
-        return self._likeness(pair_cka, "written", self.rewritten, p)
-
-    def _likeness(
-        self, measure: Measure, name: str, relabelled: Draws, p_relabelled: dict[HeadId, float]
-    ) -> dict[HeadId, Likeness]:
-        p_untrained = self._p_untrained(getattr(self.pairing, name), [getattr(each, name) for each in self.untrained])
-        chance = [
-            dict(zip(self.pairing.heads(0), np.quantile(getattr(draws, name), 0.95, axis=0), strict=True))
-            for draws in (self.untrained[0], relabelled)
-        ]
-        anyone, errors = self.pairing.each(partial(_mean_over_others, measure)), self.pairing.each(_overlap_error)
-        return {
-            head: Likeness(
-                value=_rounded(value),
-                se=_rounded(errors[head]) if measure is pair_overlap else None,
-                untrained=_rounded(chance[0][head]),
-                relabelled=_rounded(chance[1][head]),
-                any=_rounded(anyone[head]),
-                p_untrained=_rounded(p_untrained[head]),
-                p_relabelled=_rounded(p_relabelled[head]),
-                p=_rounded(max(p_untrained[head], p_relabelled[head])),
+        # Each pair's head among untrained models in the other run's place, its partner among those in ours.
+        heads, partners = pairing.places(0), pairing.places(1)
+        p_head, p_partner = (step_down(pairing.along(i, measure), null) for i, null in enumerate((untrained, turned)))
+        p_untrained = np.maximum(p_head[heads], p_partner[partners])
+        if measure is pair_overlap:
+            p_relabelled = np.array(holm(share_above(values, relabelled[:, heads]).tolist()))
+        else:
+            p_relabelled = step_down(pairing.along(0, measure), relabelled)[heads]
+        found = {}
+        for place, (kind, i, j) in enumerate(pairing.pairs):
+            shared, others = pairing.overlaps[kind][:, i, j], range(len(pairing.theirs[kind].heads))
+            found[pairing.ours[kind].heads[i]] = Likeness(
+                value=rounded(values[place]),
+                se=rounded(shared.std(ddof=1) / np.sqrt(len(shared))) if measure is pair_overlap else None,
+                untrained=rounded(np.quantile(untrained[:, heads[place]], 0.95)),
+                relabelled=rounded(np.quantile(relabelled[:, heads[place]], 0.95)),
+                any=rounded(float(np.mean([measure(pairing, kind, i, other) for other in others]))),
+                p_untrained=rounded(p_untrained[place]),
+                p_relabelled=rounded(p_relabelled[place]),
+                p=rounded(max(p_untrained[place], p_relabelled[place])),
             )
-            for head, value in self.pairing.each(measure).items()
-        }
-
-    def _p_untrained(self, found: Callable[[int], Values], null: Sequence[Sequence[Values]]) -> dict[HeadId, float]:
-        """Each pair's head among stand-ins for the other run, its partner among those for ours: the larger p."""
-        ours, theirs = (
-            dict(zip(self.pairing.heads(axis), step_down(found(axis), np.array(null[axis])).tolist(), strict=True))
-            for axis in (0, 1)
-        )
-        return {head: max(ours[head], theirs[partner]) for head, partner in self.pairing.partners.items()}
+        return found
 
 
 def _verdict(attention: Likeness | None, outputs: Likeness | None, moved: Transplant | None) -> str:
@@ -386,30 +352,3 @@ def _verdict(attention: Likeness | None, outputs: Likeness | None, moved: Transp
     if restored is None or restored.p > ERROR_RATE or restored.low < max(HALF, restored.untrained):
         return WRITES_ALIKE
     return SAME_JOB
-
-
-def _called_alike(draws: Values) -> NDArray[np.int64]:
-    """Of each stand-in in the other run's place, among all the others: how many heads are called alike?"""
-    everyone = np.arange(len(draws))
-    return np.array([(step_down(draws[i], draws[everyone != i]) <= ERROR_RATE).sum() for i in everyone])
-
-
-def _overlap_error(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    each = pairing.overlaps[kind][:, i, j]
-    return float(each.std(ddof=1) / np.sqrt(len(each)))
-
-
-def _mean_over_others(measure: Measure, pairing: Pairing, kind: Kind, i: int, j: int) -> float:
-    return float(np.mean([measure(pairing, kind, i, other) for other in range(len(pairing.theirs[kind].heads))]))
-
-
-def _range(values: Values) -> tuple[float, float]:
-    return _rounded(values.min()), _rounded(values.max())
-
-
-def _matrix(array: Values) -> Matrix:
-    return tuple(tuple(map(_rounded, row)) for row in array)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")

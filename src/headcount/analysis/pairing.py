@@ -1,26 +1,23 @@
-"""Which heads of two models look alike most? One to one, so that overlaps of attention add up to the most."""
+"""Which heads of two models attend most alike? One to one, so that overlaps of attention add up to the most."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor, nn
+from torch import Tensor
 
-from headcount.analysis.head_measures import mask_at
-from headcount.heads import HeadId, HeadSite
+from headcount.analysis.head_measures import ValueNorms, visible_keys
+from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
 from headcount.models.attention import AttentionCache, MultiHeadAttention
-from headcount.models.blocks import AttentionBlock
 from headcount.models.build import Model, build_model
 from headcount.runs.run import Run
 from headcount.seeds import integer, stream
@@ -41,62 +38,47 @@ class Pairing:
     theirs: Activity
     overlaps: dict[Kind, Values]
     """[example, head, other head]."""
-    places: dict[Kind, tuple[NDArray[np.int64], NDArray[np.int64]]]
-    """Of the pairs: which heads, and which other heads."""
+    pairs: tuple[tuple[Kind, int, int], ...]
+    """Of a head and its partner: their kind, and their places in it."""
 
     @classmethod
     def best(cls, ours: Activity, theirs: Activity) -> Pairing:
         """By attention."""
-        overlaps, places = {}, {}
+        overlaps, pairs = {}, list[tuple[Kind, int, int]]()
         for kind, mine in ours.items():
-            overlaps[kind] = _overlaps(mine.weights, theirs[kind].weights)
-            rows, columns = linear_sum_assignment(overlaps[kind].mean(axis=0), maximize=True)
-            places[kind] = rows, columns
-        return cls(ours, theirs, overlaps, places)
-
-    @property
-    def n_examples(self) -> int:
-        """That both were seen on."""
-        return len(next(iter(self.overlaps.values())))
+            others, n_queries = theirs[kind].weights, mine.weights.shape[2]
+            shared = [torch.minimum(w_BQK[:, None], others).sum(dim=(-2, -1)) for w_BQK in mine.weights.unbind(dim=1)]
+            overlaps[kind] = np.asarray(torch.stack(shared, dim=1).double().numpy() / n_queries)
+            places = linear_sum_assignment(overlaps[kind].mean(axis=0), maximize=True)
+            pairs += [(kind, int(i), int(j)) for i, j in zip(*places, strict=True)]
+        return cls(ours, theirs, overlaps, tuple(pairs))
 
     @property
     def partners(self) -> Partners:
         """Of each head that has one."""
-        return {
-            self.ours[kind].heads[i]: self.theirs[kind].heads[j]
-            for kind, (rows, columns) in self.places.items()
-            for i, j in zip(rows, columns, strict=True)
-        }
+        return {self.ours[kind].heads[i]: self.theirs[kind].heads[j] for kind, i, j in self.pairs}
 
-    def heads(self, axis: int) -> list[HeadId]:
-        """Ours or theirs, kind by kind."""
-        return [head for kind in (self.ours, self.theirs)[axis].values() for head in kind.heads]
+    def each(self, measure: Measure) -> Values:
+        """Something about every pair."""
+        return np.array([measure(self, *pair) for pair in self.pairs])
 
-    def each(self, measure: Measure) -> dict[HeadId, float]:
-        """Something about every pair, by our head."""
-        return {
-            self.ours[kind].heads[i]: measure(self, kind, int(i), int(j))
-            for kind, places in self.places.items()
-            for i, j in zip(*places, strict=True)
-        }
+    def along(self, axis: int, measure: Measure) -> Values:
+        """The same for each of our heads (axis 0) or of theirs (axis 1), kind by kind; 0 without a partner."""
+        found = np.zeros(sum(len(kind.heads) for kind in (self.ours, self.theirs)[axis].values()))
+        found[self.places(axis)] = self.each(measure)
+        return found
+
+    def places(self, axis: int) -> list[int]:
+        """Where the paired ones stand among all of our heads or of theirs."""
+        before, first = 0, dict[Kind, int]()
+        for kind, activity in (self.ours, self.theirs)[axis].items():
+            first[kind], before = before, before + len(activity.heads)
+        return [first[kind] + (i, j)[axis] for kind, i, j in self.pairs]
 
     @property
     def mean(self) -> float:
         """Of the pairs' overlaps."""
-        return float(np.mean([*self.each(pair_overlap).values()]))
-
-    def shared(self, axis: int) -> Values:
-        """The overlap of each head (axis 0) or other head (axis 1) with its partner, kind by kind; 0 without one."""
-        return self._along(axis, pair_overlap)
-
-    def written(self, axis: int) -> Values:
-        """Likewise the CKA of what they write."""
-        return self._along(axis, pair_cka)
-
-    def _along(self, axis: int, measure: Measure) -> Values:
-        values, partners = self.each(measure), self.partners
-        by_head = values if axis == 0 else {partners[head]: value for head, value in values.items()}
-        return np.array([by_head.get(head, 0.0) for head in self.heads(axis)])
+        return float(np.mean(self.each(pair_overlap)))
 
 
 Measure = Callable[[Pairing, Kind, int, int], float]
@@ -113,13 +95,6 @@ def pair_cka(pairing: Pairing, kind: Kind, i: int, j: int) -> float:
     return cka(pairing.ours[kind].outputs[i], pairing.theirs[kind].outputs[j])
 
 
-def _overlaps(ours: Tensor, theirs: Tensor) -> Values:
-    """[example, head, other head]."""
-    n_queries = ours.shape[2]
-    shared = [torch.minimum(w_BQK[:, None], theirs).sum(dim=(-2, -1)) for w_BQK in ours.unbind(dim=1)]
-    return np.asarray(torch.stack(shared, dim=1).double().numpy() / n_queries)
-
-
 # --- similarity -------------------------------------------------------------------------------------------------------
 # How alike are two sets of vectors for the same rows? Linear CKA (Kornblith et al. 2019), without its bias.
 #
@@ -128,12 +103,8 @@ def _overlaps(ours: Tensor, theirs: Tensor) -> Values:
 # al. 2012; Nguyen et al. 2021), so that unrelated sets come out around 0, sometimes below.
 
 
-Rows = NDArray[np.float64]
-"""[row, dimension]."""
-
-
-def hsic(x: Rows, y: Rows) -> float:
-    """The unbiased estimate of their dependence, of n > 3 rows; from sums over dimensions, never n by n."""
+def hsic(x: Values, y: Values) -> float:
+    """The unbiased estimate of their dependence [row, dimension], of n > 3 rows; from sums, never n by n."""
     n = len(x)
     own_x, own_y = (x * x).sum(axis=1), (y * y).sum(axis=1)
     sums_x, sums_y = x @ x.sum(axis=0) - own_x, y @ y.sum(axis=0) - own_y  # of the inner products with all other rows
@@ -142,7 +113,7 @@ def hsic(x: Rows, y: Rows) -> float:
     return (together + overall - 2 * float(sums_x @ sums_y) / (n - 2)) / (n * (n - 3))
 
 
-def cka(x: Rows, y: Rows) -> float:
+def cka(x: Values, y: Values) -> float:
     """1 for sets that differ by a rotation and a scale, around 0 for unrelated ones; 0 where one does not vary.
 
     >>> rng = np.random.default_rng(0)
@@ -155,8 +126,7 @@ def cka(x: Rows, y: Rows) -> float:
     return hsic(x, y) / math.sqrt(scale) if scale > 0 else 0.0
 
 
-# --- head activity ----------------------------------------------------------------------------------------------------
-# What do the heads of a model do on some examples? Where each looks, and what it writes into the residual stream.
+# --- activity: where heads attend on some examples, and what they write into the residual stream ----------------------
 
 
 @dataclass(frozen=True)
@@ -172,12 +142,8 @@ class KindActivity:
     """What a value becomes in the residual stream, rotated into as few dimensions as a head has: no linear similarity
     can tell that from the whole."""
 
-    def looking(self, weights: Tensor) -> KindActivity:
-        """The same heads, if they looked elsewhere."""
-        return replace(self, weights=weights)
-
     @cached_property
-    def outputs(self) -> tuple[NDArray[np.float64], ...]:
+    def outputs(self) -> tuple[Values, ...]:
         """Of each head a row for every example and query, less that query's mean: what it writes about the example."""
         z_BHQE = (self.weights @ self.values).cpu().double()
         z_HNE = (z_BHQE - z_BHQE.mean(dim=0)).transpose(0, 1).flatten(1, 2)
@@ -189,55 +155,29 @@ Activity = dict[Kind, KindActivity]
 
 def observe(model: Model, inputs: tuple[Tokens, ...]) -> Activity:
     """One forward pass; of the kinds of site where a query sees more than one key."""
-    kept, values = AttentionCache(), dict[HeadSite, Tensor]()
-    blocks = {site: block for site, block in model.blocks.items() if block.heads}
-    with eval_mode(model, gradients=False) as device, ExitStack() as hooks:
-        for site, block in blocks.items():
-            hooks.callback(_attention(block).value.register_forward_hook(_keep(values, site)).remove)
+    kept, found = AttentionCache(), Activity()
+    with eval_mode(model, gradients=False) as device, ValueNorms(model) as heads:
         model(*on_device(device, *inputs), weights=kept)
-    by_kind: dict[Kind, dict[HeadSite, AttentionBlock]] = {}
-    for site, block in blocks.items():
-        by_kind.setdefault((site.stack, site.kind), {})[site] = block
-    found: Activity = {}
-    for kind, sites in by_kind.items():
-        visible = _visible(model, first := next(iter(sites)), kept[first])
+    for kind in dict.fromkeys((site.stack, site.kind) for site in model.sites):
+        sites = [site for site in model.sites if (site.stack, site.kind) == kind]
+        n_queries, n_keys = kept[sites[0]].shape[2:]
+        queries, keys = slice(0, n_queries), slice(0, n_keys)
+        visible = visible_keys(model, sites[0], queries, keys, n_keys, torch.device("cpu"))
         has_choice = visible.sum(dim=-1) > 1
         if has_choice.any():
             found[kind] = KindActivity(
-                heads=tuple(head for block in sites.values() for head in block.heads),
+                heads=tuple(head for site in sites for head in model.heads_at(site)),
                 weights=torch.cat([kept[site].cpu()[:, :, has_choice] for site in sites], dim=1),
                 visible=visible[has_choice],
-                values=torch.cat([_by_head(values[site], len(block.heads)) for site, block in sites.items()], dim=1),
-                written=torch.cat([_written(_attention(block).output, len(block.heads)) for block in sites.values()]),
+                values=torch.cat([heads.values[site].cpu() for site in sites], dim=1),
+                written=torch.cat([_written(heads.attentions[site]) for site in sites]),
             )
     return found
 
 
-def _attention(block: AttentionBlock) -> MultiHeadAttention:
-    assert isinstance(block.attention, MultiHeadAttention), "every site with heads has it"
-    return block.attention
-
-
-def _keep(values: dict[HeadSite, Tensor], site: HeadSite) -> Any:
-    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
-        values[site] = output.cpu()
-
-    return keep
-
-
-def _by_head(value_BKF: Tensor, n_heads: int) -> Tensor:
-    return value_BKF.unflatten(-1, (n_heads, -1)).transpose(1, 2)
-
-
-def _visible(model: Model, site: HeadSite, weights: Tensor) -> Tensor:
-    n_queries, n_keys = weights.shape[2:]
-    mask = mask_at(model, site).mask_for(slice(0, n_queries), slice(0, n_keys), n_queries, n_keys, torch.device("cpu"))
-    return torch.ones(n_queries, n_keys, dtype=torch.bool) if mask is None else mask[0, 0]
-
-
-def _written(projection: nn.Linear, n_heads: int) -> Tensor:
+def _written(attention: MultiHeadAttention) -> Tensor:
     """With W = Q R, rows W z and R z have the same inner products."""
-    weight_HDE = projection.weight.detach().unflatten(1, (n_heads, -1)).transpose(0, 1)
+    weight_HDE = attention.output.weight.detach().unflatten(1, (-1, attention.d_head)).transpose(0, 1)
     return torch.linalg.qr(weight_HDE.cpu().double())[1]
 
 
@@ -247,9 +187,9 @@ def _written(projection: nn.Linear, n_heads: int) -> Tensor:
 # Two nulls, for they fail differently. An *untrained* model in the place of a run is drawn as that run's weights once
 # were, so a run that is itself untrained is one more draw: p is exact, whatever heads attend to by their build and by
 # the data. But untrained heads spread their attention, and a trained head shares about the same little with each of
-# them: two trained heads that look at a few keys each would beat them by luck. So a run is also compared with the other
-# one *relabelled*: each of its heads keeps how peaked and how steady it is, but its keys change places, and examples
-# are shuffled.
+# them: two trained heads that attend to a few keys each would beat them by luck. So a run is also compared with the
+# other one *relabelled*: each of its heads keeps how peaked and how steady it is, but its keys change places, and
+# examples are shuffled.
 
 
 def untrained_model(run: Run, index: int, seed: int = 0) -> Model:
@@ -266,58 +206,47 @@ class Draws:
 
     axis: int
     """0 for the first run's heads, 1 for the other's."""
-    shared: list[Values] = field(default_factory=list)
-    """The overlap of each head with its partner, draw by draw."""
-    written: list[Values] = field(default_factory=list)
-    """The CKA of what they write."""
+    values: dict[Measure, list[Values]] = field(default_factory=dict)
+    """Of each head with its partner, draw by draw."""
     means: list[float] = field(default_factory=list)
     """The mean overlap of all pairs."""
     partners: list[Partners] = field(default_factory=list)
 
-    def add(self, pairing: Pairing, *, outputs: bool = True) -> None:
+    def add(self, pairing: Pairing, *measures: Measure) -> None:
         """One more draw."""
-        self.shared.append(pairing.shared(self.axis))
         self.means.append(pairing.mean)
         self.partners.append(pairing.partners)
-        if outputs:
-            self.written.append(pairing.written(self.axis))
+        for measure in measures:
+            self.values.setdefault(measure, []).append(pairing.along(self.axis, measure))
 
 
 def pair_with_untrained(
     run: Run, other: Run, inputs: tuple[Tokens, ...], pairing: Pairing, n: int, seed: int, step: Callable[[], None]
 ) -> tuple[Draws, Draws]:
-    """Our heads with untrained stand-ins for the other run, and its heads with stand-ins for ours."""
-    found = Draws(0), Draws(1)
+    """Our heads with untrained models in the other run's place, and its heads with untrained ones in ours."""
+    found, is_same = (Draws(0), Draws(1)), run.config.model == other.config.model
     for i in range(n):
-        theirs = _like(pairing.ours, observe(untrained_model(other, i, seed), inputs))
-        ours = theirs
-        if run.config.model != other.config.model:
-            ours = _like(pairing.ours, observe(untrained_model(run, i, seed), inputs))
-        found[0].add(Pairing.best(pairing.ours, theirs))
-        found[1].add(Pairing.best(ours, pairing.theirs))
+        theirs = observe(untrained_model(other, i, seed), inputs)
+        ours = theirs if is_same else observe(untrained_model(run, i, seed), inputs)
+        found[0].add(Pairing.best(pairing.ours, theirs), pair_overlap, pair_cka)
+        found[1].add(Pairing.best({kind: ours[kind] for kind in pairing.ours}, pairing.theirs), pair_overlap, pair_cka)
         step()
     return found
 
 
-def pair_with_relabelled(
-    pairing: Pairing, n: int, seed: int, step: Callable[[], None], *, outputs: bool = False
-) -> Draws:
+def pair_with_relabelled(pairing: Pairing, measure: Measure, n: int, seed: int, step: Callable[[], None]) -> Draws:
     """Our heads with the other run's, whose keys changed places.
 
-    For attention, examples are shuffled too. For `outputs` they are not, or nothing would be left to compare: heads
+    For attention, examples are shuffled too. For outputs they are not, or nothing would be left to compare: heads
     write what their own values are at the other keys.
     """
-    found, rng = Draws(0), stream(seed, "relabelled")
+    found, rng, n_examples = Draws(0), stream(seed, "relabelled"), len(next(iter(pairing.overlaps.values())))
     for _ in range(n):
-        examples = np.arange(pairing.n_examples) if outputs else rng.permutation(pairing.n_examples)
-        moved = {kind: each.looking(relabelled(each, examples, rng)) for kind, each in pairing.theirs.items()}
-        found.add(Pairing.best(pairing.ours, moved), outputs=outputs)
+        examples = rng.permutation(n_examples) if measure is pair_overlap else np.arange(n_examples)
+        moved = {kind: replace(each, weights=relabelled(each, examples, rng)) for kind, each in pairing.theirs.items()}
+        found.add(Pairing.best(pairing.ours, moved), measure)
         step()
     return found
-
-
-def _like(known: Activity, found: Activity) -> Activity:
-    return {kind: found[kind] for kind in known}
 
 
 def relabelled(activity: KindActivity, examples: NDArray[np.int64], rng: np.random.Generator) -> Tensor:

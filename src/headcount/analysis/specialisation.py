@@ -3,32 +3,27 @@
 The task names the targets (operator, aligned column, left neighbour, ...), the column that each query is about and a
 condition (a carry comes in, the sequence is sorted). Every measure is told overall, by column, and apart for examples
 where the condition holds and where it does not; a contrast, if the task has one, tells what a single token does
-(contrasts.py). Over all columns the two are compared within columns, each counting
-alike, and only over columns that meet both: no carry ever comes into the 1s, which must not pass for an effect of
-carries.
+(contrasts.py). Over all columns the two are compared within columns, each counting alike, and only over columns that
+meet both: no carry ever comes into the 1s, which must not pass for an effect of carries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from headcount.analysis.calibration import CONTROLS, N_CONTROLS, RANK, Calibration, calibrate
 from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
-from headcount.analysis.head_measures import WEIGHTINGS, Measured, control_inputs, eval_inputs, measure
-from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Bars, Measure, Thresholds, label
+from headcount.analysis.head_measures import WEIGHTINGS, Measured, control_inputs, eval_inputs, measure, rounded
+from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Measure, Thresholds, label
 from headcount.errors import InputError
-from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.stats import Estimate, Stratum, Sums, estimate
 from headcount.tasks.base import AttentionTargets
-
-Both = tuple[Estimate, Estimate | None]
-"""A mean, and what even attention would give."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,7 @@ class HeadStats:
     layer: int
     kind: str
     label: str
-    """What it looks at, where a threshold says so; else nothing."""
+    """What it attends to, where a threshold holds; else nothing."""
     measures: tuple[Measure, ...]
     shifts: tuple[Shift, ...] = ()
     """What the task's contrast does to it; nothing if the task has none."""
@@ -117,13 +112,13 @@ def specialise(
     )
     moved = {} if contrast is None else shifts(run, contrast, norm_weighted=norm_weighted)
     for site in (site for site in run.model.sites if site in measured):
-        targets, bars = (
-            run.task.attention_targets(site.stack, site.kind, inputs_seen.examples),
-            calibration.at(site.stack, site.kind),
-        )
-        here = [head for head in run.model.heads if head.site == site]
-        found = [_stats(head, i, measured[site], targets, bars) for i, head in enumerate(here)]
-        heads += [replace(each, shifts=moved[site][i]) if moved else each for i, each in enumerate(found)]
+        targets = run.task.attention_targets(site.stack, site.kind, inputs_seen.examples)
+        bars = calibration.at(site.stack, site.kind)
+        for i, head in enumerate(run.model.heads_at(site)):
+            found = tuple(m for name, each in measured[site].items() for m in _means(name, each, i, targets))
+            named, names = label(found, targets.condition.when, bars), (str(head), head.short)
+            shifted = moved[site][i] if moved else ()
+            heads.append(HeadStats(*names, site.stack, site.layer, site.kind, named, found, shifted))
     return Specialisation(
         name=run.name,
         weights_sha256=run.weights_sha256,
@@ -137,32 +132,25 @@ def specialise(
     )
 
 
-def _stats(head: HeadId, i: int, measured: Mapping[str, Measured], targets: AttentionTargets, bars: Bars) -> HeadStats:
-    found = tuple(m for name, each in measured.items() for m in _means(name, each, i, targets))
-    site, named = head.site, label(found, targets.condition.when, bars)
-    return HeadStats(str(head), head.short, site.stack, site.layer, site.kind, named, found)
-
-
 def _means(name: str, measured: Measured, i: int, targets: AttentionTargets) -> Iterator[Measure]:
     """One measure of head `i` in every case that two examples or more belong to."""
-    found: dict[tuple[str, str], Both] = {}
+    found: dict[tuple[str, str], tuple[Estimate, Estimate | None]] = {}
     condition = targets.condition
+
+    def record(column: str, which: str, got: Estimate, even: Estimate | None) -> Measure:
+        expected = None if even is None else round(even.mean, 6)
+        return Measure(name, column, which, rounded(got.mean), rounded(got.se), got.n, expected)
+
     for column, which, strata in _cases(targets, measured.counts):
         got = estimate(measured.sums[:, i], measured.counts, strata)
         if got.n < 2:
             continue
         even = None if measured.even is None else estimate(measured.even, measured.counts, strata)
         found[column, which] = got, even
-        yield _record(name, column, which, got, even)
+        yield record(column, which, got, even)
         if which == condition.no and (column, condition.yes) in found:
             yes, even_yes = found[column, condition.yes]
-            differs = None if even is None or even_yes is None else even_yes - even
-            yield _record(name, column, DIFFERENCE, yes - got, differs)
-
-
-def _record(name: str, column: str, which: str, got: Estimate, even: Estimate | None) -> Measure:
-    mean, se = (float(f"{value:.6g}") for value in (got.mean, got.se))
-    return Measure(name, column, which, mean, se, got.n, None if even is None else round(even.mean, 6))
+            yield record(column, DIFFERENCE, yes - got, None if even is None or even_yes is None else even_yes - even)
 
 
 def _cases(targets: AttentionTargets, counts: Sums) -> Iterator[tuple[str, str, list[Stratum]]]:

@@ -7,11 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headcount.analysis.attention_summary import AttentionSummary, attention_summary, head_pattern
+from headcount.analysis.attention import (
+    AttentionPatterns,
+    AttentionSummary,
+    attention_summary,
+    average_patterns,
+    head_pattern,
+    patterns_on,
+)
 from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
 from headcount.analysis.length_generalisation import stretch as stretch_run
 from headcount.analysis.matching import Matching, match
-from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.api.opening import AnyModel, open_model, open_run
@@ -20,13 +26,11 @@ from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
-from headcount.views.attention import draw_heads, draw_over_examples, draw_pages
-from headcount.views.attention_summary import draw_head_on_text, draw_mosaics, draw_over_texts
+from headcount.views.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
+from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
 from headcount.views.length_generalisation import draw_dispersion, draw_stretch
-from headcount.views.matching import draw_matching
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import counting
-from headcount.views.specialisation import draw_conditions, draw_stats
 from headcount.views.style import png
 
 
@@ -106,7 +110,7 @@ def _summary(opened: OpenModel, text: str, head: HeadId | None) -> tuple[Attenti
         text=text,
     )
     found = replace(found, note=given.note, predicted=given.predicted, right=given.right)
-    name, figures, weights = f"heads-{file_name(text)}", draw_mosaics(found), None
+    name, figures, weights = f"heads-{file_name(text)}", draw_pages(found), None
     if head is not None:
         weights = head_pattern(opened.module, opened.sites, given.inputs, head)
         figures[str(head)] = draw_head_on_text(found, head, weights)

@@ -12,7 +12,7 @@ from headcount.cli._output import console, files_of, print_files, print_json
 from headcount.errors import InputError
 
 if TYPE_CHECKING:
-    from headcount.analysis.attention_summary import AttentionSummary
+    from headcount.analysis.attention import AttentionSummary
     from headcount.api import Saved
     from headcount.experiments.models import OpenModel
 
@@ -106,7 +106,7 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str] | 
 
 def _summaries(saved: Saved[tuple[AttentionSummary, ...]], as_json: bool) -> int:
     """Attention of any model, on texts."""
-    from headcount.views.attention_summary import summary_notes, summary_table
+    from headcount.views.attention import summary_notes, summary_table
 
     if as_json:
         _print_each([_told(each) | {"files": files_of(saved)} for each in saved.result])
@@ -133,8 +133,7 @@ def _print_each(found: list[dict[str, Any]]) -> None:
 def _stats(model: OpenModel, args: argparse.Namespace) -> int:
     """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
-    from headcount.views.matching import match_table
-    from headcount.views.specialisation import caption, stats_table
+    from headcount.views.head_stats import caption, match_table, stats_table
 
     if args.match and args.norm_weighted:
         raise InputError(

@@ -1,0 +1,292 @@
+"""What each head is for, and which heads of two runs attend alike, write alike and do the same job.
+
+Of the first, a page of all heads, pages with and without a condition by column, and a table; of the second, heat maps
+with pairs marked, and a table.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from headcount.heads import HeadId
+from headcount.views.attention import KINDS, write_cells
+from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, SEQUENTIAL, Page
+
+if TYPE_CHECKING:
+    from headcount.analysis.contrasts import Shift
+    from headcount.analysis.labels import Measure
+    from headcount.analysis.matching import KindMatch, Likeness, Matching, Pair
+    from headcount.analysis.specialisation import HeadStats, Specialisation
+
+SPREAD = ("entropy share", "sparsity")
+LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
+"""Colour, marker and filling where a condition holds, and where it does not."""
+CELL = 0.52
+"""Inches of a cell."""
+NOTE = (
+    "by chance: what 95 of 100 best pairings with untrained or relabelled models stay below; of what is restored, the "
+    "most with untrained ones. By others: the most with another head of the other run"
+)
+COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
+"""By marker: attention, outputs, and what was restored."""
+
+
+def draw_stats(result: Specialisation) -> Figure:
+    """Heads in rows, measures in columns, labels at the right; one panel per kind of site."""
+    kinds, contrast = _kinds(result), _contrast(result)
+    rows = [len(heads) for heads in kinds.values()]
+    widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(contrast)
+    labels = {head.head: "\n".join(textwrap.wrap(head.label, 38)) or "–" for head in result.heads}
+    words = max(len(line) for label in labels.values() for line in label.splitlines())
+    figure = Page(1.02 * widest + 0.075 * words + 2.0, 0.44 * sum(rows) + 1.05 * len(rows) + 0.3)
+    grid = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[n + 1 for n in rows])[:, 0]
+    for axes, (kind, heads) in zip(grid, kinds.items(), strict=True):
+        targets = _targets(heads)
+        shown = [*targets, *SPREAD, "entropy", *contrast]
+        found = [{name: _find(result, head, name) for name in shown} for head in heads]
+        # The darker, the more; nats have no maximum, so their share of it gives the shade.
+        shades = [[row["entropy share" if name == "entropy" else name] for name in shown] for row in found]
+        values = [[np.nan if each is None else each.mean for each in row] for row in shades]
+        axes.imshow(values, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
+        write_cells(axes, values, [[_cell(each) for each in row.values()] for row in found], size=7.5)
+        axes.set_xticks(range(len(shown)), [_heading(name, heads[0].find(name)) for name in shown], fontsize=8.5)
+        axes.set_yticks(range(len(heads)), [head.short for head in heads], fontsize=9)
+        beside = axes.secondary_yaxis("right")
+        beside.set_yticks(range(len(heads)), [labels[head.head] for head in heads], fontsize=9)
+        axes.tick_params(length=0)
+        beside.tick_params(length=0)
+        axes.axvline(len(targets) - 0.5, color=GREY, linewidth=1.5)
+        axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
+    figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
+    what = f"{result.weighting}, mean ± standard error over {result.n:,} examples ({result.data})"
+    figure.headline(f"{result.name}: {what}", size=12)
+    figure.caption(caption(result))
+    return figure
+
+
+def caption(result: Specialisation) -> str:
+    """When a head gets a label, and what the contrast is."""
+    if not result.contrast:
+        return result.words
+    n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
+    over = f" (n = {n[0]:,}{f' to {n[-1]:,}' if len(n) > 1 else ''} contrasts)" if n else ""
+    return f"{result.words}; {result.contrast.name}{over}: {result.contrast.words}"
+
+
+def _cell(measure: Measure | Shift | None) -> str:
+    if measure is None:
+        return ""
+    return f"{measure.mean:z.2f} ± " + (f"{measure.se:.3f}" if measure.se >= 0.0005 else "<.001")
+
+
+def _heading(name: str, measure: Measure | None) -> str:
+    """What a column of the page is, and what even attention would give there."""
+    if name == "entropy":
+        return "entropy\n(nats)"
+    return f"{name}\n(even: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
+
+
+def draw_conditions(result: Specialisation) -> dict[str, Figure]:
+    """One page per kind of site: each head with and without the condition, by column if there are columns."""
+    return {"-".join(kind): _draw_kind(result, KINDS[kind], heads) for kind, heads in _kinds(result).items()}
+
+
+def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) -> Figure:
+    shown = [*_targets(heads), "entropy share"]
+    # The columns in which something shown was measured, as they are written; without columns, `all`.
+    written = dict.fromkeys(m.column for m in heads[0].measures if m.measure == "entropy" and m.column != "all")
+    measured = {m.column for head in heads for m in head.measures if m.measure in shown}
+    columns = [column for column in written if column in measured] or ["all"]
+    figure = Page(max(1.9 * len(shown) + 1.0, 8.5), 1.25 * len(heads) + 0.9)
+    grid = figure.subplots(len(heads), len(shown), sharex=True, sharey=True, squeeze=False)
+    for row, head in zip(grid, heads, strict=True):
+        for axes, name in zip(row, shown, strict=True):
+            _draw_panel(axes, head, name, columns)
+        row[0].set_ylabel(f"{head.short}\nshare", fontsize=9)
+    what = "column being said" if heads[0].stack == "decoder" else "column of the query"
+    for top, bottom, name in zip(grid[0], grid[-1], shown, strict=True):
+        top.set_title(name, fontsize=10)
+        bottom.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.06, 1.06), yticks=(0, 0.5, 1))
+        bottom.set_xticks(range(len(columns)), columns if len(columns) > 1 else ["all queries"], fontsize=8)
+        bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
+    figure.key(*grid[0][0].get_legend_handles_labels(), size=10)
+    figure.headline(f"{result.name}: {kind}, {result.weighting}, mean ± 2 standard errors (n = {result.n:,})")
+    return figure
+
+
+def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
+    """One measure of one head; what even attention would give is a dash."""
+    conditions = dict.fromkeys(m.condition for m in head.measures if m.condition not in ("all", "difference"))
+    for i, (condition, (colour, marker, filling)) in enumerate(zip(conditions, LOOKS, strict=False)):
+        found = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
+        axes.errorbar(
+            [x + 0.24 * i - 0.12 for x, _ in found],
+            [m.mean for _, m in found],
+            [2 * m.se for _, m in found],
+            fmt=marker,
+            color=colour,
+            markerfacecolor=filling,
+            markersize=5,
+            capsize=2,
+            label=condition,
+        )
+    even = [(x, m.even) for x, column in enumerate(columns) if (m := head.find(name, column)) and m.even is not None]
+    axes.plot(*np.array(even).reshape(-1, 2).T, "_", color=GREY, markersize=16, label="if attention were even")
+    axes.grid(axis="y", alpha=0.25)
+
+
+def stats_table(result: Specialisation) -> Table:
+    """One row per head: its label, and its main measures in percent, mean ± standard error; sparsity 100 is one key."""
+    title = f"{result.name}: {result.weighting} in %, mean ± standard error over {result.n:,} examples ({result.data})"
+    targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
+    shown = (*targets, *SPREAD, *_contrast(result))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("head")
+    table.add_column("label", min_width=25)
+    for name in shown:
+        table.add_column(name, justify="right", max_width=11)
+    for head in result.heads:
+        found = [_find(result, head, name) for name in shown]
+        cells = ["" if each is None else f"{100 * each.mean:z.1f} ± {100 * each.se:.1f}" for each in found]
+        table.add_row(head.short, head.label, *cells)
+    return table
+
+
+def _contrast(result: Specialisation) -> list[str]:
+    """The name of what the contrast measures, if there is one."""
+    return [result.contrast.name] if result.contrast else []
+
+
+def _find(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
+    """One measure over all columns, or what the contrast does."""
+    return head.sensitivity() if name in _contrast(result) else head.find(name)
+
+
+def _kinds(result: Specialisation) -> dict[tuple[str, str], list[HeadStats]]:
+    found: dict[tuple[str, str], list[HeadStats]] = {}
+    for head in result.heads:
+        found.setdefault((head.stack, head.kind), []).append(head)
+    return found
+
+
+def _targets(heads: Sequence[HeadStats]) -> list[str]:
+    return list(dict.fromkeys(m.measure for head in heads for m in head.measures if m.even is not None))
+
+
+# --- two runs, head by head -------------------------------------------------------------------------------------------
+
+
+def draw_matching(result: Matching) -> Figure:
+    """A row for each kind of site: overlaps with the pairs framed; beside it, each pair's measures and chance's."""
+    widths = max(max(CELL * len(kind.others) for kind in result.kinds), 2.9), 3.4
+    heights = [max(CELL * len(kind.heads), 1.6) for kind in result.kinds]
+    figure = Page(sum(widths) + 2.2, sum(heights) + 0.9 * len(heights) + 0.4)
+    panels = figure.subplots(len(heights), 2, squeeze=False, width_ratios=widths, height_ratios=heights)
+    for (overlaps, measures), kind in zip(panels, result.kinds, strict=True):
+        _draw_overlaps(overlaps, kind)
+        _draw_measures(measures, kind, result.error_rate)
+    panels[-1][0].set_xlabel("head of the other run")
+    panels[-1][1].set_xlabel("overlap, CKA, share restored")
+    figure.headline(
+        "Which heads attend alike? Frames: the best pairing, broken where chance pairs heads as well",
+        f"down: {result.name}; across: {result.other} (n = {result.n:,}: {result.data})",
+        result.words,
+        size=10,
+    )
+    key = {
+        "attention: overlap": Line2D([], [], marker="o", color=COLOURS["o"], linestyle=""),
+        "outputs: CKA": Line2D([], [], marker="s", color=COLOURS["s"], linestyle=""),
+        "effect restored by the partner, 95 % interval": Line2D([], [], marker="^", color=COLOURS["^"]),
+        "up to here by chance": Line2D([], [], color=GREY, linewidth=4, alpha=0.3),
+        "hollow: not beyond chance": Line2D([], [], marker="o", color=BLUE, markerfacecolor="white", linestyle=""),
+    }
+    figure.key([*key.values()], [*key], columns=3)
+    return figure
+
+
+def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
+    axes.imshow(kind.overlaps, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
+    write_cells(axes, kind.overlaps)
+    for y, pair in enumerate(kind.pairs):
+        if pair.partner is not None:
+            corner, style = (kind.others.index(pair.partner) - 0.47, y - 0.47), "-" if pair.is_alike else ":"
+            axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=ORANGE, linewidth=2.5, linestyle=style))
+    axes.set_xticks(range(len(kind.others)), map(_short, kind.others), fontsize=8, rotation=60)
+    axes.set_yticks(range(len(kind.heads)), map(_short, kind.heads), fontsize=8)
+    axes.set_title(f"{KINDS[kind.stack, kind.kind].capitalize()}: attention shared", fontsize=9)
+
+
+def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
+    """Beside the rows of the heat map, in three lanes."""
+
+    def draw(marker: str, y: float, value: float, chance: float, p: float, *interval: float) -> None:
+        colour = COLOURS[marker]
+        axes.plot([0, max(chance, 0)], [y, y], color=GREY, linewidth=4, alpha=0.3, solid_capstyle="butt")
+        if interval:
+            axes.plot(interval, [y, y], color=colour)
+        axes.plot(value, y, marker, color=colour, markersize=5, markerfacecolor=colour if p <= error_rate else "white")
+
+    for y, pair in enumerate(kind.pairs):
+        for marker, lane, found in (("o", y - 0.27, pair.attention), ("s", y, pair.outputs)):
+            if found is not None:
+                draw(marker, lane, found.value, max(found.untrained, found.relabelled), found.p)
+        if pair.transplant and (restored := pair.transplant.restored):
+            draw("^", y + 0.27, restored.share, restored.untrained, restored.p, restored.low, restored.high)
+    axes.set_xlim(-0.06, 1.06)  # a partner that restores less than nothing is beyond the edge, and in the table
+    axes.set_ylim(len(kind.heads) - 0.5, -0.5)
+    axes.set_yticks(range(len(kind.pairs)), [_short(pair.partner) for pair in kind.pairs], fontsize=8)
+    axes.yaxis.tick_right()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_title("each head with its partner", fontsize=9)
+
+
+def match_table(result: Matching) -> Table:
+    """Each head with its partner: attention, outputs, transplant, each with its p, and what they come to."""
+    what = f"overlap ± standard error over {result.n:,} examples; p corrected over heads"
+    title = f"{result.name} beside {result.other}: {what}"
+    pairs = [pair for kind in result.kinds for pair in kind.pairs]
+    moved = next((pair.transplant for pair in pairs if pair.transplant), None)
+    on = f". Restored: on {moved.n:,} examples, about means over {moved.n_mean:,} inputs" if moved else ""
+    caption = f"{result.words}\n{NOTE}{on}"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
+    for name in ("head", "partner"):
+        table.add_column(name)
+    for name in ("overlap", "by chance", "p", "CKA", "by chance", "p", "restored", "by chance", "by others"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for pair in pairs:
+        cells = (*_likeness(pair.attention), *_likeness(pair.outputs), *_restored(pair))
+        table.add_row(_short(pair.head), _short(pair.partner), *cells, pair.verdict)
+    return table
+
+
+def _likeness(found: Likeness | None) -> tuple[str, str, str]:
+    """With an error, where there is one; by chance; and its p."""
+    if found is None:
+        return "", "", ""
+    error = "" if found.se is None else f" ± {found.se:.3f}"
+    return f"{found.value:.3f}{error}", f"≤ {max(found.untrained, found.relabelled):.3f}", f"{found.p:.2g}"
+
+
+def _restored(pair: Pair) -> tuple[str, str, str]:
+    """By the partner, by the best of the untrained models, and by the best other head of the other run."""
+    if pair.transplant is None:
+        return "", "", ""
+    if (found := pair.transplant.restored) is None:
+        return "nothing to restore", "", ""
+    others = "" if found.others is None else f"≤ {found.others:.2f}"
+    return f"{found.share:.2f} [{found.low:.2f}, {found.high:.2f}]", f"≤ {found.untrained:.2f}", others
+
+
+def _short(head: str | None) -> str:
+    return "none" if head is None else HeadId.parse(head).short
