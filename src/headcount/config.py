@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -31,7 +32,6 @@ from headcount.errors import ConfigError, Fault
 from headcount.registry import Registry
 
 T = TypeVar("T")
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -93,11 +93,10 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
+@cache
 def type_adapter(cls: type) -> TypeAdapter[Any]:
     """What turns plain data into a dataclass, checking it, and back."""
-    if cls not in _ADAPTERS:
-        _ADAPTERS[cls] = TypeAdapter(cls)
-    return _ADAPTERS[cls]
+    return TypeAdapter(cls)
 
 
 def _fault(section: str, cls: type, detail: Any) -> Fault:

@@ -174,17 +174,13 @@ def staged_folder(path: Path) -> Iterator[Path]:
     try:
         yield draft
         with friendly_os_errors(f"write {path}"):
-            _move(draft, home)
+            if os.name != "posix" and home.exists():
+                home.rmdir()  # elsewhere a folder does not move onto an empty one
+            draft.rename(home)
             _sync_folder(home.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def _move(draft: Path, home: Path) -> None:
-    if os.name != "posix" and home.exists():
-        home.rmdir()  # elsewhere a folder does not move onto an empty one
-    draft.rename(home)
 
 
 def _draft_name(path: Path) -> Path:

@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
-from headcount.bands import CRITICAL, FEW, band_of, examples_needed
-from headcount.defaults import BATCH, DONORS
 from headcount.errors import InputError
 from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
@@ -36,11 +34,9 @@ from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.proof import SiteProof, prove
 from headcount.hooks.replay import Intervention
+from headcount.limits import BATCH, DONORS
 from headcount.results import Result
-from headcount.stats import (
-    PairedDifference,
-    holm,
-)
+from headcount.stats import CRITICAL, FEW, PairedDifference, band_of, examples_needed, holm
 
 MOST_DONORS = 64
 EARLY = 0.999

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.data.dataset import EvalBatch
-from headcount.defaults import BATCH
 from headcount.errors import InputError, InstrumentError, ReplayError
 from headcount.experiments.experiment import Experiment
 from headcount.heads import HeadId, HeadSite
@@ -31,7 +30,7 @@ from headcount.hooks.proof import difference, first_tensor, prove, tolerance
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sweep import plain_pass, sweep
-from headcount.limits import require_room
+from headcount.limits import BATCH, require_room
 from headcount.models.finite import require_numbers
 from headcount.seeds import stream
 
