@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -32,6 +31,7 @@ from headcount.errors import ConfigError, Fault
 from headcount.registry import Registry
 
 T = TypeVar("T")
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -93,10 +93,11 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
-@cache
 def type_adapter(cls: type) -> TypeAdapter[Any]:
     """What turns plain data into a dataclass, checking it, and back."""
-    return TypeAdapter(cls)
+    if cls not in _ADAPTERS:
+        _ADAPTERS[cls] = TypeAdapter(cls)
+    return _ADAPTERS[cls]
 
 
 def _fault(section: str, cls: type, detail: Any) -> Fault:

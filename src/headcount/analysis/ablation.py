@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.errors import InputError
-from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import (
@@ -26,7 +25,9 @@ from headcount.experiments.interventions import (
     Means,
     Outcome,
     Progress,
+    compare,
     donors_of,
+    interval_of,
     means_of,
     run_interventions,
 )

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from headcount.analysis.ablation import AblationRun, ablate
 from headcount.data.dataset import EvalBatch, Score
-from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, run_interventions
+from headcount.experiments.interventions import Progress, compare, interval_of, run_interventions
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention

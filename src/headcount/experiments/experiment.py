@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,6 @@ from headcount.data.dataset import (
     ScoreFunction,
     find_metric,
     mean_score,
-    tensor_dataset,
 )
 from headcount.data.from_task import task_dataset
 from headcount.errors import InputError
@@ -119,17 +118,12 @@ def experiment_on(
     *,
     data: str | None = None,
     at_once: int | None = None,
-    reference: EvalDataset | None = None,
 ) -> Experiment:
-    """A model on some examples of a dataset, or all; a metric is a name, or a function of output and numbers.
-
-    Means are taken over a `reference` or, of a dataset that has room for more examples than these, over those.
-    """
+    """A model on some examples of a dataset, or all; a metric is a name, or a function of output and numbers."""
     rows = np.arange(len(dataset)) if rows is None else rows
     if len(rows) < 2 and dataset.width:
         raise InputError(f"{len(rows)} examples are too few", "at least 2")
     chosen, function = find_metric(metric, dataset.metrics), metric if callable(metric) else None
-    most_rows = _most_rows(sites, dataset, rows)
 
     def batches_of(source: EvalDataset, some: Rows) -> tuple[EvalBatch, ...]:
         most = _most_rows(sites, source, some)
@@ -138,10 +132,6 @@ def experiment_on(
         return tuple(source.batches(some, chosen, function, limit))
 
     batches = batches_of(dataset, rows)
-    if reference is not None:
-        means_over = batches_of(reference, np.arange(len(reference)))
-    else:
-        means_over = _reference(model, sites, dataset, rows, batches, batches_of) if dataset.width else ()
     aggregator, decode = mean_score if function else dataset.aggregator(chosen), dataset.decode
     return Experiment(
         model=model,
@@ -153,9 +143,9 @@ def experiment_on(
         examples=None if dataset.examples is None else dataset.examples[rows],
         majority_baseline=dataset.majority_baseline(rows) if chosen is dataset.metrics[0] else 0.0,
         aggregator=aggregator if aggregator is mean_score else (lambda scores, some: aggregator(scores, rows[some])),
-        most_rows=most_rows,
+        most_rows=_most_rows(sites, dataset, rows),
         decode=None if decode is None else (lambda some: decode(rows[some])),
-        reference=means_over,
+        reference=_reference(model, sites, dataset, rows, batches, batches_of),
         clusters=None if dataset.clusters is None else dataset.clusters[rows],
         is_all=dataset.is_all,
         largest_loss=dataset.largest_loss,
@@ -174,16 +164,8 @@ def task_experiment(
 ) -> Experiment:
     """A run on examples of its task."""
     device = next(run.model.parameters()).device
-    dataset = task_dataset(run.task, examples, data, device, is_all=is_all)
-    more = None if reference is None else task_dataset(run.task, reference, "reference", device)
-    return experiment_on(run.model, Sites.of(run.model), dataset, metric=metric, at_once=at_once, reference=more)
-
-
-def tensor_experiment(
-    model: nn.Module, sites: Sites, inputs: Sequence[Tensor], metric: ScoreFunction, *, at_once: int = AT_ONCE
-) -> Experiment:
-    """Any model on given inputs, whose first axis counts the examples."""
-    return experiment_on(model, sites, tensor_dataset(inputs, metric), at_once=at_once)
+    dataset = task_dataset(run.task, examples, data, device, reference=reference, is_all=is_all)
+    return experiment_on(run.model, Sites.of(run.model), dataset, metric=metric, at_once=at_once)
 
 
 def _most_rows(sites: Sites, dataset: EvalDataset, rows: Rows) -> int | None:
@@ -202,24 +184,24 @@ def _reference(
     measured: tuple[EvalBatch, ...],
     batches_of: Callable[[EvalDataset, Rows], tuple[EvalBatch, ...]],
 ) -> tuple[EvalBatch, ...]:
-    """Further inputs to take means over: fresh ones, or those that are left of the dataset and the measured ones.
+    """Inputs to take means over: those given, fresh ones, or what is left of the dataset with the measured ones.
 
-    None if there are no more than those that are measured, or no more can be afforded.
+    None if there are no more than those that are measured, or no more can be afforded: about a minute of work, or as
+    much as ablating every head takes.
     """
-    more = _affordable(model, sites, dataset, rows) - len(rows)
-    if more <= 0 or (dataset.fresh is None and len(rows) == len(dataset)):
+    if dataset.reference is not None:
+        return batches_of(dataset.reference, np.arange(len(dataset.reference)))
+    if not dataset.width or (dataset.fresh is None and len(rows) == len(dataset)):
         return ()
-    if dataset.fresh is not None:
-        fresh = dataset.fresh(more + len(rows))
-        return batches_of(fresh, np.arange(len(fresh)))
-    spare = np.setdiff1d(np.arange(len(dataset)), rows)
-    spare = np.sort(stream(0, "reference").permutation(spare)[:more])
-    return (*batches_of(dataset, spare), *measured)
-
-
-def _affordable(model: nn.Module, sites: Sites, dataset: EvalDataset, rows: Rows) -> int:
-    """Examples that means can be taken over, in about a minute or the time that ablating every head takes."""
     longest = int(dataset.lengths.argmax())
     work = sum(each.numel() for each in model.parameters()) * dataset.n_rows * max(1, int(dataset.lengths[longest]))
     size = sum(each.numel() * each.element_size() for each in dataset.encode(np.array([longest])).inputs)
-    return min(N_REFERENCE, max(WORK // work, len(rows) * len(sites.heads)), REFERENCE_BYTES // size)
+    most = min(N_REFERENCE, max(WORK // work, len(rows) * len(sites.heads)), REFERENCE_BYTES // size)
+    if most <= len(rows):
+        return ()
+    if dataset.fresh is not None:
+        fresh = dataset.fresh(most)
+        return batches_of(fresh, np.arange(len(fresh)))
+    spare = np.setdiff1d(np.arange(len(dataset)), rows)
+    spare = np.sort(stream(0, "reference").permutation(spare)[: most - len(rows)])
+    return (*batches_of(dataset, spare), *measured)

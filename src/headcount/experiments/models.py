@@ -14,16 +14,25 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from headcount.data.dataset import EvalBatch, EvalDataset, ScoreFunction, split_in_half, subsample
-from headcount.data.from_adapter import adapter_dataset
-from headcount.data.from_file import read_dataset
+from headcount.data.dataset import (
+    EvalBatch,
+    EvalDataset,
+    Rows,
+    ScoreFunction,
+    TokenizedText,
+    split_in_half,
+    subsample,
+    tensor_dataset,
+)
+from headcount.data.from_adapter import adapter_dataset, adapter_input
+from headcount.data.from_file import read_dataset, text_input, tokenized_model
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
-from headcount.data.from_text import TokenizedText, adapter_input, text_input, tokenized_model
-from headcount.errors import HeadcountError, InputError
-from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment, tensor_experiment
-from headcount.external.adapter import Adapter, task_of
+from headcount.errors import HeadcountError, InputError, argument
+from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment
+from headcount.external.adapter import task_of
 from headcount.external.models import ExternalModel
 from headcount.external.prune import prune_external
 from headcount.heads import HeadId
@@ -91,11 +100,16 @@ class OpenModel:
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
         """A few examples as the model takes them, to prove hooks on."""
-        raise NotImplementedError
+        raise InputError(f"{self.name} has no examples of its own", "give a run, a folder or an adapter")
 
     def text_input(self, text: str) -> TokenizedText:
         """One text or example as the model takes it, to look at attention on."""
         raise InputError(f"{self.name} takes no texts", "call it from Python, with its tensors")
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.module.parameters()).device
 
     def experiment(
         self,
@@ -107,7 +121,14 @@ class OpenModel:
         at_once: int = AT_ONCE,
     ) -> Experiment:
         """The model on `n` examples: of a split or a file, given ones, or sequences of one `length`."""
-        raise NotImplementedError
+        dataset, rows = self._examples(data, metric, n, length)
+        return experiment_on(self.module, self.sites, dataset, rows, metric, at_once=at_once)
+
+    def _examples(
+        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    ) -> tuple[EvalDataset, Rows | None]:
+        """What an experiment is on: a dataset, and which examples of it; None for all."""
+        raise InputError(f"{self.name} has no examples to be tried on", "give a run, a folder, an adapter or tensors")
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
         """Many examples on which nothing was decided yet; None if others were asked for, or there are none."""
@@ -117,7 +138,7 @@ class OpenModel:
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
         """Examples to choose heads on, others to measure on, and some of those to try random orders on."""
-        raise NotImplementedError
+        raise self._cannot_be_pruned()
 
     has_output: ClassVar[bool] = True
     """Whether results have a place; asking for `output` makes it."""
@@ -142,12 +163,15 @@ class OpenModel:
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
         """Without these heads, as a new folder; proven before and after it is written."""
-        raise NotImplementedError
+        raise self._cannot_be_pruned()
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
         """What the model before and after a cut is compared on."""
         assert measured is not None, "made for the cut"
         return measured
+
+    def _cannot_be_pruned(self) -> InputError:
+        return InputError("a bare module cannot be pruned", "cut heads out of it: headcount.cut_heads(model, heads)")
 
     def _refuse(self, what: str, length: int | None) -> None:
         if length is not None:
@@ -179,22 +203,22 @@ class RunModel(OpenModel):
         """The model's own answer, decoded."""
         return self.run.predict_one(text, with_attention=False)
 
+    def text_input(self, text: str) -> TokenizedText:
+        """Refused: its attention is kept while it decodes."""
+        raise InputError(
+            f"{self.name} is a run: its attention is drawn while it decodes its own answer to an example of its task",
+            f"headcount heads {argument(self.name)} --on EXAMPLE, or headcount.show_heads(run, on=example)",
+        )
+
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
         """The first of its test set."""
-        device = next(self.module.parameters()).device
-        dataset = task_dataset(self.run.task, self.run.task.split("test")[:n], "some", device)
+        dataset = task_dataset(self.run.task, self.run.task.split("test")[:n], "some", self.device)
         return dataset.encode(np.arange(len(dataset))).inputs
 
-    def experiment(
-        self,
-        data: Data = None,
-        metric: ExperimentMetric = None,
-        n: int | None = None,
-        *,
-        length: int | None = None,
-        at_once: int = AT_ONCE,
-    ) -> Experiment:
-        """On a split, on given examples, or on sequences of one length."""
+    def _examples(
+        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    ) -> tuple[EvalDataset, Rows | None]:
+        """A split, given examples, or sequences of one length."""
         if not self.sites:
             raise InputError(f"{self.name} has no heads", "choose a run that was not stripped of all of them")
         task, data = self.run.task, "test" if data is None else data
@@ -207,7 +231,7 @@ class RunModel(OpenModel):
             examples, what = held_out(task, data, n)
         else:
             examples, what = given_examples(task, data), "given examples"
-        return task_experiment(self.run, examples, what, metric, at_once=at_once, reference=reference_for(task, length))
+        return task_dataset(task, examples, what, self.device, reference=reference_for(task, length)), None
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
         """Fresh examples such as it was trained on, or all there are."""
@@ -277,11 +301,6 @@ class LoadedModel(OpenModel):
         return cls(*identity, external.model, external.sites, task, external)
 
     @property
-    def adapter(self) -> Adapter | None:
-        """Who brought it, if it is no Hugging Face model."""
-        return self.external.adapter
-
-    @property
     def inner(self) -> nn.Module:
         """The model as whoever wrote it has it."""
         return self.external.inner
@@ -293,11 +312,11 @@ class LoadedModel(OpenModel):
 
     def text_input(self, text: str) -> TokenizedText:
         """As its tokenizer or its adapter has it."""
-        return adapter_input(self.external, text) if self.adapter else text_input(self.external, text)
+        return adapter_input(self.external, text) if self.external.adapter else text_input(self.external, text)
 
     def predict(self, text: str) -> Prediction:
         """The answer that the adapter's own code generates."""
-        if self.adapter is None:
+        if self.external.adapter is None:
             return super().predict(text)
         given = adapter_input(self.external, text)
         if given.predicted is None:
@@ -320,7 +339,7 @@ class LoadedModel(OpenModel):
             raise InputError(
                 f"{self.name} cannot be tried on {type(data).__name__}", "give a file, or the model and its tensors"
             )
-        if self.adapter:
+        if self.external.adapter:
             return adapter_dataset(self.external, str(data or "test"))
         if data is None:
             raise InputError(
@@ -330,19 +349,13 @@ class LoadedModel(OpenModel):
             )
         return read_dataset(data, tokenized_model(self.external))
 
-    def experiment(
-        self,
-        data: Data = None,
-        metric: ExperimentMetric = None,
-        n: int | None = None,
-        *,
-        length: int | None = None,
-        at_once: int = AT_ONCE,
-    ) -> Experiment:
-        """On a file, or on a split of the adapter's task."""
+    def _examples(
+        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    ) -> tuple[EvalDataset, Rows | None]:
+        """A file's, or those of a split of the adapter's task."""
         self._refuse("lengths", length)
         dataset = self.dataset(data)
-        return experiment_on(self.module, self.sites, dataset, subsample(dataset, n), metric, at_once=at_once)
+        return dataset, subsample(dataset, n)
 
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
@@ -397,23 +410,17 @@ class BareModel(OpenModel):
             sites = Sites.of(module) if is_known else wrap(module).head_sites
         return cls("model", "", "", module, sites, None)
 
-    def experiment(
-        self,
-        data: Data = None,
-        metric: ExperimentMetric = None,
-        n: int | None = None,
-        *,
-        length: int | None = None,
-        at_once: int = AT_ONCE,
-    ) -> Experiment:
-        """On tensors, scored by a function."""
+    def _examples(
+        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    ) -> tuple[EvalDataset, Rows | None]:
+        """Tensors, scored by a function."""
         if not callable(metric):
             raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
         inputs = [data] if isinstance(data, Tensor) else data
         if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
             raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
         self._refuse("lengths", length)
-        return tensor_experiment(self.module, self.sites, inputs, metric, at_once=at_once)
+        return tensor_dataset(inputs, metric), None
 
 
 def _smaller(n: int | None, most: int | None) -> int | None:

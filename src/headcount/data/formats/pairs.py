@@ -46,9 +46,8 @@ def make(name: str, table: Sequence[tuple[str, str, str]], tokenized: TokenizedM
         def loss(hidden: Tensor) -> Tensor:
             return (cosines(hidden, mask) - target) ** 2
 
-        return EvalBatch(
-            rows, (ids, mask), {SPEARMAN.name: alike}, loss, {"layer": mask.bool(), "encoder": mask.bool()}
-        )
+        token_mask = {"layer": mask.bool(), "encoder": mask.bool()}
+        return EvalBatch(rows, (ids, mask), {SPEARMAN.name: alike}, loss, token_mask)
 
     def aggregate(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
         return rank_correlations(scores.round(DIGITS), given[rows])
