@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -43,16 +44,19 @@ def task_dataset(
     data: str,
     device: torch.device,
     *,
-    reference: Examples | None = None,
+    reference: Callable[[], Examples] | None = None,
     is_all: bool = False,
 ) -> EvalDataset:
-    """Examples of a task, `data` being what they are in words; a model on this device is given the task's tokens."""
+    """Examples of a task, `data` being what they are in words; a model on this device is given the task's tokens.
+
+    Means are taken over the examples that `reference` gives, which are not made before they are needed.
+    """
     made = EvalDataset(
         data=data,
         metrics=(FREE, FORCED, LOSS),
         lengths=np.zeros(len(examples), dtype=np.int64),
         encode=lambda rows: _sequence_batch(cast(SequenceTask, task), rows, examples[rows], device),
-        reference=None if reference is None else task_dataset(task, reference, "reference", device),
+        fresh=None if reference is None else lambda _: task_dataset(task, reference(), "reference", device),
         split=one_length,
         task=task,
         examples=examples,

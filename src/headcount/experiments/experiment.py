@@ -164,7 +164,8 @@ def task_experiment(
 ) -> Experiment:
     """A run on examples of its task."""
     device = next(run.model.parameters()).device
-    dataset = task_dataset(run.task, examples, data, device, reference=reference, is_all=is_all)
+    more = None if reference is None else lambda: reference
+    dataset = task_dataset(run.task, examples, data, device, reference=more, is_all=is_all)
     return experiment_on(run.model, Sites.of(run.model), dataset, metric=metric, at_once=at_once)
 
 
@@ -184,24 +185,24 @@ def _reference(
     measured: tuple[EvalBatch, ...],
     batches_of: Callable[[EvalDataset, Rows], tuple[EvalBatch, ...]],
 ) -> tuple[EvalBatch, ...]:
-    """Inputs to take means over: those given, fresh ones, or what is left of the dataset with the measured ones.
+    """Further inputs to take means over: fresh ones, or what is left of the dataset with the measured ones.
 
     None if there are no more than those that are measured, or no more can be afforded: about a minute of work, or as
     much as ablating every head takes.
     """
-    if dataset.reference is not None:
-        return batches_of(dataset.reference, np.arange(len(dataset.reference)))
-    if not dataset.width or (dataset.fresh is None and len(rows) == len(dataset)):
-        return ()
-    longest = int(dataset.lengths.argmax())
-    work = sum(each.numel() for each in model.parameters()) * dataset.n_rows * max(1, int(dataset.lengths[longest]))
-    size = sum(each.numel() * each.element_size() for each in dataset.encode(np.array([longest])).inputs)
-    most = min(N_REFERENCE, max(WORK // work, len(rows) * len(sites.heads)), REFERENCE_BYTES // size)
-    if most <= len(rows):
-        return ()
+    most = N_REFERENCE
+    if dataset.width:
+        longest = int(dataset.lengths.argmax())
+        work = sum(each.numel() for each in model.parameters()) * dataset.n_rows * max(1, int(dataset.lengths[longest]))
+        size = sum(each.numel() * each.element_size() for each in dataset.encode(np.array([longest])).inputs)
+        most = min(most, max(WORK // work, len(rows) * len(sites.heads)), REFERENCE_BYTES // size)
+        if most <= len(rows):
+            return ()
     if dataset.fresh is not None:
         fresh = dataset.fresh(most)
         return batches_of(fresh, np.arange(len(fresh)))
+    if not dataset.width or len(rows) == len(dataset):
+        return ()
     spare = np.setdiff1d(np.arange(len(dataset)), rows)
     spare = np.sort(stream(0, "reference").permutation(spare)[: most - len(rows)])
     return (*batches_of(dataset, spare), *measured)

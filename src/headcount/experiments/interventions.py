@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from headcount.data.dataset import EvalBatch, mean_score
 from headcount.errors import InputError, InstrumentError, ReplayError
@@ -47,6 +48,7 @@ from headcount.stats import (
 Means = Sequence[Mapping[HeadSite, Tensor]]
 """What heads find on average: over all inputs, then over each of `PARTS` parts of them."""
 PARTS = 8
+Scores = NDArray[np.float64]
 Donors = NDArray[np.int64]
 """Whose output replaced whose, [draw, example]."""
 Progress = Callable[[int, int], None]
@@ -60,8 +62,8 @@ class BatchOutcome:
     cached: CachedPass
     interventions: Sequence[Intervention]
     """With their values for this batch."""
-    clean: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    clean: Scores
+    scores: Scores
     """[intervention, row]."""
 
 
@@ -69,8 +71,8 @@ class BatchOutcome:
 class Outcome:
     """Scores of every example."""
 
-    clean: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    clean: Scores
+    scores: Scores
     """[intervention, example]."""
     majority_baseline: float
     """What the best constant answer scores or, by a loss, even odds over all tokens or classes."""
@@ -148,7 +150,7 @@ def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor)
         )
 
 
-def _numbers(experiment: Experiment, batch: EvalBatch, output: Tensor) -> NDArray[np.float64]:
+def _numbers(experiment: Experiment, batch: EvalBatch, output: Tensor) -> Scores:
     require_numbers(output, f"example {int(batch.rows[0])} and those beside it")
     score = experiment.score(batch, output)
     if not isinstance(score, Tensor) or score.shape != (len(batch.rows),):
@@ -169,7 +171,7 @@ def means_of(experiment: Experiment, base: Sequence[HeadId] = ()) -> Means:
             cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
             for site in experiment.sites:
                 found = _summed(cached.z(site).cpu().double(), batch, site, part)
-                sums[site] = _added(*sums[site], *found) if site in sums else found
+                sums[site] = _added(sums[site], found) if site in sums else found
     return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
 
@@ -193,13 +195,11 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
     return torch.stack(sums), torch.stack([counted[rows].sum(dim=0) for rows in parts])
 
 
-def _added(sums: Tensor, counts: Tensor, more: Tensor, n_more: Tensor) -> tuple[Tensor, Tensor]:
+def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Rows of another length: of the positions that only one of them has, that one tells."""
-    if more.shape[1] > sums.shape[1]:
-        sums, counts, more, n_more = more, n_more, sums, counts
-    sums, counts = sums.clone(), counts.clone()
-    sums[:, : more.shape[1]] += more
-    counts[:, : more.shape[1]] += n_more
+    short, long = sorted((one, other), key=lambda each: each[0].shape[1])
+    gap = long[0].shape[1] - short[0].shape[1]
+    sums, counts = (F.pad(few, (0, 0, 0, 0, 0, gap)) + many for few, many in zip(short, long, strict=True))
     return sums, counts
 
 
@@ -239,7 +239,7 @@ def _with_values(
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Who stood in for whom; of examples that consist of several rows, the donor of the first."""
+    """Whose output replaced whose; of examples that consist of several rows, the donor of the first."""
     donors = np.empty((draws, experiment.n), dtype=np.int64)
     for i, batch in enumerate(experiment.batches):
         times = batch.n_inputs // len(batch.rows)
@@ -261,8 +261,8 @@ def _donors(n: int, batch: int, draw: int) -> NDArray[np.int64]:
 
 def compare(
     experiment: Experiment,
-    clean: NDArray[np.float64],
-    silenced: Sequence[NDArray[np.float64]],
+    clean: Scores,
+    ablated: Sequence[Scores],
     name: str,
     noise: Sequence[float] = (),
     confidence: float = 0.95,
@@ -271,11 +271,11 @@ def compare(
 ) -> list[PairedDifference]:
     """What was lost by each, example by example; scores are [example] or [donor, example].
 
-    `name` is that of the random stream; `noise` is the standard error of whatever stood in; `donors` are those of each
-    comparison, if others' outputs did; `family` is over how many tests p is corrected, so that it can become small
+    `name` is that of the random stream; `noise` is the standard error of the replacement; `donors` are those of each
+    comparison, if others' outputs were it; `family` is over how many tests p is corrected, so that it can become small
     enough. Only hits can be compared at another `confidence` than 95 %.
     """
-    rng, tries = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in silenced]
+    rng, tries = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in ablated]
     pairs = list(zip(tries, donors or [None] * len(tries), strict=True))
     if experiment.aggregator is not mean_score:
         draws = max(999, LEAST_P * family)
@@ -300,7 +300,7 @@ def compare(
     return [replace(drop, low=max(drop.low, least), high=min(drop.high, 1.0)) for drop in wider]
 
 
-def _clustered(experiment: Experiment, values_KN: NDArray[np.float64]) -> NDArray[np.float64]:
+def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
     """Examples that belong together count as one; the mean stays what it is."""
     if experiment.clusters is None:
         return values_KN
@@ -311,7 +311,7 @@ def _clustered(experiment: Experiment, values_KN: NDArray[np.float64]) -> NDArra
     return means + sums / sizes.mean()
 
 
-def interval_of(experiment: Experiment, scores: NDArray[np.float64], name: str) -> tuple[float, float]:
+def interval_of(experiment: Experiment, scores: Scores, name: str) -> tuple[float, float]:
     """95 % interval of what these scores come to by themselves: Wilson's for hits, bootstrap-t for other means."""
     if experiment.aggregator is not mean_score:
         return correlation_interval(scores, experiment.aggregator)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from headcount.data.dataset import (
@@ -54,6 +53,7 @@ N_SELECTION = 1000
 """Examples that heads to remove are chosen on."""
 N_NULL = 500
 """Examples that each random order is measured on."""
+CUT_IT = "cut heads out of it: headcount.cut_heads(model, heads)"
 Data = str | Path | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
 ExperimentMetric = str | ScoreFunction | None
 
@@ -74,6 +74,11 @@ class OpenModel:
     """Where its heads are."""
     task: Task | None
     """What it was trained on, where that is one of headcount's tasks."""
+    has_output: ClassVar[bool] = True
+    """Whether results have a place; asking for `output` makes it."""
+    can_lose_all_heads: ClassVar[bool] = False
+    measures_itself: ClassVar[bool] = False
+    """Whether what is left can be measured without further examples."""
 
     @property
     def inner(self) -> nn.Module:
@@ -99,17 +104,13 @@ class OpenModel:
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """A few examples as the model takes them, to prove hooks on."""
-        raise InputError(f"{self.name} has no examples of its own", "give a run, a folder or an adapter")
+        """The first of its examples as the model takes them, to prove hooks on."""
+        dataset, _ = self.examples()
+        return dataset.encode(np.arange(min(n, len(dataset)))).inputs
 
     def text_input(self, text: str) -> TokenizedText:
         """One text or example as the model takes it, to look at attention on."""
         raise InputError(f"{self.name} takes no texts", "call it from Python, with its tensors")
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return next(self.module.parameters()).device
 
     def experiment(
         self,
@@ -121,11 +122,11 @@ class OpenModel:
         at_once: int = AT_ONCE,
     ) -> Experiment:
         """The model on `n` examples: of a split or a file, given ones, or sequences of one `length`."""
-        dataset, rows = self._examples(data, metric, n, length)
+        dataset, rows = self.examples(data, metric, n, length)
         return experiment_on(self.module, self.sites, dataset, rows, metric, at_once=at_once)
 
-    def _examples(
-        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    def examples(
+        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
         """What an experiment is on: a dataset, and which examples of it; None for all."""
         raise InputError(f"{self.name} has no examples to be tried on", "give a run, a folder, an adapter or tensors")
@@ -138,13 +139,7 @@ class OpenModel:
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
         """Examples to choose heads on, others to measure on, and some of those to try random orders on."""
-        raise self._cannot_be_pruned()
-
-    has_output: ClassVar[bool] = True
-    """Whether results have a place; asking for `output` makes it."""
-    can_lose_all_heads: ClassVar[bool] = False
-    measures_itself: ClassVar[bool] = False
-    """Whether what is left can be measured without further examples."""
+        raise InputError(f"{self.name} cannot be pruned", CUT_IT)
 
     def require_training(self) -> None:
         """Refuse to train what is left of a model whose training is not known."""
@@ -163,15 +158,12 @@ class OpenModel:
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
         """Without these heads, as a new folder; proven before and after it is written."""
-        raise self._cannot_be_pruned()
+        raise InputError(f"{self.name} cannot be pruned", CUT_IT)
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
         """What the model before and after a cut is compared on."""
         assert measured is not None, "made for the cut"
         return measured
-
-    def _cannot_be_pruned(self) -> InputError:
-        return InputError("a bare module cannot be pruned", "cut heads out of it: headcount.cut_heads(model, heads)")
 
     def _refuse(self, what: str, length: int | None) -> None:
         if length is not None:
@@ -183,6 +175,8 @@ class RunModel(OpenModel):
     """A run of headcount's own."""
 
     run: Run
+    can_lose_all_heads: ClassVar[bool] = True
+    measures_itself: ClassVar[bool] = True
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
@@ -210,13 +204,8 @@ class RunModel(OpenModel):
             f"headcount heads {argument(self.name)} --on EXAMPLE, or headcount.show_heads(run, on=example)",
         )
 
-    def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """The first of its test set."""
-        dataset = task_dataset(self.run.task, self.run.task.split("test")[:n], "some", self.device)
-        return dataset.encode(np.arange(len(dataset))).inputs
-
-    def _examples(
-        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    def examples(
+        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
         """A split, given examples, or sequences of one length."""
         if not self.sites:
@@ -231,7 +220,8 @@ class RunModel(OpenModel):
             examples, what = held_out(task, data, n)
         else:
             examples, what = given_examples(task, data), "given examples"
-        return task_dataset(task, examples, what, self.device, reference=reference_for(task, length)), None
+        device = next(self.module.parameters()).device
+        return task_dataset(task, examples, what, device, reference=lambda: reference_for(task, length)), None
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
         """Fresh examples such as it was trained on, or all there are."""
@@ -253,14 +243,11 @@ class RunModel(OpenModel):
         """From the validation set; from the test set; and some of that."""
         if data is not None or metric is not None:
             raise InputError(f"{self.name} is tried on its own task", "leave --data and --metric out")
-        counts = (("validation", N_SELECTION), ("test", None), ("test", N_NULL))
-        first, second, third = (
-            self.experiment(split, None, _smaller(n, most), length=length, at_once=at_once) for split, most in counts
-        )
-        return first, second, third
 
-    can_lose_all_heads: ClassVar[bool] = True
-    measures_itself: ClassVar[bool] = True
+        def some(split: str, most: int | None) -> Experiment:
+            return self.experiment(split, None, _smaller(n, most), length=length, at_once=at_once)
+
+        return some("validation", N_SELECTION), some("test", None), some("test", N_NULL)
 
     def require_training(self) -> None:
         """Its settings say how it is trained."""
@@ -326,11 +313,6 @@ class LoadedModel(OpenModel):
         places = tuple(map(str, range(len(answer))))
         return Prediction(text, given.predicted, given.right or "", fault, output_tokens=answer, positions=places)
 
-    def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """The first of its dataset."""
-        dataset = self.dataset()
-        return dataset.encode(np.arange(min(n, len(dataset)))).inputs
-
     def dataset(self, data: Data = None) -> EvalDataset:
         """A file's, or a split of the adapter's task."""
         if isinstance(data, EvalDataset):
@@ -349,8 +331,8 @@ class LoadedModel(OpenModel):
             )
         return read_dataset(data, tokenized_model(self.external))
 
-    def _examples(
-        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    def examples(
+        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
         """A file's, or those of a split of the adapter's task."""
         self._refuse("lengths", length)
@@ -370,12 +352,13 @@ class LoadedModel(OpenModel):
             first = second = self.dataset(data)
             rows, others = split_in_half(first, n)
             names = ("one half of ", "the other half of ")
-        parts = (first, rows[:N_SELECTION], names[0]), (second, others, names[1]), (second, others[:N_NULL], names[1])
-        one, two, three = (
-            experiment_on(self.module, self.sites, each, some, metric, data=what + each.data, at_once=at_once)
-            for each, some, what in parts
-        )
-        return one, two, three
+
+        def on(dataset: EvalDataset, some: Rows, name: str) -> Experiment:
+            what = name + dataset.data
+            return experiment_on(self.module, self.sites, dataset, some, metric, data=what, at_once=at_once)
+
+        chosen_on, measured_on = on(first, rows[:N_SELECTION], names[0]), on(second, others, names[1])
+        return chosen_on, measured_on, on(second, others[:N_NULL], names[1])
 
     def cut(
         self,
@@ -410,8 +393,8 @@ class BareModel(OpenModel):
             sites = Sites.of(module) if is_known else wrap(module).head_sites
         return cls("model", "", "", module, sites, None)
 
-    def _examples(
-        self, data: Data, metric: ExperimentMetric, n: int | None, length: int | None
+    def examples(
+        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
         """Tensors, scored by a function."""
         if not callable(metric):
