@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headcount.data.dataset import ScoreFunction
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.models import BareModel
+from headcount.experiments.models import OpenModel
 from headcount.hooks.sites import Sites
 
 
@@ -17,4 +17,4 @@ def tensor_experiment(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], metric: ScoreFunction, **how: Any
 ) -> Experiment:
     """Any model on given inputs, whose first axis counts the examples."""
-    return BareModel.of(model, sites).experiment(list(inputs), metric, **how)
+    return OpenModel.of_module(model, sites).experiment(list(inputs), metric, **how)

@@ -7,7 +7,7 @@ in batches of like length, padded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -100,6 +100,13 @@ class EvalBatch:
     """By stack, which positions [input row, position] hold tokens and no padding; all of them where none is given."""
     order: Rows | None = None
     """The examples' places in a running text, where neighbours are alike; None if they are independent."""
+
+    @classmethod
+    def scored(
+        cls, rows: Rows, inputs: Iterable[Tensor], scores: dict[str, Score], masks: Mapping[str, Tensor] | None = None
+    ) -> EvalBatch:
+        """With gradients of minus the score by loss; `masks` as in `token_mask`."""
+        return cls(rows, tuple(inputs), scores, negative(scores[LOSS.name]), masks or {})
 
     @property
     def n_inputs(self) -> int:
@@ -243,54 +250,35 @@ def subsample(dataset: EvalDataset, n: int | None) -> Rows:
     return np.sort(stream(0, "some of an exam").permutation(len(dataset))[: max(0, n)])
 
 
-def token_loss(labels: Tensor) -> Score:
-    """Minus the mean loss over the labelled tokens of each row."""
+def token_scores(labels: Tensor) -> dict[str, Score]:
+    """Whether all labelled tokens of each row are right, and minus their mean loss."""
 
-    def score(logits: Tensor) -> Tensor:
+    def all_right(logits: Tensor) -> Tensor:
+        _require_logits(logits, labels)
+        return ((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).all(dim=1)
+
+    def loss(logits: Tensor) -> Tensor:
         _require_logits(logits, labels)
         each = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="none")
         return -each.sum(dim=1) / (labels != IGNORE).sum(dim=1).clamp(min=1)
 
-    return score
+    return {FORCED.name: all_right, LOSS.name: loss}
 
 
-def all_right(labels: Tensor) -> Score:
-    """Whether all labelled tokens of each row are right."""
+def class_scores(labels: Tensor) -> dict[str, Score]:
+    """Whether the class of each row is right, and minus its loss."""
 
-    def score(logits: Tensor) -> Tensor:
-        _require_logits(logits, labels)
-        return ((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).all(dim=1)
-
-    return score
-
-
-def class_loss(labels: Tensor) -> Score:
-    """Minus the loss of the class of each row."""
-
-    def score(logits: Tensor) -> Tensor:
+    def loss(logits: Tensor) -> Tensor:
         if logits.dim() != 2:
             raise InputError(f"logits of shape {tuple(logits.shape)} for one class per row", "forward(): [row, class]")
         return -F.cross_entropy(logits, labels, reduction="none")
 
-    return score
-
-
-def right_class(labels: Tensor) -> Score:
-    """Whether the class of each row is right."""
-    return lambda logits: torch.eq(logits.argmax(dim=-1), labels)
+    return {ACCURACY.name: lambda logits: torch.eq(logits.argmax(dim=-1), labels), LOSS.name: loss}
 
 
 def negative(score: Score) -> Score:
     """From a score to a loss."""
     return lambda output: -score(output).cpu().double()
-
-
-def loss_batch(
-    rows: Rows, inputs: tuple[Tensor, ...], labels: Tensor, token_mask: Mapping[str, Tensor] | None = None
-) -> EvalBatch:
-    """Examples that are scored by the loss of their labelled tokens."""
-    score = token_loss(labels)
-    return EvalBatch(rows, inputs, {LOSS.name: score}, negative(score), token_mask or {})
 
 
 def _require_logits(logits: Tensor, labels: Tensor) -> None:

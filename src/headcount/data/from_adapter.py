@@ -12,17 +12,15 @@ from torch import Tensor
 
 from headcount.data.dataset import (
     ACCURACY,
+    FORCED,
     FREE,
     LOSS,
     EvalBatch,
     EvalDataset,
     Rows,
     TokenizedText,
-    all_right,
-    class_loss,
-    negative,
-    right_class,
-    token_loss,
+    class_scores,
+    token_scores,
 )
 from headcount.data.from_file import require_text
 from headcount.errors import InputError
@@ -65,11 +63,11 @@ def _dataset(adapter: Adapter, model: Adapted, pairs: Pairs, data: str, *, is_se
     def encode(rows: Rows) -> EvalBatch:
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])
         right = labels.to(device)
-        is_tokens = right.dim() == 2
-        loss, hit = (token_loss(right), all_right(right)) if is_tokens else (class_loss(right), right_class(right))
-        scores = {FREE.name if is_sequence else ACCURACY.name: hit, LOSS.name: loss}
-        token_mask = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
-        return EvalBatch(rows, tuple(each.to(device) for each in inputs), scores, negative(loss), token_mask)
+        scores = token_scores(right) if right.dim() == 2 else class_scores(right)
+        if is_sequence:
+            scores[FREE.name] = scores[FORCED.name]
+        masks = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
+        return EvalBatch.scored(rows, (each.to(device) for each in inputs), scores, masks)
 
     def decode(rows: Rows) -> NDArray[np.bool_]:
         with user_code_errors(adapter, "generate"):

@@ -19,12 +19,9 @@ from headcount.data.dataset import (
     EvalBatch,
     EvalDataset,
     Rows,
-    all_right,
-    class_loss,
-    negative,
+    class_scores,
     one_length,
-    right_class,
-    token_loss,
+    token_scores,
 )
 from headcount.errors import InputError
 from headcount.limits import require_room_for
@@ -85,17 +82,13 @@ def _sequence_batch(task: SequenceTask, rows: Rows, examples: Examples, device: 
         """Fed the right answer, the first wrong token is the one it would output running freely."""
         return (logits.argmax(dim=-1) == right).all(dim=1) & begins_right
 
-    loss = token_loss(labels)
-    scores = {FREE.name: free_running, FORCED.name: all_right(labels), LOSS.name: loss}
-    return EvalBatch(rows, (_on(device, batch.source), _on(device, batch.decoder_input)), scores, negative(loss))
+    inputs = _on(device, batch.source), _on(device, batch.decoder_input)
+    return EvalBatch.scored(rows, inputs, {FREE.name: free_running, **token_scores(labels)})
 
 
 def _class_batch(task: ClassTask, rows: Rows, examples: Examples, device: torch.device) -> EvalBatch:
     batch = task.encode(examples)
-    labels = _on(device, batch.labels)
-    loss = class_loss(labels)
-    scores = {ACCURACY.name: right_class(labels), LOSS.name: loss}
-    return EvalBatch(rows, (_on(device, batch.source),), scores, negative(loss))
+    return EvalBatch.scored(rows, [_on(device, batch.source)], class_scores(_on(device, batch.labels)))
 
 
 def _on(device: torch.device, tokens: Tokens) -> Tensor:

@@ -207,8 +207,8 @@ def failure_profile(
     asked = cast(SequenceTask, task)
     mine, predicted = examples[[i for i, _ in decoded]], np.stack([tokens for _, tokens in decoded])
     wrong = (predicted != asked.encode(mine).answer).sum(axis=0).tolist()
-    labels = [position.label for position in asked.answer_positions]
-    digits = tuple(Group("digit", label, n, len(mine)) for label, n in zip(labels, wrong, strict=True))
+    places = [position.label for position in asked.answer_positions]
+    digits = tuple(Group("digit", place, n, len(mine)) for place, n in zip(places, wrong, strict=True))
     counts = Counter(fault for pair in zip(mine, predicted, strict=True) for fault in asked.faults(*pair))
     faults = tuple(Group("fault", fault, n, len(mine)) for fault, n in counts.most_common())
     shown = wrong_answers(asked, mine[:SHOWN], predicted[:SHOWN])

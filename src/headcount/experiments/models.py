@@ -1,7 +1,7 @@
 """What every verb works on: one thing, whoever wrote the model.
 
 A run, a Hugging Face folder, an adapter's model and a bare module with tensors each become an `OpenModel`. A verb asks
-it for what it needs (an experiment, a prediction, a task) and, where that is missing, is told which.
+it for what it needs (an experiment, a prediction, a task) and, where that is missing, gets an error that says which.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ ExperimentMetric = str | ScoreFunction | None
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model that is ready: named, its heads found, its results given a place."""
+    """A model that is ready, its heads found: by itself a module of one's own, tried on tensors.
+
+    What a bare module lacks is an error; a run and a loaded model have more of it.
+    """
 
     name: str
     """As it was named."""
@@ -74,11 +77,19 @@ class OpenModel:
     """Where its heads are."""
     task: Task | None
     """What it was trained on, where that is one of headcount's tasks."""
-    has_output: ClassVar[bool] = True
+    has_output: ClassVar[bool] = False
     """Whether results have a place; asking for `output` makes it."""
     can_lose_all_heads: ClassVar[bool] = False
     measures_itself: ClassVar[bool] = False
     """Whether what is left can be measured without further examples."""
+
+    @classmethod
+    def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
+        """A bare module, with its heads where it, its family or `sites` says."""
+        if sites is None:
+            is_known = isinstance(module, SupportsHeads | SupportsSites)
+            sites = Sites.of(module) if is_known else wrap(module).head_sites
+        return cls("model", "", "", module, sites, None)
 
     @property
     def inner(self) -> nn.Module:
@@ -128,8 +139,14 @@ class OpenModel:
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """What an experiment is on: a dataset, and which examples of it; None for all."""
-        raise InputError(f"{self.name} has no examples to be tried on", "give a run, a folder, an adapter or tensors")
+        """What an experiment is on: a dataset (here of tensors), and which examples of it; None for all."""
+        if not callable(metric):
+            raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
+        inputs = [data] if isinstance(data, Tensor) else data
+        if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
+            raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
+        self._refuse("lengths", length)
+        return tensor_dataset(inputs, metric), None
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
         """Many examples on which nothing was decided yet; None if others were asked for, or there are none."""
@@ -175,6 +192,7 @@ class RunModel(OpenModel):
     """A run of headcount's own."""
 
     run: Run
+    has_output: ClassVar[bool] = True
     can_lose_all_heads: ClassVar[bool] = True
     measures_itself: ClassVar[bool] = True
 
@@ -276,6 +294,7 @@ class LoadedModel(OpenModel):
     """A model that others wrote: a Hugging Face folder's, or an adapter's."""
 
     external: ExternalModel
+    has_output: ClassVar[bool] = True
 
     @classmethod
     def of(cls, external: ExternalModel) -> LoadedModel:
@@ -377,33 +396,6 @@ class LoadedModel(OpenModel):
         made = prune_external(self.external, heads, out, measured.batches[0].inputs, means, n_means)
         left = LoadedModel.of(made.model)
         return Cut(left, made.heads, made.difference, made.before, made.after, made.folded_over)
-
-
-@dataclass(frozen=True)
-class BareModel(OpenModel):
-    """A module of one's own, tried on tensors; nothing is written anywhere."""
-
-    has_output: ClassVar[bool] = False
-
-    @classmethod
-    def of(cls, module: nn.Module, sites: Sites | None = None) -> BareModel:
-        """With its heads where it, its family or `sites` says."""
-        if sites is None:
-            is_known = isinstance(module, SupportsHeads | SupportsSites)
-            sites = Sites.of(module) if is_known else wrap(module).head_sites
-        return cls("model", "", "", module, sites, None)
-
-    def examples(
-        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
-    ) -> tuple[EvalDataset, Rows | None]:
-        """Tensors, scored by a function."""
-        if not callable(metric):
-            raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
-        inputs = [data] if isinstance(data, Tensor) else data
-        if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
-            raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
-        self._refuse("lengths", length)
-        return tensor_dataset(inputs, metric), None
 
 
 def _smaller(n: int | None, most: int | None) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, loss_batch
+from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
 from headcount.data.from_file import Format, TokenizedModel
 from headcount.errors import InputError
 from headcount.tasks.base import IGNORE
@@ -33,7 +33,7 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
         labels = torch.where(there.bool(), wanted, torch.full_like(wanted, IGNORE))
         decoder_input = model.prepare_decoder_input_ids_from_labels(labels=labels)
         token_mask = {"encoder": mask.bool(), "decoder": there.bool()}
-        return loss_batch(rows, (ids, decoder_input, mask), labels, token_mask)
+        return EvalBatch.scored(rows, (ids, decoder_input, mask), token_scores(labels), token_mask)
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(sources, targets, strict=True)])
     data = f"{len(table)} answers of {name}{tokenized.cut_note(row[0] for row in table)}"

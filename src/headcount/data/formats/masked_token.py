@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, loss_batch
+from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
 from headcount.data.from_file import Format, TokenizedModel, clusters_of, windows
 from headcount.errors import InputError
 from headcount.seeds import stream
@@ -35,7 +35,7 @@ def make(name: str, text: str, tokenized: TokenizedModel) -> EvalDataset:
         asked = np.where(hidden[rows], inner[rows], IGNORE)
         ids = torch.from_numpy(_framed(shown, begin, end)).to(tokenized.device)
         labels = torch.from_numpy(_framed(asked, [IGNORE] * len(begin), [IGNORE] * len(end))).to(tokenized.device)
-        return loss_batch(rows, (ids, torch.ones_like(ids)), labels)
+        return EvalBatch.scored(rows, (ids, torch.ones_like(ids)), token_scores(labels))
 
     data = f"windows of {length} tokens of {name}, loss of masked tokens ({n_masked} in each)"
     data += tokenized.unknown_note(inner)
