@@ -36,11 +36,6 @@ class Registry:
 
     home: str
 
-    @property
-    def kind(self) -> str:
-        """What its parts are: `encodings`."""
-        return self.home.rpartition(".")[2]
-
     def names(self) -> tuple[str, ...]:
         """Every part's name, without importing any."""
         return tuple(_loaders(self.home))
@@ -49,7 +44,9 @@ class Registry:
         """The part called `name`."""
         loaders = _loaders(self.home)
         if name not in loaders:
-            raise InputError(f"no {name!r} among the {self.kind}", f"there are: {', '.join(loaders)}")
+            raise InputError(
+                f"no {name!r} among the {self.home.rpartition('.')[2]}", f"there are: {', '.join(loaders)}"
+            )
         return loaders[name]()
 
 

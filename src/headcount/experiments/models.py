@@ -243,12 +243,10 @@ class RunModel(OpenModel):
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
         """Fresh examples such as it was trained on, or all there are."""
-        is_usual = data is None or (isinstance(data, str) and data == "test")
-        task = self.run.task
+        task, is_usual = self.run.task, data is None or (isinstance(data, str) and data == "test")
         if not is_usual or n is not None or callable(metric) or bool(getattr(task.config, "n_train", 0)):
             return None  # what it is trained on is no test of it
-        size = getattr(task, "domain_size", math.inf)
-        if is_all := size <= 2 * N_DECIDING:
+        if is_all := getattr(task, "domain_size", math.inf) <= 2 * N_DECIDING:
             examples, what = np.concatenate(list(cast(SequenceTask, task).iter_domain())), "examples, all there are"
         else:
             examples = task.sample(stream(0, "deciding"), N_DECIDING)

@@ -38,11 +38,11 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
                 )
             return logits
 
-        def hit(logits: Tensor) -> Tensor:
-            return classes(logits).argmax(dim=-1) == labels
-
         def loss(logits: Tensor) -> Tensor:
             return F.cross_entropy(classes(logits), labels, reduction="none")
+
+        def hit(logits: Tensor) -> Tensor:
+            return classes(logits).argmax(dim=-1) == labels
 
         scores = {ACCURACY.name: hit, LOSS.name: lambda logits: -loss(logits)}
         return EvalBatch(rows, (ids, mask), scores, loss, {"layer": mask.bool()})
