@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 import torch
@@ -99,7 +100,7 @@ def run_interventions(
     """
     if not all(each.heads for each in interventions):
         raise InputError("an intervention without heads", "name at least one head to ablate")
-    kinds = {each.replacement: REPLACEMENTS.get(each.replacement) for each in interventions}
+    replacements = [REPLACEMENTS.get(name) for name in dict.fromkeys(each.replacement for each in interventions)]
     what = f"scores of {experiment.n:,} examples, {len(interventions):,} times"
     require_room(8 * len(interventions) * experiment.n, what, "lower --n")
     clean, scores = np.empty(experiment.n), np.empty((len(interventions), experiment.n))
@@ -110,12 +111,12 @@ def run_interventions(
         first: Tensor | None = None
         is_plain = False
         if means is None:
-            means = means_of(experiment, base) if any(kind.needs_mean for kind in kinds.values()) else ()
+            means = means_of(experiment, base) if any(each.needs_mean for each in replacements) else ()
         for i, batch in enumerate(experiment.batches):
             cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
             if first is None:
                 first = first_tensor(cached.output).clone()
-            here = _with_values(cached, interventions, kinds, means, i, batch.token_mask)
+            here = _with_values(cached, interventions, means, i, batch)
             clean[batch.rows] = _numbers(experiment, batch, first_tensor(cached.output))
             if not is_plain:
                 try:
@@ -212,24 +213,19 @@ def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
 
 
 def _with_values(
-    cached: CachedPass,
-    interventions: Sequence[Intervention],
-    kinds: Mapping[str, Replacement],
-    means: Means,
-    number: int,
-    token_mask: Mapping[str, Tensor],
+    cached: CachedPass, interventions: Sequence[Intervention], means: Means, number: int, batch: EvalBatch
 ) -> list[Intervention]:
     """Each with what replaces z in this batch, the one of that number."""
-    n = cached.n_rows
-    if n < 2 and any(kind.needs_donors for kind in kinds.values()):
+    n, replacements = cached.n_rows, {each.replacement for each in interventions}
+    if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
 
     @cache
-    def values(replacement: str, site: HeadSite, draw: int) -> Tensor | None:
-        z, kind = cached.z(site), kinds[replacement]
-        mean = means[draw][site] if kind.needs_mean else None
+    def values(name: str, site: HeadSite, draw: int) -> Tensor | None:
+        z, replacement = cached.z(site), cast(Replacement, REPLACEMENTS.get(name))
+        mean = means[draw][site] if replacement.needs_mean else None
         donors = torch.from_numpy(_donors(n, number, draw)).to(z.device)
-        return kind.make(ReplacementInputs(z, mean, donors, token_mask.get(site.stack)))
+        return replacement.make(ReplacementInputs(z, mean, donors, batch.token_mask.get(site.stack)))
 
     made = []
     for each in interventions:
