@@ -26,19 +26,21 @@ from torch import nn
 
 from headcount.analysis.ablation import measure as measure_heads
 from headcount.analysis.transplants import restored_interval
-from headcount.bands import CRITICAL, IMPORTANT, band_of, examples_needed
 from headcount.data.dataset import LOSS
 from headcount.data.from_file import clusters_of
-from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import PARTS, donors_of, means_of, run_interventions
+from headcount.experiments.interventions import PARTS, compare, donors_of, interval_of, means_of, run_interventions
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import load
 from headcount.seeds import stream
 from headcount.stats import (
+    CRITICAL,
+    IMPORTANT,
     PairedDifference,
     Proportion,
+    band_of,
     correlation_interval,
+    examples_needed,
     influences,
     paired_differences,
     paired_figures,

@@ -29,9 +29,9 @@ from headcount.runs.run import build
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(headcount.__file__).parent
-KNOW_NO_TORCH = ("views", "defaults", "heads", "results", "stats", "bands", "config", "tasks")
+KNOW_NO_TORCH = ("views", "limits", "heads", "results", "stats", "config", "tasks")
 VIEWS_MAY_RUN = (*BASE, "tasks", "views")
-HOOKS_MAY_IMPORT = ("hooks", "defaults", "errors", "heads", "registry")
+HOOKS_MAY_IMPORT = ("hooks", "errors", "heads", "limits", "registry")
 """Of headcount: they are usable alone, ..."""
 HOOKS_MAY_NEED = ("torch", "numpy", "jaxtyping", *sys.stdlib_module_names)
 """... and of others."""

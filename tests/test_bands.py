@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headcount.bands import BANDS, CRITICAL, IMPORTANT, band_of, examples_needed
-from headcount.stats import PairedDifference, paired_hits
+from headcount.stats import BANDS, CRITICAL, IMPORTANT, PairedDifference, band_of, examples_needed, paired_hits
 
 
 def drop(low: float, mean: float, high: float) -> PairedDifference:

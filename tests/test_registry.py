@@ -47,7 +47,7 @@ def test_naming_parts_imports_none_and_getting_one_imports_one(zoo: Registry) ->
 def test_an_unknown_name_is_told_what_there_is(zoo: Registry, name: str) -> None:
     with pytest.raises(InputError) as caught:
         zoo.get(name)
-    assert caught.value.what == f"no {name!r} among the {zoo.kind}"
+    assert caught.value.what == f"no {name!r} among the {zoo.home}"
     assert caught.value.advice == ("there are: ant, red-panda",)
 
 

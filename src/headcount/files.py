@@ -130,15 +130,12 @@ def _draft(path: Path, data: bytes) -> Iterator[Path]:
     """A file of this call's own beside `path`, with all of `data` on the disk; gone afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_name(path)
-    with _create(draft) as file:
-        try:
+    file = _create(draft)  # a name that is taken is nobody's to remove
+    try:
+        with file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    try:
         yield draft
     finally:
         draft.unlink(missing_ok=True)
@@ -174,17 +171,13 @@ def staged_folder(path: Path) -> Iterator[Path]:
     try:
         yield draft
         with friendly_os_errors(f"write {path}"):
-            _move(draft, home)
+            if os.name != "posix" and home.exists():
+                home.rmdir()  # elsewhere a folder does not move onto an empty one
+            draft.rename(home)
             _sync_folder(home.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def _move(draft: Path, home: Path) -> None:
-    if os.name != "posix" and home.exists():
-        home.rmdir()  # elsewhere a folder does not move onto an empty one
-    draft.rename(home)
 
 
 def _draft_name(path: Path) -> Path:

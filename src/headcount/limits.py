@@ -1,4 +1,4 @@
-"""Does it fit? What is asked for, as bytes, against the memory that this machine has."""
+"""How much is done unless something else is asked for, and whether what is asked for fits into memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from pathlib import Path
 
 from headcount.errors import InputError, shortened
 
+DONORS = 4
+"""Other examples whose outputs replace each example's, by resample."""
+BATCH = 512
+"""Rows in one forward pass."""
+LOSS = 0.01
+"""What pruning may lose."""
+ORDERS = 20
+"""Random orders of removal that pruning is compared with."""
 COPIES = 4
 """How often the numbers of an example are there at the same time."""
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")

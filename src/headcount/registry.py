@@ -36,11 +36,6 @@ class Registry:
 
     home: str
 
-    @property
-    def kind(self) -> str:
-        """What its parts are: `encodings`."""
-        return self.home.rpartition(".")[2]
-
     def names(self) -> tuple[str, ...]:
         """Every part's name, without importing any."""
         return tuple(_loaders(self.home))
@@ -49,7 +44,9 @@ class Registry:
         """The part called `name`."""
         loaders = _loaders(self.home)
         if name not in loaders:
-            raise InputError(f"no {name!r} among the {self.kind}", f"there are: {', '.join(loaders)}")
+            raise InputError(
+                f"no {name!r} among the {self.home.rpartition('.')[2]}", f"there are: {', '.join(loaders)}"
+            )
         return loaders[name]()
 
 
@@ -58,8 +55,13 @@ def _loaders(home: str) -> dict[str, Callable[[], Any]]:
     """By name, what imports a part: ours, then those of other packages."""
     spec = find_spec(home)
     assert spec is not None and spec.origin is not None, f"no module {home}"  # noqa: PT018
-    folders = spec.submodule_search_locations
-    own = _modules(home, folders) if folders else _entries(home, spec.origin)
+    own: dict[str, Callable[[], Any]]
+    if spec.submodule_search_locations:
+        modules = sorted(found.name for found in pkgutil.iter_modules(spec.submodule_search_locations))
+        parts = [name for name in modules if name != "base" and name[0] != "_"]
+        own = {name.replace("_", "-"): partial(_load, f"{home}.{name}") for name in parts}
+    else:
+        own = {name: partial(_load, home, name) for name in _entries(home, spec.origin)}
     group = f"headcount.{home.rpartition('.')[2]}"
     for found in entry_points(group=group):
         if found.name in own:
@@ -71,24 +73,14 @@ def _loaders(home: str) -> dict[str, Callable[[], Any]]:
     return own
 
 
-def _modules(package: str, folders: list[str]) -> dict[str, Callable[[], Any]]:
-    names = sorted(found.name for found in pkgutil.iter_modules(folders))
-    parts = [name for name in names if name != "base" and name[0] != "_"]
-    return {name.replace("_", "-"): partial(_attribute, f"{package}.{name}", "PART") for name in parts}
-
-
-def _entries(module: str, file: str) -> dict[str, Callable[[], Any]]:
+def _entries(module: str, file: str) -> list[str]:
     """The keys of the table `PARTS`, read off the source."""
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == "PARTS":
-            names = [ast.literal_eval(key) for key in node.value.keys if key is not None]
-            return {name: partial(_entry, module, name) for name in names}
+            return [ast.literal_eval(key) for key in node.value.keys if key is not None]
     raise LookupError(f"{module} has no table PARTS")
 
 
-def _attribute(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
-
-
-def _entry(module: str, name: str) -> Any:
-    return importlib.import_module(module).PARTS[name]
+def _load(module: str, entry: str | None = None) -> Any:
+    found = importlib.import_module(module)
+    return found.PART if entry is None else found.PARTS[entry]

@@ -1,17 +1,4 @@
-"""Numbers with their doubt.
-
-What is a mean over queries worth, when the queries of one example are not independent?
-
-Examples are drawn; the queries of one example come together. The standard error is therefore over examples: each
-example's pull on the mean is kept, and their sum of squares is the variance. With one query in each example that is
-the textbook's s / sqrt(n).
-
->>> one = estimate(np.array([[1.0], [2.0], [6.0]]), np.ones((3, 1)), [np.ones((3, 1), dtype=bool)])
->>> one.mean, round(one.se, 6), one.n
-(3.0, 1.527525, 3)
->>> float(round(np.std([1, 2, 6], ddof=1) / np.sqrt(3), 6))
-1.527525
-"""
+"""Numbers with their intervals and p-values, and how much a head matters in words."""
 
 from __future__ import annotations
 
@@ -23,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv, gammaincinv, ndtri, stdtrit
 
+Values = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+"""Of examples."""
+Hits = NDArray[np.bool_]
 FEW_HITS = 3
 """Up to so many, the bound of a share is that of a Poisson variable; of 50 trials or fewer, one less."""
 
@@ -64,7 +55,7 @@ class Proportion:
         return cls(int(correct), int(n), rate, 0.0 if correct == 0 else low, 1.0 if correct == n else high)
 
     @classmethod
-    def count(cls, hits: NDArray[np.bool_]) -> Proportion:
+    def count(cls, hits: Hits) -> Proportion:
         """The share of trials that hit."""
         return cls.of(int(hits.sum()), len(hits))
 
@@ -105,10 +96,7 @@ UNSEEN = 3.689
 
 
 def paired_hits(
-    before: NDArray[np.bool_],
-    after: NDArray[np.bool_] | NDArray[np.float64],
-    confidence: float = 0.95,
-    donors: NDArray[np.int64] | None = None,
+    before: Hits, after: Hits | Values, confidence: float = 0.95, donors: Numbers | None = None
 ) -> PairedDifference:
     """How many points were lost from `before` to `after`, on the same examples.
 
@@ -132,7 +120,7 @@ def paired_hits(
     return PairedDifference(mean, low, high, mcnemar(int((lost > 0).sum()), int((lost < 0).sum())))
 
 
-def influences(lost_DN: NDArray[np.float64], donors: NDArray[np.int64] | None) -> NDArray[np.float64]:
+def influences(lost_DN: Values, donors: Numbers | None) -> Values:
     """How far each example moves the mean over all tries; their mean square is n times the variance of that mean.
 
     An example that is also a donor moves it twice, by what it loses and by what others lose to it, and the two may go
@@ -166,9 +154,8 @@ def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[fl
         """In standard errors, those that there would be if this were the truth."""
         b, c = (2 * n - worse + better) * difference - worse - better, -better * difference * (1 - difference)
         rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # of getting better, at its likeliest
-        return (worse - better - n * difference) / math.sqrt(
-            max(n * (2 * rate + difference * (1 - difference)), least**2)
-        )
+        variance = n * (2 * rate + difference * (1 - difference))
+        return (worse - better - n * difference) / math.sqrt(max(variance, least**2))
 
     low, high = -1.0, 1.0
     if score(least - 1) > z:
@@ -223,9 +210,7 @@ def _most(lost: NDArray[np.floating]) -> float:
     return least + (most - least) * _clopper_pearson(hits, len(lost), 0.95)[1]
 
 
-def _studentised(
-    apart_KN: NDArray[np.floating], errors: NDArray[np.float64], rng: np.random.Generator, draws: int
-) -> NDArray[np.float64]:
+def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.Generator, draws: int) -> Values:
     """Of every resample and comparison; resamples are shared, so that many comparisons cost little more than one."""
     n = apart_KN.shape[1]
     scaled = np.divide(apart_KN, errors[:, None], out=np.zeros(apart_KN.shape), where=errors[:, None] > 0)
@@ -243,17 +228,17 @@ def _studentised(
     return np.concatenate(found)
 
 
-Aggregator = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
+Aggregator = Callable[[Values, Numbers], Values]
 """From the scores [..., n] of the examples with these numbers [..., n] to one figure, [...]."""
 
 
 def paired_figures(
-    before: NDArray[np.float64],
-    after: NDArray[np.float64],
+    before: Values,
+    after: Values,
     total: Aggregator,
     rng: np.random.Generator,
     draws: int = 999,
-    donors: NDArray[np.int64] | None = None,
+    donors: Numbers | None = None,
 ) -> PairedDifference:
     """The same for a figure that is no mean over examples, such as a correlation; `after` may be [try, example].
 
@@ -262,7 +247,7 @@ def paired_figures(
     """
     n, tries = len(before), np.atleast_2d(after)
 
-    def lost(one: NDArray[np.float64], other: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def lost(one: Values, other: Values, rows: Numbers) -> Values:
         """The mean over tries, which come last but one."""
         rows = np.broadcast_to(rows, one.shape)
         return (total(one, rows) - total(other, rows)).mean(axis=-1)
@@ -279,17 +264,11 @@ def paired_figures(
     return PairedDifference(found, found, found, (as_much + 1) / (draws + 1)).widened(se, df)
 
 
-def _donors_too(
-    before: NDArray[np.float64],
-    tries: NDArray[np.float64],
-    total: Aggregator,
-    donors: NDArray[np.int64],
-    se: float,
-) -> float:
+def _donors_too(before: Values, tries: Values, total: Aggregator, donors: Numbers, se: float) -> float:
     """Standard error where an example is left out of what it lost and of what others lost to it, as in `influences`."""
     n = len(before)
 
-    def left(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def left(rows: Numbers) -> Values:
         stays = np.zeros(n, dtype=bool)
         stays[rows] = True
         found = []
@@ -298,14 +277,14 @@ def _donors_too(
             found.append(total(before[kept], kept) - total(scores[kept], kept))
         return np.asarray(np.mean(found))
 
-    def alone(scores: NDArray[np.float64]) -> float:
+    def alone(scores: Values) -> float:
         return jackknife(lambda rows: total(before[rows], rows) - total(scores[rows], rows), n)[0] ** 2
 
     twice = float(np.mean([alone(scores) for scores in tries])) / len(tries)
     return math.sqrt(max(jackknife(left, n)[0] ** 2 - twice, se**2 / 2))
 
 
-def correlation_interval(scores: NDArray[np.float64], total: Aggregator) -> tuple[float, float]:
+def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, float]:
     """95 % interval of a correlation: the jackknife's, on Fisher's scale, where correlations are nearly normal.
 
     >>> x, noise = np.random.default_rng(0).normal(size=(2, 200))
@@ -323,7 +302,7 @@ def correlation_interval(scores: NDArray[np.float64], total: Aggregator) -> tupl
     return min(whole, math.tanh(math.atanh(found) - more)), max(whole, math.tanh(math.atanh(found) + more))
 
 
-def jackknife(figure: Callable[[NDArray[np.int64]], NDArray[np.float64]], n: int) -> tuple[float, int]:
+def jackknife(figure: Callable[[Numbers], Values], n: int) -> tuple[float, int]:
     """Standard error of a figure of n examples, which is given their numbers, and its degrees of freedom."""
     groups = np.array_split(np.random.default_rng(0).permutation(n), min(n, GROUPS))
     found = np.array([float(figure(np.setdiff1d(np.arange(n), group))) for group in groups])
@@ -331,7 +310,7 @@ def jackknife(figure: Callable[[NDArray[np.int64]], NDArray[np.float64]], n: int
     return math.sqrt(df / len(groups) * float(((found - found.mean()) ** 2).sum())), max(df, 1)
 
 
-def rank_correlations(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+def rank_correlations(x: Values, y: Values) -> Values:
     """Spearman's rank correlation of many samples at once, [..., n]; 0 where one does not vary.
 
     >>> rank_correlations(np.array([[1.0, 2, 3], [3, 2, 1]]), np.array([[1.0, 5, 9], [1, 5, 9]])).round(6).tolist()
@@ -381,10 +360,8 @@ class RankAgreement:
     """Things that share their rank with another by the second figure."""
 
 
-def rank_agreement(
-    x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator, draws: int = 4999
-) -> RankAgreement | None:
-    """Spearman's rank correlation with its doubt; None if one of the two does not vary.
+def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 4999) -> RankAgreement | None:
+    """Spearman's rank correlation with its interval; None if one of the two does not vary.
 
     >>> found = rank_agreement(np.arange(9.0), np.array([0, 0, 0, 1, 2, 3, 4, 5, 6.0]), np.random.default_rng(0))
     >>> round(found.rho, 3), round(found.low, 2), found.p < 0.001, found.tied
@@ -401,9 +378,12 @@ def rank_agreement(
 
 
 # --- means over queries, errors over examples -------------------------------------------------------------------------
+# Examples are drawn; the queries of one example come together. The standard error is therefore over examples: each
+# example's pull on the mean is kept, and their sum of squares is the variance. With one query in each example that is
+# the textbook's s / sqrt(n).
 
 
-Sums = NDArray[np.float64]
+Sums = Values
 Stratum = NDArray[np.bool_]
 """[example, column]: what is pooled into one mean."""
 
@@ -413,7 +393,7 @@ class Estimate:
     """A mean, and each example's pull on it; 0 for an example that has no part in it."""
 
     mean: float
-    influence: NDArray[np.float64]
+    influence: Values
     takes_part: NDArray[np.bool_]
 
     @property
@@ -435,6 +415,10 @@ def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
     """The mean of the strata's means, from each example's sums and counts by column, [example, column].
 
     Strata count alike, so that two groups of examples which differ in how often they meet a column can be compared.
+
+    >>> one = estimate(np.array([[1.0], [2.0], [6.0]]), np.ones((3, 1)), [np.ones((3, 1), dtype=bool)])
+    >>> one.mean, round(one.se, 6), float(round(np.std([1, 2, 6], ddof=1) / np.sqrt(3), 6))
+    (3.0, 1.527525, 1.527525)
     """
     means, influence, takes_part = [], np.zeros(len(sums)), np.zeros(len(sums), dtype=bool)
     for stratum in strata:
@@ -446,10 +430,6 @@ def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
 
 
 # --- p-values against draws of a null ---------------------------------------------------------------------------------
-# p-values against draws of a null, for one statistic and for a family of them.
-
-
-Values = NDArray[np.float64]
 
 
 def step_down(observed: Values, null: Values) -> Values:
@@ -477,3 +457,58 @@ def step_down(observed: Values, null: Values) -> Values:
 def share_above(observed: Values, null: Values) -> Values:
     """A p for each statistic by itself: how many of the draws and itself are at least as large."""
     return np.asarray((1 + (null >= observed - 1e-9).sum(axis=0)) / (len(null) + 1))
+
+
+# --- how much a head matters, in words --------------------------------------------------------------------------------
+# By the interval of its drop, never by the drop alone: critical where the whole interval lies over 10 points, important
+# between 1 and 10, redundant under 1; undecided where it reaches over one of these borders.
+
+
+CRITICAL, IMPORTANT = 0.10, 0.01
+BANDS = ("critical", "important", "redundant", "undecided")
+FEW = 10
+"""Examples that should not carry half of a sum."""
+Z = 1.96
+POWER = ((Z + 0.84) / Z) ** 2
+"""More examples for a power of 80 %, against those for one of 50 %."""
+
+
+def band_of(drop: PairedDifference) -> str:
+    """The band that the whole interval lies in.
+
+    >>> band_of(PairedDifference(0.0, 0.0, 0.0018, 1.0)), band_of(PairedDifference(0.012, 0.008, 0.018, 0.001))
+    ('redundant', 'undecided')
+    """
+    if drop.low > CRITICAL:
+        return "critical"
+    if drop.high < IMPORTANT:
+        return "redundant"
+    return "important" if drop.low > IMPORTANT and drop.high <= CRITICAL else "undecided"
+
+
+def examples_needed(drop: PairedDifference, n: int) -> tuple[int, int | None] | None:
+    """How many examples would decide four times out of five: the fewest and the most, or None if it is decided.
+
+    An interval narrows with the square root of n. On average it must shrink from its half-width to the distance of the
+    border; to do so four times out of five, twice as many examples are needed (a power of 80 %). How far the border is
+    is not known better than the drop itself: the range is that of a drop one standard error to either side, and has no
+    end (None) if the border is as near as that.
+
+    >>> examples_needed(PairedDifference(0.016, 0.009, 0.023, 0.001), 1000)
+    (1092, 16956)
+    >>> examples_needed(PairedDifference(0.012, 0.007, 0.017, 0.01), 1000)
+    (2464, None)
+    """
+    borders = [border for border in (IMPORTANT, CRITICAL) if drop.low <= border <= drop.high]
+    if not borders or drop.low == drop.high:
+        return None
+
+    def times(at: float, border: float) -> float:
+        """How many times as many examples keep the interval off this border if the drop is `at` there."""
+        half = drop.mean - drop.low if border < at else drop.high - drop.mean
+        return max(1.0, POWER * (half / max(abs(at - border), 1e-9)) ** 2)
+
+    ends = drop.mean - (drop.mean - drop.low) / Z, drop.mean, drop.mean + (drop.high - drop.mean) / Z
+    factors = [max(times(at, border) for border in borders) for at in ends]
+    near = any(ends[0] <= border <= ends[2] for border in borders)
+    return math.ceil(n * min(factors)), None if near else math.ceil(n * max(factors))

@@ -14,16 +14,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide, redundant_in_all
-from headcount.bands import BANDS
 from headcount.data.dataset import ACCURACY, LOSS
 from headcount.errors import InputError, InstrumentError
-from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.experiment import Experiment, task_experiment
-from headcount.experiments.interventions import run_interventions
+from headcount.experiments.interventions import compare, interval_of, run_interventions
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
-from headcount.stats import holm
+from headcount.stats import BANDS, holm
 from headcount.tasks.base import ClassTask
 
 

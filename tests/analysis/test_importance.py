@@ -12,12 +12,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
+from tensor_experiments import tensor_experiment
 from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.analysis.importance import Importance, agreements, importances
 from headcount.data.dataset import EvalBatch
-from headcount.experiments.experiment import Experiment, task_experiment, tensor_experiment
+from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates
 from headcount.hooks.sites import Sites

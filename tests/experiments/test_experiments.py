@@ -9,11 +9,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from tensor_experiments import tensor_experiment
 
 from headcount.data import from_task
 from headcount.data.from_task import held_out, of_length
 from headcount.errors import InputError
-from headcount.experiments.experiment import Experiment, task_experiment, tensor_experiment
+from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.hooks.sites import Sites
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run

@@ -14,10 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
 from headcount.errors import InputError, InstrumentError
-from headcount.experiments.experiment import Experiment, task_experiment, tensor_experiment
+from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import BatchOutcome, means_of, run_interventions
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS

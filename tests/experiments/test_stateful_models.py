@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
 from headcount import Sites, ablate_heads
-from headcount.experiments.experiment import tensor_experiment
 from headcount.experiments.interventions import run_interventions
 from headcount.hooks.replay import Intervention
 from headcount.views.ablation import ablation_notes

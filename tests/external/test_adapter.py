@@ -14,8 +14,7 @@ import torch
 
 from headcount import ablate_heads, load_external
 from headcount.cli import main
-from headcount.data.from_adapter import _up_to_the_last, adapter_dataset, encoded
-from headcount.data.from_text import adapter_input
+from headcount.data.from_adapter import _up_to_the_last, adapter_dataset, adapter_input, encoded
 from headcount.errors import CheckFailed, ConfigError, HeadcountError, InputError, RunError
 from headcount.external.adapter import load_adapter
 from headcount.external.models import prune_external

@@ -17,7 +17,7 @@ from dataset_models import MANY, TEXTS, classifier, dataset_of
 
 from headcount import ExternalModel, load_external, prune_heads, summarise_attention
 from headcount.data.dataset import split_in_half
-from headcount.data.from_text import text_input, tokenized_model
+from headcount.data.from_file import text_input, tokenized_model
 from headcount.errors import InputError
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.interventions import run_interventions

@@ -13,8 +13,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from headcount.data.from_file import read_dataset
-from headcount.data.from_text import tokenized_model
+from headcount.data.from_file import read_dataset, tokenized_model
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.interventions import run_interventions
 from headcount.external.models import ExternalModel, load_external

@@ -11,10 +11,10 @@ import foreign_models as foreign
 import pytest
 import torch
 from foreign_models import N_TOKENS, D, built
+from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
 from headcount.errors import InstrumentError
-from headcount.experiments.experiment import tensor_experiment
 from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates

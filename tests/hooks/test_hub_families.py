@@ -11,9 +11,9 @@ import pytest
 import torch
 from hub_by_hand import PROJECTIONS, Place, answer, places, shown, without
 from own_models import trace
+from tensor_experiments import tensor_experiment
 from torch import Tensor
 
-from headcount.experiments.experiment import tensor_experiment
 from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of

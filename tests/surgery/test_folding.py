@@ -15,13 +15,14 @@ from cuts import FAMILIES, apart, planned, says
 from dataset_models import TEXTS, own_labels, table
 from dataset_models import classifier as sorter
 from dataset_models import model as external
+from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 from traced_cuts import Styled, adapted, named
 
 from headcount import ExternalModel, Sites, load_external, prune_heads
 from headcount.data.from_adapter import adapter_dataset
 from headcount.errors import CheckFailed, InputError
-from headcount.experiments.experiment import Experiment, experiment_on, tensor_experiment
+from headcount.experiments.experiment import Experiment, experiment_on
 from headcount.experiments.models import LoadedModel, means_over
 from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.capture import Capture

@@ -16,10 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.analysis.importance import Agreement, Importance, agreements, importances
-from headcount.bands import CRITICAL, FEW, band_of, examples_needed
-from headcount.defaults import BATCH, DONORS
 from headcount.errors import InputError
-from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import (
@@ -28,7 +25,9 @@ from headcount.experiments.interventions import (
     Means,
     Outcome,
     Progress,
+    compare,
     donors_of,
+    interval_of,
     means_of,
     run_interventions,
 )
@@ -36,11 +35,9 @@ from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.proof import SiteProof, prove
 from headcount.hooks.replay import Intervention
+from headcount.limits import BATCH, DONORS
 from headcount.results import Result
-from headcount.stats import (
-    PairedDifference,
-    holm,
-)
+from headcount.stats import CRITICAL, FEW, PairedDifference, band_of, examples_needed, holm
 
 MOST_DONORS = 64
 EARLY = 0.999

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headcount.data.dataset import EvalBatch
-from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.experiment import Experiment
+from headcount.experiments.interventions import compare, interval_of
 from headcount.experiments.models import OpenModel
 from headcount.hooks.gates import eval_mode
 from headcount.results import Result

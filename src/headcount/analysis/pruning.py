@@ -23,18 +23,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.analysis.ablation import AblationRun, ablate
-from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
-from headcount.defaults import BATCH, ORDERS
-from headcount.experiments.comparison import compare, interval_of
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, run_interventions
+from headcount.experiments.interventions import Progress, compare, interval_of, run_interventions
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
+from headcount.limits import BATCH, ORDERS
 from headcount.results import Result
 from headcount.seeds import stream
-from headcount.stats import PairedDifference
+from headcount.stats import IMPORTANT, PairedDifference, band_of
 
 MOST_SIZES = 32
 """Numbers of removed heads at which random orders are measured."""

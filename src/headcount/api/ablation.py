@@ -8,12 +8,12 @@ from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Saved, asked_data, result_name, unless
 from headcount.data.dataset import Metric
-from headcount.defaults import BATCH, DONORS
 from headcount.errors import InputError
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel
 from headcount.files import write_atomically
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
+from headcount.limits import BATCH, DONORS
 from headcount.views.ablation import ablation_csv, ablation_markdown, draw_lengths, draw_map, draw_ranking
 from headcount.views.progress import counting
 from headcount.views.style import png

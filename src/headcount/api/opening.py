@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from headcount.errors import InputError
-from headcount.experiments.models import BareModel, LoadedModel, OpenModel, RunModel
+from headcount.experiments.models import LoadedModel, OpenModel, RunModel
 from headcount.external.models import ExternalModel, code_of, is_external, load_external
 from headcount.hooks.sites import Sites
 from headcount.runs.folder import SAMPLE
@@ -27,7 +27,7 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
     if isinstance(model, ExternalModel):
         return LoadedModel.of(model)
     if isinstance(model, nn.Module):
-        return BareModel.of(model, sites)
+        return OpenModel.of_module(model, sites)
     if run_adapter or is_external(model):
         if (code := code_of(model, run_adapter=run_adapter)) is not None:
             announcer(quiet=False)(f"running {code} to build the model")

@@ -11,14 +11,14 @@ from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Saved, asked_data, result_name, unless
-from headcount.bands import CRITICAL
-from headcount.defaults import BATCH, LOSS, ORDERS
 from headcount.errors import InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
 from headcount.experiments.models import Data, OpenModel
 from headcount.heads import HeadId
+from headcount.limits import BATCH, LOSS, ORDERS
 from headcount.runs.folder import require_vacant
+from headcount.stats import CRITICAL
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.pruning import draw_pruning
 from headcount.views.style import png

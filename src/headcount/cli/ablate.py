@@ -14,9 +14,9 @@ from headcount.cli._command import (
     numbers,
 )
 from headcount.cli._output import console, files_of, print_files, print_json, print_text
-from headcount.defaults import BATCH, DONORS
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
+from headcount.limits import BATCH, DONORS
 
 FORMATS = ("table", "markdown", "csv")
 

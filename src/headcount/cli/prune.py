@@ -14,7 +14,7 @@ from headcount.cli._command import (
     folder_name,
 )
 from headcount.cli._output import console, files_of, print_files, print_json
-from headcount.defaults import BATCH, LOSS, ORDERS
+from headcount.limits import BATCH, LOSS, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,6 @@
 
 dataset       what every dataset is: examples, batches of them, metrics
 from_task     examples of a task, for a model that takes the task's own tokens
-from_adapter  examples of a task or of one's own, as an adapter encodes them
-from_file     plain text and tables, for models with a tokenizer; formats/: one file per format
-from_text     one text, to look at attention on
+from_adapter  examples of a task or of one's own, and single questions, as an adapter encodes them
+from_file     plain text, tables and single texts, for models with a tokenizer; formats/: one file per format
 """

@@ -7,10 +7,11 @@ in batches of like length, padded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -28,6 +29,20 @@ Score = Callable[[Tensor], Float[Tensor, " row"]]
 """From a model's output to one number per example; larger is better."""
 ScoreFunction = Callable[[Tensor, Rows], Tensor]
 """A metric of one's own: from the output and the numbers of the examples to one number for each."""
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """One text as a model takes it: a row of inputs and, stack by stack, what stands at each position."""
+
+    inputs: tuple[Tensor, ...]
+    tokens: Mapping[str, Sequence[str]]
+    special: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    note: str = ""
+    predicted: str | None = None
+    """The model's own answer, where its adapter can ask for one."""
+    right: str | None = None
+    """The right answer, where the adapter's task or data know it."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +76,9 @@ def find_metric(metric: str | ScoreFunction | None, known: Sequence[Metric]) -> 
     """The metric of that name, or the first; a function is one of its own."""
     if callable(metric):
         return Metric(getattr(metric, "__name__", "score"), False, "")
-    by_name = {each.name: each for each in known}
     if metric is None:
         return known[0]
+    by_name = {each.name: each for each in known}
     if metric not in by_name:
         raise InputError(f"no metric {metric!r} for this task", suggestion(metric, tuple(by_name)))
     return by_name[metric]
@@ -85,6 +100,13 @@ class EvalBatch:
     """By stack, which positions [input row, position] hold tokens and no padding; all of them where none is given."""
     order: Rows | None = None
     """The examples' places in a running text, where neighbours are alike; None if they are independent."""
+
+    @classmethod
+    def scored(
+        cls, rows: Rows, inputs: Iterable[Tensor], scores: dict[str, Score], masks: Mapping[str, Tensor] | None = None
+    ) -> EvalBatch:
+        """With gradients of minus the score by loss; `masks` as in `token_mask`."""
+        return cls(rows, tuple(inputs), scores, negative(scores[LOSS.name]), masks or {})
 
     @property
     def n_inputs(self) -> int:
@@ -122,7 +144,7 @@ class EvalDataset:
     clusters: Rows | None = None
     """For examples of one running text: which of them are neighbours; None if they are independent of each other."""
     fresh: Callable[[int], EvalDataset] | None = None
-    """So many further examples, such as the model was trained on, where they can be drawn."""
+    """About so many further examples to take means over, such as the model was trained on, where they can be drawn."""
     split: Callable[[EvalDataset, Rows, int], Iterator[Rows]] | None = None
     """Which examples go together, as places among those that are asked for; None for batches of like length."""
     task: Task | None = None
@@ -167,7 +189,7 @@ def like_lengths(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Row
     """Examples of like length, else shuffled: a donor should be no neighbour in a text, nor of the same class."""
     order = stream(0, "blocks of an exam").permutation(len(rows))
     by_length = order[np.argsort(dataset.lengths[rows[order]], kind="stable")]
-    yield from np.array_split(by_length, max(1, min(-(-len(rows) // at_once), len(rows) // 2)))
+    yield from parted(by_length, at_once)
 
 
 def one_length(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
@@ -211,7 +233,8 @@ def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Row
     They are drawn at random, but not from one running text: there the first half is chosen on, and the second measured,
     for what is chosen on a window has in part been measured on its neighbour.
     """
-    order = stream(0, "halves of an exam").permutation(len(dataset))[: _at_least_none(n)]
+    order = stream(0, "halves of an exam").permutation(len(dataset))
+    order = order if n is None else order[: max(0, n)]
     if len(order) < 4:
         raise InputError(f"{len(order)} examples are too few to choose on some and measure on others", "at least 4")
     if dataset.clusters is not None:
@@ -224,18 +247,33 @@ def subsample(dataset: EvalDataset, n: int | None) -> Rows:
     """`n` examples, drawn, or all."""
     if n is None or n >= len(dataset):
         return np.arange(len(dataset))
-    return np.sort(stream(0, "some of an exam").permutation(len(dataset))[: _at_least_none(n)])
+    return np.sort(stream(0, "some of an exam").permutation(len(dataset))[: max(0, n)])
 
 
-def token_loss(labels: Tensor) -> Score:
-    """Minus the mean loss over the labelled tokens of each row."""
+def token_scores(labels: Tensor) -> dict[str, Score]:
+    """Whether all labelled tokens of each row are right, and minus their mean loss."""
 
-    def score(logits: Tensor) -> Tensor:
-        require_logits(logits, labels)
+    def all_right(logits: Tensor) -> Tensor:
+        _require_logits(logits, labels)
+        return ((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).all(dim=1)
+
+    def loss(logits: Tensor) -> Tensor:
+        _require_logits(logits, labels)
         each = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="none")
         return -each.sum(dim=1) / (labels != IGNORE).sum(dim=1).clamp(min=1)
 
-    return score
+    return {FORCED.name: all_right, LOSS.name: loss}
+
+
+def class_scores(labels: Tensor) -> dict[str, Score]:
+    """Whether the class of each row is right, and minus its loss."""
+
+    def loss(logits: Tensor) -> Tensor:
+        if logits.dim() != 2:
+            raise InputError(f"logits of shape {tuple(logits.shape)} for one class per row", "forward(): [row, class]")
+        return -F.cross_entropy(logits, labels, reduction="none")
+
+    return {ACCURACY.name: lambda logits: torch.eq(logits.argmax(dim=-1), labels), LOSS.name: loss}
 
 
 def negative(score: Score) -> Score:
@@ -243,7 +281,7 @@ def negative(score: Score) -> Score:
     return lambda output: -score(output).cpu().double()
 
 
-def require_logits(logits: Tensor, labels: Tensor) -> None:
+def _require_logits(logits: Tensor, labels: Tensor) -> None:
     """One row of logits for each token."""
     if logits.dim() != 3 or logits.shape[:2] != labels.shape:
         raise InputError(
@@ -255,8 +293,3 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
 
 def _bound(score: ScoreFunction, rows: Rows) -> Score:
     return lambda output: score(output, rows)
-
-
-def _at_least_none(n: int | None) -> int | None:
-    """Fewer than none are none, and not all but so many."""
-    return None if n is None else max(0, n)

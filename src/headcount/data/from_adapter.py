@@ -1,28 +1,28 @@
-"""What an adapter's model is asked: examples of one of our tasks, or its own."""
+"""Examples of one of headcount's tasks or of an adapter's own, and single questions, as the adapter encodes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from headcount.data.dataset import (
     ACCURACY,
+    FORCED,
     FREE,
     LOSS,
     EvalBatch,
     EvalDataset,
     Rows,
-    Score,
-    negative,
-    require_logits,
-    token_loss,
+    TokenizedText,
+    class_scores,
+    token_scores,
 )
+from headcount.data.from_file import require_text
 from headcount.errors import InputError
 from headcount.external.adapter import Adapted, Adapter, task_of
 from headcount.external.models import ExternalModel
@@ -45,15 +45,16 @@ def adapter_dataset(external: ExternalModel, split: str = "test") -> EvalDataset
     device = next(model.parameters()).device
     model.require_answer([each.to(device) for each in inputs])
     dataset = _dataset(adapter, model, pairs, data, is_sequence=labels.dim() == 2)
-    return dataset if adapter.task is None else replace(dataset, fresh=lambda n: _fresh(adapter, model, dataset, n))
-
-
-def _fresh(adapter: Adapter, model: Adapted, dataset: EvalDataset, n: int) -> EvalDataset:
-    """Training examples of the task, as many as are asked for."""
+    if adapter.task is None:
+        return dataset
     task = task_of(adapter)
-    pairs = [(task.show(row), task.answer(row)) for row in task.sample(stream(0, "reference"), n)]
-    what = f"{n:,} examples such as it was trained on"
-    return _dataset(adapter, model, pairs, what, is_sequence=dataset.metrics[0] is FREE)
+
+    def fresh(n: int) -> EvalDataset:
+        pairs = [(task.show(row), task.answer(row)) for row in task.sample(stream(0, "reference"), n)]
+        what = f"{n:,} examples such as it was trained on"
+        return _dataset(adapter, model, pairs, what, is_sequence=labels.dim() == 2)
+
+    return replace(dataset, fresh=fresh)
 
 
 def _dataset(adapter: Adapter, model: Adapted, pairs: Pairs, data: str, *, is_sequence: bool) -> EvalDataset:
@@ -62,26 +63,24 @@ def _dataset(adapter: Adapter, model: Adapted, pairs: Pairs, data: str, *, is_se
     def encode(rows: Rows) -> EvalBatch:
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])
         right = labels.to(device)
-        loss, hit = _scores(right)
-        scores = {FREE.name if is_sequence else ACCURACY.name: hit, LOSS.name: loss}
-        token_mask = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
-        on_device = tuple(each.to(device) for each in inputs)
-        return EvalBatch(rows, on_device, scores, negative(loss), token_mask)
+        scores = token_scores(right) if right.dim() == 2 else class_scores(right)
+        if is_sequence:
+            scores[FREE.name] = scores[FORCED.name]
+        masks = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
+        return EvalBatch.scored(rows, (each.to(device) for each in inputs), scores, masks)
 
     def decode(rows: Rows) -> NDArray[np.bool_]:
         with user_code_errors(adapter, "generate"):
             predicted = adapter.generate(model.model, [pairs[row][0] for row in rows])
         return np.array([one == pairs[row][1] for one, row in zip(predicted, rows, strict=True)])
 
-    metrics = (FREE, LOSS) if is_sequence else (ACCURACY, LOSS)
-    lengths = np.array([max(len(question), len(answer)) for question, answer in pairs])
     generates = is_sequence and type(adapter).generate is not Adapter.generate
     answers = np.unique([answer for _, answer in pairs], return_counts=True)[1]
     majority_baseline = float(answers.max() / len(pairs)) if not is_sequence else 0.0
     return EvalDataset(
         data=data,
-        metrics=metrics,
-        lengths=lengths,
+        metrics=(FREE if is_sequence else ACCURACY, LOSS),
+        lengths=np.array([max(len(question), len(answer)) for question, answer in pairs]),
         encode=encode,
         width=1024,
         majority_baseline=lambda rows: majority_baseline,
@@ -104,12 +103,11 @@ def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
             raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
         return pairs, "the adapter's data"
     task = task_of(adapter)
-    examples = task.split(split)
-    return [(task.show(row), task.answer(row)) for row in examples], f"the {split} set of {task.name}"
+    return [(task.show(row), task.answer(row)) for row in task.split(split)], f"the {split} set of {task.name}"
 
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
-    """What the model is given, and what it should say."""
+    """What the model is given, and what it should output."""
     if type(adapter).encode is Adapter.encode:
         raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
     with user_code_errors(adapter, "encode"):
@@ -130,19 +128,43 @@ def _up_to_the_last(asked: Tensor) -> Tensor:
     return asked.flip(1).cumsum(1).flip(1) > 0
 
 
-def _scores(labels: Tensor) -> tuple[Score, Callable[[Tensor], Tensor]]:
-    """Minus the loss, and whether all that was asked is right."""
-    if labels.dim() == 2:
-        return token_loss(labels), lambda logits: _all_right(logits, labels)
-
-    def loss(logits: Tensor) -> Tensor:
-        if logits.dim() != 2:
-            raise InputError(f"logits of shape {tuple(logits.shape)} for one class per row", "forward(): [row, class]")
-        return -F.cross_entropy(logits, labels, reduction="none")
-
-    return loss, lambda logits: torch.eq(logits.argmax(-1), labels)
+# --- one question -----------------------------------------------------------------------------------------------------
 
 
-def _all_right(logits: Tensor, labels: Tensor) -> Tensor:
-    require_logits(logits, labels)
-    return ((logits.argmax(-1) == labels) | (labels == IGNORE)).all(dim=1)
+def adapter_input(model: ExternalModel, question: str) -> TokenizedText:
+    """As its adapter encodes it, with the model's own answer if it generates one."""
+    require_text(question)
+    adapter = model.adapter
+    assert adapter is not None, "brought by one"
+    generates = type(adapter).generate is not Adapter.generate
+    with user_code_errors(adapter, "generate"):
+        answer = adapter.generate(model.inner, [question])[0] if generates else _right_answer(model, adapter, question)
+    inputs = tuple(each.to(next(model.model.parameters()).device) for each in encoded(adapter, [(question, answer)])[0])
+    if isinstance(model.model, Adapted):
+        model.model.require_answer(inputs)
+    stacks = ("encoder", "decoder") if any(site.stack == "encoder" for site in model.sites) else ("layer",)
+    with user_code_errors(adapter, "tokens"):
+        labels = [list(map(str, part)) for part in adapter.tokens(question, answer)]
+    labels += [list(map(str, range(each.shape[1]))) for each in inputs[len(labels) :]]
+    tokens = dict(zip(stacks, labels, strict=False))
+    if not generates:
+        return TokenizedText(inputs, tokens)
+    right, told = None, ""
+    if adapter.task is not None:
+        task = task_of(adapter)
+        with suppress(InputError):  # a question of one's own may be none of the task's
+            right = task.answer(task.parse(question)[0])
+            told = " (right)" if answer == right else f" (wrong, should be {right})"
+    return TokenizedText(inputs, tokens, note=f"{question} = {answer}{told}", predicted=answer, right=right)
+
+
+def _right_answer(model: ExternalModel, adapter: Adapter, question: str) -> str:
+    """What a model that is not asked for its own answer is fed."""
+    if adapter.task is not None:
+        task = task_of(adapter)
+        return task.answer(task.parse(question)[0])
+    with user_code_errors(adapter, "data"):
+        known = {str(asked): str(answer) for asked, answer in adapter.data()}
+    if question not in known:
+        raise InputError(f"{model.name} cannot answer {question!r}", "add generate() to the adapter")
+    return known[question]

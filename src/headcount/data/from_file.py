@@ -1,4 +1,4 @@
-"""Plain text and tables as datasets, for models with a tokenizer.
+"""Plain text and tables as datasets, and single texts, for models with a tokenizer.
 
 A file is plain text, or a table with tabs whose header says what it is: each format is one file in formats/.
 """
@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.data.dataset import EvalDataset, Rows
+from headcount.data.dataset import EvalDataset, Rows, TokenizedText
 from headcount.errors import InputError
+from headcount.external.models import ExternalModel, longest_of
 from headcount.files import read_bytes
 from headcount.hooks.wrapping import Wrapped
 from headcount.registry import Registry
@@ -24,6 +25,10 @@ from headcount.registry import Registry
 FORMATS = Registry("headcount.data.formats")
 MOST_DATA = 2**30
 """Bytes of a file of data."""
+MOST_ANSWERED = 64
+"""Tokens that an encoder-decoder may answer with."""
+MOST_READ = 2048
+"""Tokens of a text, for models without an end: weights grow with the square."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,10 @@ class TokenizedModel:
                 "give a table with the columns source and target, with a tab between",
             )
 
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+    def tokens(self, texts: Sequence[str], *, as_target: bool = False) -> list[list[int]]:
         """Token ids with the special tokens that the model expects, cut to its length."""
-        found = self.tokenizer(list(texts), truncation=True, max_length=self.length)["input_ids"]
+        given = {"text_target" if as_target else "text": list(texts)}
+        found = self.tokenizer(**given, truncation=True, max_length=self.length)["input_ids"]
         return [list(ids) for ids in found]
 
     def cut_note(self, texts: Iterable[str]) -> str:
@@ -76,24 +82,30 @@ class TokenizedModel:
         told = f" (UNKNOWN TO THE TOKENIZER: {n:,} of {len(tokens):,} tokens; is it this model's own?)"
         return told if unknown is not None and 2 * n > len(tokens) else ""
 
-    def padded(self, rows: Sequence[Sequence[int]], fill: int | None = None) -> tuple[Tensor, Tensor]:
-        """Rows of one length, filled up on the right, and which positions hold tokens."""
-        longest = max(map(len, rows))
-        fill = self.pad_id if fill is None else fill
-        ids = torch.full((len(rows), longest), fill)
-        mask = torch.zeros(len(rows), longest, dtype=torch.long)
+    def padded(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Rows of one length, filled up on the right, and which positions hold tokens.
+
+        Padding is the model's own token first, then the tokenizer's: some models look for it to find a text's end.
+        """
+        known = [getattr(holder, "pad_token_id", None) for holder in (self.config, self.tokenizer)]
+        pad_id = next((int(each) for each in known if each is not None), 0)
+        ids = torch.full((len(rows), max(map(len, rows))), pad_id)
+        mask = torch.zeros_like(ids)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = torch.tensor(row)
             mask[i, : len(row)] = 1
         return ids.to(self.device), mask.to(self.device)
 
-    @property
-    def pad_id(self) -> int:
-        """The token that padding is made of: the model's own first, for some look for it to find where a text ends."""
-        for holder in (self.config, self.tokenizer):
-            if (found := getattr(holder, "pad_token_id", None)) is not None:
-                return int(found)
-        return 0
+
+def tokenized_model(model: ExternalModel) -> TokenizedModel:
+    """A model with its tokenizer."""
+    if isinstance(model.model, Wrapped) and "pixel_values" in model.model.inputs:
+        raise InputError(
+            f"{model.name} takes images", "try it from Python: headcount.ablate_heads(model, pixels, metric)"
+        )
+    if not isinstance(model.model, Wrapped) or model.tokenizer is None:
+        raise InputError(f"{model.name} came without a tokenizer", "save the tokenizer into the model's folder")
+    return TokenizedModel(model.model, model.tokenizer, min(model.length, longest_of(model.inner)))
 
 
 def read_dataset(file: str | Path, tokenized: TokenizedModel) -> EvalDataset:
@@ -152,6 +164,56 @@ def _table(path: Path, text: str, header: Sequence[str], wanted: Sequence[str]) 
     if len(rows) < 2:
         raise InputError(f"{path} has {len(rows)} examples", "give at least 2")
     return rows
+
+
+# --- one text ---------------------------------------------------------------------------------------------------------
+
+
+def require_text(text: str) -> None:
+    """Refuse what is no text, or an empty one."""
+    if text.encode(errors="ignore").decode() != text:
+        raise InputError(f"{text!r} is no text in UTF-8", 'give one: --on "The cat sat on the mat."')
+    if not text.strip():
+        raise InputError("there is nothing to look at in an empty text", 'give one: --on "The cat sat on the mat."')
+
+
+def text_input(model: ExternalModel, text: str) -> TokenizedText:
+    """As the model's tokenizer has it; the decoder is fed the model's own answer."""
+    require_text(text)
+    tokenized, tokenizer = tokenized_model(model), model.tokenizer
+    n_whole = len(tokenizer(text, verbose=False)["input_ids"])
+    ids = tokenizer(text, truncation=True, max_length=min(longest_of(model.inner), MOST_READ))["input_ids"]
+    notes = [f"the first {len(ids):,} of {n_whole:,} tokens" if len(ids) < n_whole else ""]
+    notes.append(tokenized.unknown_note([ids]).strip(" ()"))
+    source = torch.tensor([ids], device=tokenized.device)
+    inputs, by_stack = [source, torch.ones_like(source)], {"layer": list(ids)}
+    if tokenized.has_decoder:
+        answer = _generated(model.inner, source)
+        inputs.insert(1, answer)
+        by_stack = {"encoder": list(ids), "decoder": answer[0].tolist()}
+        notes.append(f"the decoder is fed the model's own answer, {answer.shape[1]} tokens")
+    known = set(tokenizer.all_special_ids)
+    return TokenizedText(
+        tuple(inputs),
+        {stack: [str(word) for word in tokenizer.convert_ids_to_tokens(each)] for stack, each in by_stack.items()},
+        {stack: [token in known for token in each] for stack, each in by_stack.items()},
+        "; ".join(filter(None, notes)),
+    )
+
+
+def _generated(model: Any, source: Tensor) -> Tensor:
+    """What the decoder is fed while the model gives its own answer."""
+    if not hasattr(model, "generate"):
+        raise InputError(
+            f"{type(model).__name__} generates nothing for its decoder to read",
+            "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
+        )
+    most = min(MOST_ANSWERED, longest_of(model) - 1)
+    with torch.no_grad():
+        predicted: Tensor = model.generate(
+            input_ids=source, attention_mask=torch.ones_like(source), max_new_tokens=most, do_sample=False
+        )
+    return predicted[:, :-1] if predicted.shape[1] > 1 else predicted
 
 
 # --- windows of a running text ----------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headcount.data.dataset import (
     ACCURACY,
@@ -17,64 +18,63 @@ from headcount.data.dataset import (
     LOSS,
     EvalBatch,
     EvalDataset,
-    Metric,
     Rows,
-    Score,
-    negative,
+    class_scores,
     one_length,
-    token_loss,
+    token_scores,
 )
 from headcount.errors import InputError
 from headcount.limits import require_room_for
 from headcount.seeds import stream
-from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 
 LONGEST = 8192
 N_LENGTH = 400
 """Sequences of each asked length, unless it is said how many."""
 REFERENCE = 2**19
 """Tokens that a head's mean is taken over."""
-METRICS: dict[str, tuple[Metric, ...]] = {"sequence": (FREE, FORCED, LOSS), "class": (ACCURACY, LOSS)}
-"""By the task's output; the first is the default."""
 
 
 def task_dataset(
-    task: Task, examples: Examples, data: str, device: torch.device, *, is_all: bool = False
+    task: Task,
+    examples: Examples,
+    data: str,
+    device: torch.device,
+    *,
+    reference: Callable[[], Examples] | None = None,
+    is_all: bool = False,
 ) -> EvalDataset:
-    """Examples of a task, `data` being what they are in words; a model on this device is given the task's tokens."""
-    if task.output_type == "class":
-        return _class_dataset(cast(ClassTask, task), examples, data, device, is_all)
-    asked = cast(SequenceTask, task)
-    return EvalDataset(
+    """Examples of a task, `data` being what they are in words; a model on this device is given the task's tokens.
+
+    Means are taken over the examples that `reference` gives, which are not made before they are needed.
+    """
+    made = EvalDataset(
         data=data,
-        metrics=METRICS["sequence"],
+        metrics=(FREE, FORCED, LOSS),
         lengths=np.zeros(len(examples), dtype=np.int64),
-        encode=lambda rows: _sequence_batch(asked, rows, asked.encode(examples[rows]), device),
+        encode=lambda rows: _sequence_batch(cast(SequenceTask, task), rows, examples[rows], device),
+        fresh=None if reference is None else lambda _: task_dataset(task, reference(), "reference", device),
         split=one_length,
         task=task,
         examples=examples,
         is_all=is_all,
         largest_loss=math.log(len(task.tokens)),
     )
-
-
-def _class_dataset(task: ClassTask, examples: Examples, data: str, device: torch.device, is_all: bool) -> EvalDataset:
-    return EvalDataset(
-        data=data,
-        metrics=METRICS["class"],
-        lengths=task.lengths(examples),
-        encode=lambda rows: _class_batch(rows, task.encode(examples[rows]), device),
-        majority_baseline=lambda rows: majority_share(task.encode(examples[rows]).labels),
-        split=one_length,
-        task=task,
-        examples=examples,
-        is_all=is_all,
-        largest_loss=math.log(len(task.classes)),
+    if task.output_type != "class":
+        return made
+    asked = cast(ClassTask, task)
+    return replace(
+        made,
+        metrics=(ACCURACY, LOSS),
+        lengths=asked.lengths(examples),
+        encode=lambda rows: _class_batch(asked, rows, examples[rows], device),
+        majority_baseline=lambda rows: majority_share(asked.encode(examples[rows]).labels),
+        largest_loss=math.log(len(asked.classes)),
     )
 
 
-def _sequence_batch(task: SequenceTask, rows: Rows, batch: Batch, device: torch.device) -> EvalBatch:
-    given = task.decoding_start.given
+def _sequence_batch(task: SequenceTask, rows: Rows, examples: Examples, device: torch.device) -> EvalBatch:
+    batch, given = task.encode(examples), task.decoding_start.given
     begins_right = torch.from_numpy((batch.answer[:, : len(given)] == given).all(axis=1)).to(device)
     labels, right = (_on(device, tokens) for tokens in (batch.labels, batch.answer[:, len(given) :]))
 
@@ -82,22 +82,13 @@ def _sequence_batch(task: SequenceTask, rows: Rows, batch: Batch, device: torch.
         """Fed the right answer, the first wrong token is the one it would output running freely."""
         return (logits.argmax(dim=-1) == right).all(dim=1) & begins_right
 
-    def teacher_forced(logits: Tensor) -> Tensor:
-        return ((logits.argmax(dim=-1) == labels) | (labels == IGNORE)).all(dim=1)
-
-    loss = token_loss(labels)
-    scores: dict[str, Score] = {FREE.name: free_running, FORCED.name: teacher_forced, LOSS.name: loss}
-    return EvalBatch(rows, (_on(device, batch.source), _on(device, batch.decoder_input)), scores, negative(loss))
+    inputs = _on(device, batch.source), _on(device, batch.decoder_input)
+    return EvalBatch.scored(rows, inputs, {FREE.name: free_running, **token_scores(labels)})
 
 
-def _class_batch(rows: Rows, batch: ClassBatch, device: torch.device) -> EvalBatch:
-    labels = _on(device, batch.labels)
-
-    def loss(logits: Tensor) -> Tensor:
-        return -F.cross_entropy(logits, labels, reduction="none")
-
-    scores: dict[str, Score] = {ACCURACY.name: lambda logits: logits.argmax(dim=-1) == labels, LOSS.name: loss}
-    return EvalBatch(rows, (_on(device, batch.source),), scores, negative(loss))
+def _class_batch(task: ClassTask, rows: Rows, examples: Examples, device: torch.device) -> EvalBatch:
+    batch = task.encode(examples)
+    return EvalBatch.scored(rows, [_on(device, batch.source)], class_scores(_on(device, batch.labels)))
 
 
 def _on(device: torch.device, tokens: Tokens) -> Tensor:

@@ -63,23 +63,23 @@ class DecodingCheck:
         if not self.explains:
             return ()
         task, examples = cast(Task, self.experiment.task), cast(Examples, self.experiment.examples)
-        found = []
-        for each, rows, broken in zip(self.interventions, self._counted, self._broken, strict=True):
-            if each.draw == 0:
-                head, counted = str(each.heads[0]), np.array(rows, dtype=int)
-                found.append(failure_profile(task, examples, head, each.replacement, counted, broken))
-        return tuple(found)
+        return tuple(
+            failure_profile(task, examples, str(each.heads[0]), each.replacement, np.array(rows, dtype=int), broken)
+            for each, rows, broken in zip(self.interventions, self._counted, self._broken, strict=True)
+            if each.draw == 0
+        )
 
     def _check(self, outcome: BatchOutcome) -> None:
-        picks = [(i, int(row)) for i in range(len(self.interventions)) for row in self._some(outcome)]
-        examples = self._examples(outcome, [row for _, row in picks])
-        right = (self._decode(outcome, picks) == self._task.encode(examples).answer).all(axis=1)
+        picks = [(i, int(row)) for i in range(len(self.interventions)) for row in _checked_rows(outcome)]
+        task = cast(SequenceTask, self.experiment.task)
+        examples = cast(Examples, self.experiment.examples)[outcome.batch.rows[[row for _, row in picks]]]
+        right = (self._decode(outcome, picks) == task.encode(examples).answer).all(axis=1)
         found = np.array([outcome.scores[pick] > 0.5 for pick in picks])
         if (right != found).any():
             wrong = int((right != found).argmax())
             head = self.interventions[picks[wrong][0]].heads[0]
             raise CheckFailed(
-                f"without {head}, one forward pass and real decoding disagree on {self._task.show(examples[wrong])}",
+                f"without {head}, one forward pass and real decoding disagree on {task.show(examples[wrong])}",
                 "this is a fault in the pipeline, not in the model: please report it",
             )
         self.decoded = len(picks)
@@ -88,8 +88,9 @@ class DecodingCheck:
     def _check_generated(self, outcome: BatchOutcome) -> None:
         """By the model's own code; only for zero ablation, for that code may see one token at a time."""
         assert self.experiment.decode is not None, "asked for by generates"
-        sites, rows = self.experiment.sites, outcome.batch.rows[self._some(outcome)]
-        for each, scores in zip(outcome.interventions, outcome.scores[:, self._some(outcome)], strict=True):
+        sites, checked = self.experiment.sites, _checked_rows(outcome)
+        rows = outcome.batch.rows[checked]
+        for each, scores in zip(outcome.interventions, outcome.scores[:, checked], strict=True):
             if each.values:
                 continue
             with Gates(sites, closed_gates(sites, (*outcome.cached.base, *each.heads))):
@@ -117,31 +118,21 @@ class DecodingCheck:
         for (i, row), tokens in zip(picks, predicted, strict=True):
             self._broken[i].append(Failure(int(outcome.batch.rows[row]), tokens))
 
-    def _some(self, outcome: BatchOutcome) -> NDArray[np.int64]:
-        """Rows of a batch that are decoded."""
-        return np.unique(np.linspace(0, len(outcome.batch.rows) - 1, CHECKED).astype(int))
-
     def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
         """Whole answers, decoded one token at a time with the heads of each pick's intervention ablated."""
-        model, start, sites = (
-            cast(EncoderDecoder, self.experiment.model),
-            self._task.decoding_start,
-            self.experiment.sites,
-        )
-        rows = torch.tensor([row for _, row in picks])
+        model, sites = cast(EncoderDecoder, self.experiment.model), self.experiment.sites
+        start = cast(SequenceTask, self.experiment.task).decoding_start
         base = Gates(sites, closed_gates(sites, outcome.cached.base))
         with base, Gates(sites, *_gates_and_values(outcome, picks), allow_prefix=True):
-            memory = model.encode(outcome.batch.inputs[0][rows])
+            memory = model.encode(outcome.batch.inputs[0][torch.tensor([row for _, row in picks])])
             predicted = greedy(model, memory, start.first, start.n_tokens, use_cache=False).cpu().numpy()
         given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
         return np.concatenate([given, predicted], axis=1)
 
-    @property
-    def _task(self) -> SequenceTask:
-        return cast(SequenceTask, self.experiment.task)
 
-    def _examples(self, outcome: BatchOutcome, rows: Sequence[int]) -> Examples:
-        return cast(Examples, self.experiment.examples)[outcome.batch.rows[list(rows)]]
+def _checked_rows(outcome: BatchOutcome) -> NDArray[np.int64]:
+    """Rows of a batch that are decoded."""
+    return np.unique(np.linspace(0, len(outcome.batch.rows) - 1, CHECKED).astype(int))
 
 
 def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
@@ -159,8 +150,7 @@ def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSit
     return gates, values
 
 
-# --- what fails without a head ----------------------------------------------------------------------------------------
-# What breaks without a head: which digits, which carries, which examples.
+# --- what fails without a head: which digits, which carries, which examples -------------------------------------------
 
 
 SHOWN = 5
@@ -204,44 +194,25 @@ def failure_profile(
     task: Task, examples: Examples, head: str, replacement: str, rows: NDArray[np.int64], broken: Sequence[Failure]
 ) -> FailureProfile:
     """Put together what was collected: the numbers of all broken examples, and the answers to some of them."""
-    groups = _groups(task, examples, rows)
-    if task.output_type == "class":
-        shown = tuple(_wrong_class(cast(ClassTask, task), examples[each.example]) for each in broken[:SHOWN])
-        return FailureProfile(head, replacement, len(rows), (), (), groups, shown)
-    decoded = [(each.example, each.predicted) for each in broken if each.predicted is not None]
-    if not decoded:
-        return FailureProfile(head, replacement, len(rows), (), (), groups, ())
-    asked = cast(SequenceTask, task)
-    mine, predicted = examples[[i for i, _ in decoded]], np.stack([tokens for _, tokens in decoded])
-    wrong = predicted != asked.encode(mine).answer
-    digits = tuple(
-        Group("digit", position.label, int(wrong[:, i].sum()), len(wrong))
-        for i, position in enumerate(asked.answer_positions)
-    )
-    return FailureProfile(
-        head,
-        replacement,
-        len(rows),
-        digits,
-        _faults(asked, mine, predicted),
-        groups,
-        wrong_answers(asked, mine[:SHOWN], predicted[:SHOWN]),
-    )
-
-
-def _groups(task: Task, examples: Examples, rows: NDArray[np.int64]) -> tuple[Group, ...]:
-    found = []
+    groups: list[Group] = []
     for facet, labels in task.facets(examples).items():
         total, broke = Counter(labels), Counter(labels[i] for i in rows)
-        found += [Group(facet, group, broke[group], total[group]) for group in sorted(total)]
-    return tuple(found)
-
-
-def _faults(task: SequenceTask, examples: Examples, predicted: Tokens) -> tuple[Group, ...]:
-    counts = Counter(
-        fault for example, tokens in zip(examples, predicted, strict=True) for fault in task.faults(example, tokens)
-    )
-    return tuple(Group("fault", fault, n, len(examples)) for fault, n in counts.most_common())
+        groups += [Group(facet, group, broke[group], total[group]) for group in sorted(total)]
+    if task.output_type == "class":
+        shown = tuple(_wrong_class(cast(ClassTask, task), examples[each.example]) for each in broken[:SHOWN])
+        return FailureProfile(head, replacement, len(rows), (), (), tuple(groups), shown)
+    decoded = [(each.example, each.predicted) for each in broken if each.predicted is not None]
+    if not decoded:
+        return FailureProfile(head, replacement, len(rows), (), (), tuple(groups), ())
+    asked = cast(SequenceTask, task)
+    mine, predicted = examples[[i for i, _ in decoded]], np.stack([tokens for _, tokens in decoded])
+    wrong = (predicted != asked.encode(mine).answer).sum(axis=0).tolist()
+    places = [position.label for position in asked.answer_positions]
+    digits = tuple(Group("digit", place, n, len(mine)) for place, n in zip(places, wrong, strict=True))
+    counts = Counter(fault for pair in zip(mine, predicted, strict=True) for fault in asked.faults(*pair))
+    faults = tuple(Group("fault", fault, n, len(mine)) for fault, n in counts.most_common())
+    shown = wrong_answers(asked, mine[:SHOWN], predicted[:SHOWN])
+    return FailureProfile(head, replacement, len(rows), digits, faults, tuple(groups), shown)
 
 
 def _wrong_class(task: ClassTask, example: Examples) -> WrongAnswer:

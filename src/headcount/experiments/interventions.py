@@ -14,14 +14,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
-from headcount.data.dataset import EvalBatch
-from headcount.defaults import BATCH
+from headcount.data.dataset import EvalBatch, mean_score
 from headcount.errors import InputError, InstrumentError, ReplayError
 from headcount.experiments.experiment import Experiment
 from headcount.heads import HeadId, HeadSite
@@ -31,13 +32,24 @@ from headcount.hooks.proof import difference, first_tensor, prove, tolerance
 from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sweep import plain_pass, sweep
-from headcount.limits import require_room
+from headcount.limits import BATCH, require_room
 from headcount.models.finite import require_numbers
 from headcount.seeds import stream
+from headcount.stats import (
+    LEAST_P,
+    PairedDifference,
+    Proportion,
+    correlation_interval,
+    influences,
+    paired_differences,
+    paired_figures,
+    paired_hits,
+)
 
 Means = Sequence[Mapping[HeadSite, Tensor]]
 """What heads find on average: over all inputs, then over each of `PARTS` parts of them."""
 PARTS = 8
+Scores = NDArray[np.float64]
 Donors = NDArray[np.int64]
 """Whose output replaced whose, [draw, example]."""
 Progress = Callable[[int, int], None]
@@ -51,8 +63,8 @@ class BatchOutcome:
     cached: CachedPass
     interventions: Sequence[Intervention]
     """With their values for this batch."""
-    clean: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    clean: Scores
+    scores: Scores
     """[intervention, row]."""
 
 
@@ -60,8 +72,8 @@ class BatchOutcome:
 class Outcome:
     """Scores of every example."""
 
-    clean: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    clean: Scores
+    scores: Scores
     """[intervention, example]."""
     majority_baseline: float
     """What the best constant answer scores or, by a loss, even odds over all tokens or classes."""
@@ -88,7 +100,7 @@ def run_interventions(
     """
     if not all(each.heads for each in interventions):
         raise InputError("an intervention without heads", "name at least one head to ablate")
-    kinds = {each.replacement: REPLACEMENTS.get(each.replacement) for each in interventions}
+    replacements = [REPLACEMENTS.get(name) for name in dict.fromkeys(each.replacement for each in interventions)]
     what = f"scores of {experiment.n:,} examples, {len(interventions):,} times"
     require_room(8 * len(interventions) * experiment.n, what, "lower --n")
     clean, scores = np.empty(experiment.n), np.empty((len(interventions), experiment.n))
@@ -99,12 +111,12 @@ def run_interventions(
         first: Tensor | None = None
         is_plain = False
         if means is None:
-            means = means_of(experiment, base) if any(kind.needs_mean for kind in kinds.values()) else ()
+            means = means_of(experiment, base) if any(each.needs_mean for each in replacements) else ()
         for i, batch in enumerate(experiment.batches):
             cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
             if first is None:
                 first = first_tensor(cached.output).clone()
-            here = _with_values(cached, interventions, kinds, means, i, batch.token_mask)
+            here = _with_values(cached, interventions, means, i, batch)
             clean[batch.rows] = _numbers(experiment, batch, first_tensor(cached.output))
             if not is_plain:
                 try:
@@ -139,7 +151,7 @@ def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor)
         )
 
 
-def _numbers(experiment: Experiment, batch: EvalBatch, output: Tensor) -> NDArray[np.float64]:
+def _numbers(experiment: Experiment, batch: EvalBatch, output: Tensor) -> Scores:
     require_numbers(output, f"example {int(batch.rows[0])} and those beside it")
     score = experiment.score(batch, output)
     if not isinstance(score, Tensor) or score.shape != (len(batch.rows),):
@@ -160,7 +172,7 @@ def means_of(experiment: Experiment, base: Sequence[HeadId] = ()) -> Means:
             cached = CachedPass(experiment.model, experiment.sites, batch.inputs, base)
             for site in experiment.sites:
                 found = _summed(cached.z(site).cpu().double(), batch, site, part)
-                sums[site] = _added(*sums[site], *found) if site in sums else found
+                sums[site] = _added(sums[site], found) if site in sums else found
     return [{site: _mean(*sums[site], part) for site in sums} for part in range(PARTS + 1)]
 
 
@@ -184,13 +196,11 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
     return torch.stack(sums), torch.stack([counted[rows].sum(dim=0) for rows in parts])
 
 
-def _added(sums: Tensor, counts: Tensor, more: Tensor, n_more: Tensor) -> tuple[Tensor, Tensor]:
+def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Rows of another length: of the positions that only one of them has, that one tells."""
-    if more.shape[1] > sums.shape[1]:
-        sums, counts, more, n_more = more, n_more, sums, counts
-    sums, counts = sums.clone(), counts.clone()
-    sums[:, : more.shape[1]] += more
-    counts[:, : more.shape[1]] += n_more
+    short, long = sorted((one, other), key=lambda each: each[0].shape[1])
+    gap = long[0].shape[1] - short[0].shape[1]
+    sums, counts = (F.pad(few, (0, 0, 0, 0, 0, gap)) + many for few, many in zip(short, long, strict=True))
     return sums, counts
 
 
@@ -203,24 +213,19 @@ def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
 
 
 def _with_values(
-    cached: CachedPass,
-    interventions: Sequence[Intervention],
-    kinds: Mapping[str, Replacement],
-    means: Means,
-    number: int,
-    token_mask: Mapping[str, Tensor],
+    cached: CachedPass, interventions: Sequence[Intervention], means: Means, number: int, batch: EvalBatch
 ) -> list[Intervention]:
     """Each with what replaces z in this batch, the one of that number."""
-    n = cached.n_rows
-    if n < 2 and any(kind.needs_donors for kind in kinds.values()):
+    n, replacements = cached.n_rows, {each.replacement for each in interventions}
+    if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
 
     @cache
-    def values(replacement: str, site: HeadSite, draw: int) -> Tensor | None:
-        z, kind = cached.z(site), kinds[replacement]
-        mean = means[draw][site] if kind.needs_mean else None
+    def values(name: str, site: HeadSite, draw: int) -> Tensor | None:
+        z, replacement = cached.z(site), cast(Replacement, REPLACEMENTS.get(name))
+        mean = means[draw][site] if replacement.needs_mean else None
         donors = torch.from_numpy(_donors(n, number, draw)).to(z.device)
-        return kind.make(ReplacementInputs(z, mean, donors, token_mask.get(site.stack)))
+        return replacement.make(ReplacementInputs(z, mean, donors, batch.token_mask.get(site.stack)))
 
     made = []
     for each in interventions:
@@ -230,7 +235,7 @@ def _with_values(
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Who stood in for whom; of examples that consist of several rows, the donor of the first."""
+    """Whose output replaced whose; of examples that consist of several rows, the donor of the first."""
     donors = np.empty((draws, experiment.n), dtype=np.int64)
     for i, batch in enumerate(experiment.batches):
         times = batch.n_inputs // len(batch.rows)
@@ -245,3 +250,71 @@ def _donors(n: int, batch: int, draw: int) -> NDArray[np.int64]:
     donors = np.empty_like(order)
     donors[order] = np.roll(order, 1)
     return donors
+
+
+# --- what was lost on the same examples, with an interval -------------------------------------------------------------
+
+
+def compare(
+    experiment: Experiment,
+    clean: Scores,
+    ablated: Sequence[Scores],
+    name: str,
+    noise: Sequence[float] = (),
+    confidence: float = 0.95,
+    donors: Sequence[Donors | None] = (),
+    family: int = 1,
+) -> list[PairedDifference]:
+    """What was lost by each, example by example; scores are [example] or [donor, example].
+
+    `name` is that of the random stream; `noise` is the standard error of the replacement; `donors` are those of each
+    comparison, if others' outputs were it; `family` is over how many tests p is corrected, so that it can become small
+    enough. Only hits can be compared at another `confidence` than 95 %.
+    """
+    rng, tries = stream(0, f"compare {name}"), [np.atleast_2d(scores) for scores in ablated]
+    pairs = list(zip(tries, donors or [None] * len(tries), strict=True))
+    if experiment.aggregator is not mean_score:
+        draws = max(999, LEAST_P * family)
+        drops = [paired_figures(clean, each, experiment.aggregator, rng, draws, own) for each, own in pairs]
+    elif experiment.metric.is_accuracy:
+        drops = [paired_hits(clean > 0.5, each, confidence, own) for each, own in pairs]
+    else:
+        most = max((float((clean - each.mean(axis=0)).max()) for each in tries), default=0.0)
+        lost = np.array([(clean - each).mean() + influences(clean - each, own) for each, own in pairs])
+        broken = None if experiment.largest_loss is None else max(experiment.largest_loss, most)
+        values = _clustered(experiment, lost.reshape(len(tries), len(clean)))
+        drops = paired_differences(values, rng, broken, LEAST_P * family)
+    if experiment.is_all:  # but for donors, which are drawn all the same
+        known = [replace(drop, low=drop.mean, high=drop.mean) for drop in drops]
+        drops = [exact if own is None else drop for drop, exact, (_, own) in zip(drops, known, pairs, strict=True)]
+    if not any(noise):
+        return drops
+    wider = [drop.widened(se, PARTS - 1, confidence) if se else drop for drop, se in zip(drops, noise, strict=True)]
+    if not experiment.metric.is_accuracy:
+        return wider
+    least = 0.0 if (clean > 0.5).all() else -1.0  # what is all right cannot get better
+    return [replace(drop, low=max(drop.low, least), high=min(drop.high, 1.0)) for drop in wider]
+
+
+def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
+    """Examples that belong together count as one; the mean stays what it is."""
+    if experiment.clusters is None:
+        return values_KN
+    _, place = np.unique(experiment.clusters, return_inverse=True)
+    n_clusters = int(place.max()) + 1
+    means, sizes = values_KN.mean(axis=1, keepdims=True), np.bincount(place)
+    sums = np.array([np.bincount(place, values, n_clusters) for values in values_KN - means])
+    return means + sums / sizes.mean()
+
+
+def interval_of(experiment: Experiment, scores: Scores, name: str) -> tuple[float, float]:
+    """95 % interval of what these scores come to by themselves: Wilson's for hits, bootstrap-t for other means."""
+    if experiment.aggregator is not mean_score:
+        return correlation_interval(scores, experiment.aggregator)
+    if experiment.metric.is_accuracy:
+        share = Proportion.count(scores > 0.5)
+        return share.low, share.high
+    losses = _clustered(experiment, -scores[None])
+    broken = None if experiment.largest_loss is None else max(experiment.largest_loss, float(np.ptp(scores)))
+    (found,) = paired_differences(losses, stream(0, f"interval {name}"), broken)
+    return -found.high, -found.low

@@ -1,7 +1,7 @@
 """What every verb works on: one thing, whoever wrote the model.
 
 A run, a Hugging Face folder, an adapter's model and a bare module with tensors each become an `OpenModel`. A verb asks
-it for what it needs (an experiment, a prediction, a task) and, where that is missing, is told which.
+it for what it needs (an experiment, a prediction, a task) and, where that is missing, gets an error that says which.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from torch import Tensor, nn
 
-from headcount.data.dataset import EvalBatch, EvalDataset, ScoreFunction, split_in_half, subsample
-from headcount.data.from_adapter import adapter_dataset
-from headcount.data.from_file import read_dataset
+from headcount.data.dataset import (
+    EvalBatch,
+    EvalDataset,
+    Rows,
+    ScoreFunction,
+    TokenizedText,
+    split_in_half,
+    subsample,
+    tensor_dataset,
+)
+from headcount.data.from_adapter import adapter_dataset, adapter_input
+from headcount.data.from_file import read_dataset, text_input, tokenized_model
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
-from headcount.data.from_text import TokenizedText, adapter_input, text_input, tokenized_model
-from headcount.errors import HeadcountError, InputError
-from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment, tensor_experiment
-from headcount.external.adapter import Adapter, task_of
+from headcount.errors import HeadcountError, InputError, argument
+from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment
+from headcount.external.adapter import task_of
 from headcount.external.models import ExternalModel, prune_external
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites
@@ -44,13 +52,17 @@ N_SELECTION = 1000
 """Examples that heads to remove are chosen on."""
 N_NULL = 500
 """Examples that each random order is measured on."""
+CUT_IT = "cut heads out of it: headcount.cut_heads(model, heads)"
 Data = str | Path | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
 ExperimentMetric = str | ScoreFunction | None
 
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model that is ready: named, its heads found, its results given a place."""
+    """A model that is ready, its heads found: by itself a module of one's own, tried on tensors.
+
+    What a bare module lacks is an error; a run and a loaded model have more of it.
+    """
 
     name: str
     """As it was named."""
@@ -64,6 +76,19 @@ class OpenModel:
     """Where its heads are."""
     task: Task | None
     """What it was trained on, where that is one of headcount's tasks."""
+    has_output: ClassVar[bool] = False
+    """Whether results have a place; asking for `output` makes it."""
+    can_lose_all_heads: ClassVar[bool] = False
+    measures_itself: ClassVar[bool] = False
+    """Whether what is left can be measured without further examples."""
+
+    @classmethod
+    def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
+        """A bare module, with its heads where it, its family or `sites` says."""
+        if sites is None:
+            is_known = isinstance(module, SupportsHeads | SupportsSites)
+            sites = Sites.of(module) if is_known else wrap(module).head_sites
+        return cls("model", "", "", module, sites, None)
 
     @property
     def inner(self) -> nn.Module:
@@ -89,8 +114,9 @@ class OpenModel:
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """A few examples as the model takes them, to prove hooks on."""
-        raise NotImplementedError
+        """The first of its examples as the model takes them, to prove hooks on."""
+        dataset, _ = self.examples()
+        return dataset.encode(np.arange(min(n, len(dataset)))).inputs
 
     def text_input(self, text: str) -> TokenizedText:
         """One text or example as the model takes it, to look at attention on."""
@@ -106,7 +132,20 @@ class OpenModel:
         at_once: int = AT_ONCE,
     ) -> Experiment:
         """The model on `n` examples: of a split or a file, given ones, or sequences of one `length`."""
-        raise NotImplementedError
+        dataset, rows = self.examples(data, metric, n, length)
+        return experiment_on(self.module, self.sites, dataset, rows, metric, at_once=at_once)
+
+    def examples(
+        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
+    ) -> tuple[EvalDataset, Rows | None]:
+        """What an experiment is on: a dataset (here of tensors), and which examples of it; None for all."""
+        if not callable(metric):
+            raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
+        inputs = [data] if isinstance(data, Tensor) else data
+        if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
+            raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
+        self._refuse("lengths", length)
+        return tensor_dataset(inputs, metric), None
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
         """Many examples on which nothing was decided yet; None if others were asked for, or there are none."""
@@ -116,13 +155,7 @@ class OpenModel:
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
         """Examples to choose heads on, others to measure on, and some of those to try random orders on."""
-        raise NotImplementedError
-
-    has_output: ClassVar[bool] = True
-    """Whether results have a place; asking for `output` makes it."""
-    can_lose_all_heads: ClassVar[bool] = False
-    measures_itself: ClassVar[bool] = False
-    """Whether what is left can be measured without further examples."""
+        raise InputError(f"{self.name} cannot be pruned", CUT_IT)
 
     def require_training(self) -> None:
         """Refuse to train what is left of a model whose training is not known."""
@@ -141,7 +174,7 @@ class OpenModel:
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
         """Without these heads, as a new folder; proven before and after it is written."""
-        raise NotImplementedError
+        raise InputError(f"{self.name} cannot be pruned", CUT_IT)
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
         """What the model before and after a cut is compared on."""
@@ -158,6 +191,9 @@ class RunModel(OpenModel):
     """A run of headcount's own."""
 
     run: Run
+    has_output: ClassVar[bool] = True
+    can_lose_all_heads: ClassVar[bool] = True
+    measures_itself: ClassVar[bool] = True
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
@@ -178,22 +214,17 @@ class RunModel(OpenModel):
         """The model's own answer, decoded."""
         return self.run.predict_one(text, with_attention=False)
 
-    def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """The first of its test set."""
-        device = next(self.module.parameters()).device
-        dataset = task_dataset(self.run.task, self.run.task.split("test")[:n], "some", device)
-        return dataset.encode(np.arange(len(dataset))).inputs
+    def text_input(self, text: str) -> TokenizedText:
+        """Refused: its attention is kept while it decodes."""
+        raise InputError(
+            f"{self.name} is a run: its attention is drawn while it decodes its own answer to an example of its task",
+            f"headcount heads {argument(self.name)} --on EXAMPLE, or headcount.show_heads(run, on=example)",
+        )
 
-    def experiment(
-        self,
-        data: Data = None,
-        metric: ExperimentMetric = None,
-        n: int | None = None,
-        *,
-        length: int | None = None,
-        at_once: int = AT_ONCE,
-    ) -> Experiment:
-        """On a split, on given examples, or on sequences of one length."""
+    def examples(
+        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
+    ) -> tuple[EvalDataset, Rows | None]:
+        """A split, given examples, or sequences of one length."""
         if not self.sites:
             raise InputError(f"{self.name} has no heads", "choose a run that was not stripped of all of them")
         task, data = self.run.task, "test" if data is None else data
@@ -206,16 +237,15 @@ class RunModel(OpenModel):
             examples, what = held_out(task, data, n)
         else:
             examples, what = given_examples(task, data), "given examples"
-        return task_experiment(self.run, examples, what, metric, at_once=at_once, reference=reference_for(task, length))
+        device = next(self.module.parameters()).device
+        return task_dataset(task, examples, what, device, reference=lambda: reference_for(task, length)), None
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
         """Fresh examples such as it was trained on, or all there are."""
-        is_usual = data is None or (isinstance(data, str) and data == "test")
-        task = self.run.task
+        task, is_usual = self.run.task, data is None or (isinstance(data, str) and data == "test")
         if not is_usual or n is not None or callable(metric) or bool(getattr(task.config, "n_train", 0)):
             return None  # what it is trained on is no test of it
-        size = getattr(task, "domain_size", math.inf)
-        if is_all := size <= 2 * N_DECIDING:
+        if is_all := getattr(task, "domain_size", math.inf) <= 2 * N_DECIDING:
             examples, what = np.concatenate(list(cast(SequenceTask, task).iter_domain())), "examples, all there are"
         else:
             examples = task.sample(stream(0, "deciding"), N_DECIDING)
@@ -228,14 +258,11 @@ class RunModel(OpenModel):
         """From the validation set; from the test set; and some of that."""
         if data is not None or metric is not None:
             raise InputError(f"{self.name} is tried on its own task", "leave --data and --metric out")
-        counts = (("validation", N_SELECTION), ("test", None), ("test", N_NULL))
-        first, second, third = (
-            self.experiment(split, None, _smaller(n, most), length=length, at_once=at_once) for split, most in counts
-        )
-        return first, second, third
 
-    can_lose_all_heads: ClassVar[bool] = True
-    measures_itself: ClassVar[bool] = True
+        def some(split: str, most: int | None) -> Experiment:
+            return self.experiment(split, None, _smaller(n, most), length=length, at_once=at_once)
+
+        return some("validation", N_SELECTION), some("test", None), some("test", N_NULL)
 
     def require_training(self) -> None:
         """Its settings say how it is trained."""
@@ -264,6 +291,7 @@ class LoadedModel(OpenModel):
     """A model that others wrote: a Hugging Face folder's, or an adapter's."""
 
     external: ExternalModel
+    has_output: ClassVar[bool] = True
 
     @classmethod
     def of(cls, external: ExternalModel) -> LoadedModel:
@@ -274,11 +302,6 @@ class LoadedModel(OpenModel):
                 task = task_of(external.adapter)
         identity = external.name, external.label, external.weights_sha256
         return cls(*identity, external.model, external.sites, task, external)
-
-    @property
-    def adapter(self) -> Adapter | None:
-        """Who brought it, if it is no Hugging Face model."""
-        return self.external.adapter
 
     @property
     def inner(self) -> nn.Module:
@@ -292,11 +315,11 @@ class LoadedModel(OpenModel):
 
     def text_input(self, text: str) -> TokenizedText:
         """As its tokenizer or its adapter has it."""
-        return adapter_input(self.external, text) if self.adapter else text_input(self.external, text)
+        return adapter_input(self.external, text) if self.external.adapter else text_input(self.external, text)
 
     def predict(self, text: str) -> Prediction:
         """The answer that the adapter's own code generates."""
-        if self.adapter is None:
+        if self.external.adapter is None:
             return super().predict(text)
         given = adapter_input(self.external, text)
         if given.predicted is None:
@@ -306,11 +329,6 @@ class LoadedModel(OpenModel):
         places = tuple(map(str, range(len(answer))))
         return Prediction(text, given.predicted, given.right or "", fault, output_tokens=answer, positions=places)
 
-    def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """The first of its dataset."""
-        dataset = self.dataset()
-        return dataset.encode(np.arange(min(n, len(dataset)))).inputs
-
     def dataset(self, data: Data = None) -> EvalDataset:
         """A file's, or a split of the adapter's task."""
         if isinstance(data, EvalDataset):
@@ -319,7 +337,7 @@ class LoadedModel(OpenModel):
             raise InputError(
                 f"{self.name} cannot be tried on {type(data).__name__}", "give a file, or the model and its tensors"
             )
-        if self.adapter:
+        if self.external.adapter:
             return adapter_dataset(self.external, str(data or "test"))
         if data is None:
             raise InputError(
@@ -329,19 +347,13 @@ class LoadedModel(OpenModel):
             )
         return read_dataset(data, tokenized_model(self.external))
 
-    def experiment(
-        self,
-        data: Data = None,
-        metric: ExperimentMetric = None,
-        n: int | None = None,
-        *,
-        length: int | None = None,
-        at_once: int = AT_ONCE,
-    ) -> Experiment:
-        """On a file, or on a split of the adapter's task."""
+    def examples(
+        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
+    ) -> tuple[EvalDataset, Rows | None]:
+        """A file's, or those of a split of the adapter's task."""
         self._refuse("lengths", length)
         dataset = self.dataset(data)
-        return experiment_on(self.module, self.sites, dataset, subsample(dataset, n), metric, at_once=at_once)
+        return dataset, subsample(dataset, n)
 
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
@@ -356,12 +368,13 @@ class LoadedModel(OpenModel):
             first = second = self.dataset(data)
             rows, others = split_in_half(first, n)
             names = ("one half of ", "the other half of ")
-        parts = (first, rows[:N_SELECTION], names[0]), (second, others, names[1]), (second, others[:N_NULL], names[1])
-        one, two, three = (
-            experiment_on(self.module, self.sites, each, some, metric, data=what + each.data, at_once=at_once)
-            for each, some, what in parts
-        )
-        return one, two, three
+
+        def on(dataset: EvalDataset, some: Rows, name: str) -> Experiment:
+            what = name + dataset.data
+            return experiment_on(self.module, self.sites, dataset, some, metric, data=what, at_once=at_once)
+
+        chosen_on, measured_on = on(first, rows[:N_SELECTION], names[0]), on(second, others, names[1])
+        return chosen_on, measured_on, on(second, others[:N_NULL], names[1])
 
     def cut(
         self,
@@ -380,39 +393,6 @@ class LoadedModel(OpenModel):
         made = prune_external(self.external, heads, out, measured.batches[0].inputs, means, n_means)
         left = LoadedModel.of(made.model)
         return Cut(left, made.heads, made.difference, made.before, made.after, made.folded_over)
-
-
-@dataclass(frozen=True)
-class BareModel(OpenModel):
-    """A module of one's own, tried on tensors; nothing is written anywhere."""
-
-    has_output: ClassVar[bool] = False
-
-    @classmethod
-    def of(cls, module: nn.Module, sites: Sites | None = None) -> BareModel:
-        """With its heads where it, its family or `sites` says."""
-        if sites is None:
-            is_known = isinstance(module, SupportsHeads | SupportsSites)
-            sites = Sites.of(module) if is_known else wrap(module).head_sites
-        return cls("model", "", "", module, sites, None)
-
-    def experiment(
-        self,
-        data: Data = None,
-        metric: ExperimentMetric = None,
-        n: int | None = None,
-        *,
-        length: int | None = None,
-        at_once: int = AT_ONCE,
-    ) -> Experiment:
-        """On tensors, scored by a function."""
-        if not callable(metric):
-            raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
-        inputs = [data] if isinstance(data, Tensor) else data
-        if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
-            raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
-        self._refuse("lengths", length)
-        return tensor_experiment(self.module, self.sites, inputs, metric, at_once=at_once)
 
 
 def _smaller(n: int | None, most: int | None) -> int | None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headcount.defaults import BATCH
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import difference, first_tensor, tolerance
 from headcount.hooks.replay import BatchTiler, CachedPass, Intervention
 from headcount.hooks.sites import Sites
+from headcount.limits import BATCH
 
 CHECKED = 2
 """BatchTiler of each group that are compared with a plain pass: two, so that rows which mix are found out."""

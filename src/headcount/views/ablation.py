@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from headcount.bands import BANDS, FEW
 from headcount.heads import HeadId
+from headcount.stats import BANDS, FEW
 from headcount.views.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, negative, token_loss
+from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
 from headcount.data.from_file import Format, TokenizedModel
 from headcount.errors import InputError
 from headcount.tasks.base import IGNORE
@@ -24,33 +24,21 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
             f"{type(model).__name__} outputs no tokens",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
-    sources, targets = tokenized.tokens([row[0] for row in table]), _targets(table, tokenized)
+    sources = tokenized.tokens([row[0] for row in table])
+    targets = tokenized.tokens([row[1] for row in table], as_target=True)
 
     def encode(rows: Rows) -> EvalBatch:
         ids, mask = tokenized.padded([sources[row] for row in rows])
         wanted, there = tokenized.padded([targets[row] for row in rows])
         labels = torch.where(there.bool(), wanted, torch.full_like(wanted, IGNORE))
         decoder_input = model.prepare_decoder_input_ids_from_labels(labels=labels)
-        score = token_loss(labels)
         token_mask = {"encoder": mask.bool(), "decoder": there.bool()}
-        return EvalBatch(rows, (ids, decoder_input, mask), {LOSS.name: score}, negative(score), token_mask)
+        return EvalBatch.scored(rows, (ids, decoder_input, mask), token_scores(labels), token_mask)
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(sources, targets, strict=True)])
-    return EvalDataset(
-        f"{len(table)} answers of {name}{tokenized.cut_note(row[0] for row in table)}"
-        f"{tokenized.unknown_note([*sources, *targets])}",
-        (LOSS,),
-        lengths,
-        encode,
-        tokenized.config.vocab_size,
-    )
-
-
-def _targets(table: Sequence[tuple[str, str]], tokenized: TokenizedModel) -> list[list[int]]:
-    found = tokenized.tokenizer(text_target=[row[1] for row in table], truncation=True, max_length=tokenized.length)[
-        "input_ids"
-    ]
-    return [list(ids) for ids in found]
+    data = f"{len(table)} answers of {name}{tokenized.cut_note(row[0] for row in table)}"
+    data += tokenized.unknown_note([*sources, *targets])
+    return EvalDataset(data, (LOSS,), lengths, encode, tokenized.config.vocab_size)
 
 
 PART = Format("sources and targets: loss of the target", ("source", "target"), make)

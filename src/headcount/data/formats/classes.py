@@ -30,13 +30,19 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
         ids, mask = tokenized.padded([tokens[row] for row in rows])
         labels = torch.from_numpy(right[rows]).to(tokenized.device)
 
-        def hit(logits: Tensor) -> Tensor:
-            _require_classes(logits, tokenized)
-            return logits.argmax(dim=-1) == labels
+        def classes(logits: Tensor) -> Tensor:
+            if logits.dim() != 2 or logits.shape[1] != tokenized.config.num_labels:
+                raise InputError(
+                    f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each text",
+                    "load it as a classifier (AutoModelForSequenceClassification)",
+                )
+            return logits
 
         def loss(logits: Tensor) -> Tensor:
-            _require_classes(logits, tokenized)
-            return F.cross_entropy(logits, labels, reduction="none")
+            return F.cross_entropy(classes(logits), labels, reduction="none")
+
+        def hit(logits: Tensor) -> Tensor:
+            return classes(logits).argmax(dim=-1) == labels
 
         scores = {ACCURACY.name: hit, LOSS.name: lambda logits: -loss(logits)}
         return EvalBatch(rows, (ids, mask), scores, loss, {"layer": mask.bool()})
@@ -46,12 +52,7 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
     data = f"{len(table)} texts of {name}{tokenized.cut_note(text for text, _ in table)}"
     data += tokenized.unknown_note(tokens)
     return EvalDataset(
-        data,
-        (ACCURACY, LOSS),
-        lengths,
-        encode,
-        width,
-        majority_baseline=lambda rows: majority_share(right[rows]),
+        data, (ACCURACY, LOSS), lengths, encode, width, majority_baseline=lambda rows: majority_share(right[rows])
     )
 
 
@@ -66,14 +67,6 @@ def _class_of(label: str, tokenized: TokenizedModel) -> int:
         f"the model has no class {label!r}",
         f"it has: {', '.join(names) or tokenized.config.num_labels}, or their numbers",
     )
-
-
-def _require_classes(logits: Tensor, tokenized: TokenizedModel) -> None:
-    if logits.dim() != 2 or logits.shape[1] != tokenized.config.num_labels:
-        raise InputError(
-            f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each text",
-            "load it as a classifier (AutoModelForSequenceClassification)",
-        )
 
 
 PART = Format("texts and their classes: accuracy", ("text", "label"), make)

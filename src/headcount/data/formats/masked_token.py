@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, negative, token_loss
+from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
 from headcount.data.from_file import Format, TokenizedModel, clusters_of, windows
 from headcount.errors import InputError
 from headcount.seeds import stream
@@ -27,17 +26,18 @@ def make(name: str, text: str, tokenized: TokenizedModel) -> EvalDataset:
     begin, end = _around(tokenized)
     inner = windows(name, text, tokenized, len(begin) + len(end))
     n, length = inner.shape
-    hidden = np.stack([_hidden(i, length) for i in range(n)])
+    hidden, n_masked = np.zeros((n, length), dtype=bool), max(1, round(SHARE * length))
+    for i in range(n):
+        hidden[i, stream(0, "masked", i).permutation(length)[:n_masked]] = True
 
     def encode(rows: Rows) -> EvalBatch:
         shown = np.where(hidden[rows], mask, inner[rows])
         asked = np.where(hidden[rows], inner[rows], IGNORE)
         ids = torch.from_numpy(_framed(shown, begin, end)).to(tokenized.device)
         labels = torch.from_numpy(_framed(asked, [IGNORE] * len(begin), [IGNORE] * len(end))).to(tokenized.device)
-        score = token_loss(labels)
-        return EvalBatch(rows, (ids, torch.ones_like(ids)), {LOSS.name: score}, negative(score))
+        return EvalBatch.scored(rows, (ids, torch.ones_like(ids)), token_scores(labels))
 
-    data = f"windows of {length} tokens of {name}, loss of masked tokens ({int(hidden[0].sum())} in each)"
+    data = f"windows of {length} tokens of {name}, loss of masked tokens ({n_masked} in each)"
     data += tokenized.unknown_note(inner)
     return EvalDataset(data, (LOSS,), np.full(n, length), encode, tokenized.config.vocab_size, clusters=clusters_of(n))
 
@@ -48,13 +48,6 @@ def _around(tokenized: TokenizedModel) -> tuple[list[int], list[int]]:
     whole = list(tokenized.tokenizer("a")["input_ids"])
     at = next((i for i in range(len(whole)) if whole[i : i + len(some)] == list(some)), 0)
     return whole[:at], whole[at + len(some) :]
-
-
-def _hidden(window: int, length: int) -> NDArray[np.bool_]:
-    n = max(1, round(SHARE * length))
-    chosen = np.zeros(length, dtype=bool)
-    chosen[stream(0, "masked", window).permutation(length)[:n]] = True
-    return chosen
 
 
 def _framed(middle: Rows, begin: list[int], end: list[int]) -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, negative, token_loss
+from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
 from headcount.data.from_file import Format, TokenizedModel, clusters_of, windows
 from headcount.tasks.base import IGNORE
 
@@ -17,8 +17,7 @@ def make(name: str, text: str, tokenized: TokenizedModel) -> EvalDataset:
     def encode(rows: Rows) -> EvalBatch:
         ids = torch.from_numpy(tokens[rows]).to(tokenized.device)
         labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], IGNORE)], dim=1)
-        score = token_loss(labels)
-        return EvalBatch(rows, (ids, torch.ones_like(ids)), {LOSS.name: score}, negative(score))
+        return EvalBatch.scored(rows, (ids, torch.ones_like(ids)), token_scores(labels))
 
     n, length = tokens.shape
     data = f"windows of {length} tokens of {name}, loss of the next token{tokenized.unknown_note(tokens)}"

@@ -40,14 +40,12 @@ def make(name: str, table: Sequence[tuple[str, str, str]], tokenized: TokenizedM
         ids, mask = tokenized.padded(both)
         target = torch.from_numpy(wanted[rows]).to(tokenized.device)
 
-        def alike(hidden: Tensor) -> Tensor:
-            return cosines(hidden, mask)
-
-        def loss(hidden: Tensor) -> Tensor:
-            return (cosines(hidden, mask) - target) ** 2
-
         return EvalBatch(
-            rows, (ids, mask), {SPEARMAN.name: alike}, loss, {"layer": mask.bool(), "encoder": mask.bool()}
+            rows,
+            (ids, mask),
+            scores={SPEARMAN.name: lambda hidden: cosines(hidden, mask)},
+            loss=lambda hidden: (cosines(hidden, mask) - target) ** 2,
+            token_mask={"layer": mask.bool(), "encoder": mask.bool()},
         )
 
     def aggregate(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
