@@ -22,7 +22,8 @@ from headcount.errors import InputError
 from headcount.experiments.experiment import experiment_on
 from headcount.experiments.interventions import run_interventions
 from headcount.experiments.models import LoadedModel
-from headcount.external.models import digest_of, is_external, longest_of
+from headcount.external.adapter import digest_of
+from headcount.external.models import is_external, longest_of
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
