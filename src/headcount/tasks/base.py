@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.errors import InputError
+
 Examples = NDArray[Any]
 """Examples of a task; the first axis counts them, the rest is the task's own affair."""
 Tokens = NDArray[np.int64]
@@ -141,8 +143,15 @@ class Task(Protocol):
     longest: int
     """The longest sequence in training."""
 
+    @property
+    def splits(self) -> Mapping[str, Examples]:
+        """The held-out sets, `validation` and `test`, and `train` if that is a fixed set."""
+
     def split(self, name: str) -> Examples:
         """The `train` (if it is a fixed set), `validation` or `test` examples."""
+        if name not in self.splits:
+            raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits)}")
+        return self.splits[name]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """`n` training examples; never a held-out one."""
@@ -155,6 +164,7 @@ class Task(Protocol):
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast | None:
         """`n` examples, or as many as there are, for each column of a contrast; None if the task has none."""
+        return None
 
     def parse(self, text: str) -> Examples:
         """The one example that the text names."""
