@@ -14,7 +14,7 @@ from headcount.heads import HeadSite
 from headcount.models.attention import AttentionCache, KeyValueCache
 from headcount.models.blocks import AttentionBlock
 from headcount.models.config import EncoderDecoderConfig
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.transformer import EncoderDecoder, greedy
 
 START = 11
 MIRRORS = ("none", "alibi-symmetric")

@@ -30,10 +30,9 @@ from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.models.attention import MultiHeadAttention, Weights
-from headcount.models.build import Model
-from headcount.models.classifier import Classifier
 from headcount.models.finite import require_numbers
 from headcount.models.masking import AttentionMask
+from headcount.models.transformer import Classifier, Model
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.tasks.base import AttentionTargets, ClassTask, Examples, SequenceTask, Tokens

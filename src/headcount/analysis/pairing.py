@@ -21,7 +21,8 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.models.attention import AttentionCache, MultiHeadAttention
 from headcount.models.blocks import AttentionBlock
-from headcount.models.build import Model, build_model
+from headcount.models.build import build_model
+from headcount.models.transformer import Model
 from headcount.runs.run import Run
 from headcount.seeds import integer, stream
 from headcount.tasks.base import Tokens

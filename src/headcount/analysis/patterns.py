@@ -16,7 +16,7 @@ from headcount.analysis.head_measures import WEIGHTINGS, ValueNorms
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.models.attention import AttentionCache
-from headcount.models.classifier import Classifier
+from headcount.models.transformer import Classifier
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.tasks.base import ClassTask, SequenceTask, Tokens

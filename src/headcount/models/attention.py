@@ -7,7 +7,7 @@ Each position asks a question (its query), every position offers a label (its ke
     z_i           = sum_j weight(i, j) v_j
 
 A head does this in its own d_head dimensions. The heads' z, side by side, go through one output projection into the
-residual stream (multi_head.py); `MultiHeadAttention.output` is therefore the place where a head can be silenced.
+residual stream; `MultiHeadAttention.output` is therefore the place where a head can be ablated.
 
 `attend` is that text as code. `attend_fused` gives the same z by PyTorch's fused kernel, without ever holding the
 weights; it runs whenever nobody asks for them. A position that may look at nothing gets z = 0, never NaN.
@@ -26,21 +26,21 @@ from torch.nn import functional as F
 
 from headcount.encodings.base import Keys, Queries
 from headcount.heads import HeadSite
-from headcount.models.masking import EVERYTHING, AttentionMask, Bias, Mask
+from headcount.models.masking import AttentionMask, Bias, Mask
 
 Heads = Float[Tensor, "batch head length d_head"]
 Weights = Float[Tensor, "batch head query key"]
 
 
 def attend(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    query: Queries,
+    key: Keys,
+    value: Keys,
     mask: Mask | None = None,
     bias: Bias | None = None,
     *,
     bias_hides: bool = True,
-) -> tuple[Float[Tensor, "batch head query d_head"], Weights]:
+) -> tuple[Queries, Weights]:
     """The textbook: what each head's queries gather, and the weights they gathered it with.
 
     Without `bias_hides`, the bias is known to hide nothing that the mask leaves open.
@@ -59,16 +59,16 @@ def attend(
 
 
 def attend_fused(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    query: Queries,
+    key: Keys,
+    value: Keys,
     mask: Mask | None = None,
     bias: Bias | None = None,
     *,
     bias_hides: bool = True,
     all_see: bool = False,
     is_causal: bool = False,
-) -> Float[Tensor, "batch head query d_head"]:
+) -> Queries:
     """The same z in one kernel, which takes mask and bias as a single additive term.
 
     With `all_see`, every query is known to see some key. With `is_causal`, the mask is known to hide just what lies
@@ -108,10 +108,6 @@ class KeyValueCache:
         return key, value
 
 
-# --- weights ----------------------------------------------------------------------------------------------------------
-# Attention weights, for whoever asks for them.
-
-
 @runtime_checkable
 class AttentionReader(Protocol):
     """Is shown every site's weights, the queries of one site in order but perhaps only some at a time."""
@@ -127,10 +123,6 @@ class AttentionCache(dict[HeadSite, Tensor]):
         """Add the next queries."""
         whole = F.pad(weights, (keys.start, n_keys - keys.stop))
         self[site] = torch.cat([self[site], whole], dim=2) if site in self else whole
-
-
-# --- multi head -------------------------------------------------------------------------------------------------------
-# Multi-head attention: projections around `attend`, some queries at a time.
 
 
 Reader = Callable[[Weights, slice, int], None]
@@ -183,46 +175,34 @@ class MultiHeadAttention(nn.Module):
 
         One row of `x` may look at a memory of many rows, and becomes many.
         """
-        masking = masking or EVERYTHING
+        masking = masking or AttentionMask()
         k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
         q_BHQE = self._split(self.query(x)).expand(len(k_BHKE), -1, -1, -1)
         q_BHQE, k_BHKE = masking.rotate_qk(q_BHQE, k_BHKE)
-        scale_BHQ1 = self._log_n(masking, q_BHQE.shape[2], k_BHKE.shape[2])
-        if scale_BHQ1 is not None:
+        n_queries, n_keys, scale_BHQ1 = q_BHQE.shape[2], k_BHKE.shape[2], None
+        if self.log_n_scale is not None:
+            n_BHQ1 = masking.n_visible(n_queries, n_keys, self.log_n_scale.device)[:, None, :, None]
+            scale_BHQ1 = self.log_n_scale[None, :, None, None] * n_BHQ1.to(self.log_n_scale).log()
             q_BHQE = q_BHQE * scale_BHQ1
-        z_BHQE = self._look(q_BHQE, k_BHKE, v_BHKE, masking, scale_BHQ1, read)
-        return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
-
-    def _look(
-        self, query: Queries, key: Keys, value: Keys, masking: AttentionMask, scale: Tensor | None, read: Reader | None
-    ) -> Queries:
-        n_queries, n_keys = query.shape[2], key.shape[2]
         found = []
         for rows, keys in masking.chunks(n_queries, n_keys):
-            mask, bias = masking.mask_for(rows, keys, n_queries, n_keys, query.device), masking.bias(rows, keys)
+            mask, bias = masking.mask_for(rows, keys, n_queries, n_keys, q_BHQE.device), masking.bias(rows, keys)
             if bias is not None:
-                bias = _scaled(self._narrowed(bias), scale, rows).to(query.dtype)
-            asked = query[:, :, rows], key[:, :, keys], value[:, :, keys], mask, bias
+                bias = _scaled(self._narrowed(bias), scale_BHQ1, rows).to(q_BHQE.dtype)
+            inputs = q_BHQE[:, :, rows], k_BHKE[:, :, keys], v_BHKE[:, :, keys], mask, bias
             if read is None:
                 z_BHQE = attend_fused(
-                    *asked,
+                    *inputs,
                     bias_hides=masking.bias_hides,
                     all_see=masking.all_see(n_queries, n_keys),
                     is_causal=masking.is_causal_block(rows, keys),
                 )
             else:
-                z_BHQE, weights_BHQK = attend(*asked, bias_hides=masking.bias_hides)
+                z_BHQE, weights_BHQK = attend(*inputs, bias_hides=masking.bias_hides)
                 read(weights_BHQK, keys, n_keys)
             found.append(z_BHQE)
-        return found[0] if len(found) == 1 else torch.cat(found, dim=2)
-
-    def _log_n(
-        self, masking: AttentionMask, n_queries: int, n_keys: int
-    ) -> Float[Tensor, "#batch head #query 1"] | None:
-        if self.log_n_scale is None:
-            return None
-        n_BQ = masking.n_visible(n_queries, n_keys, self.log_n_scale.device)
-        return self.log_n_scale[None, :, None, None] * n_BQ[:, None, :, None].to(self.log_n_scale).log()
+        z_BHQE = found[0] if len(found) == 1 else torch.cat(found, dim=2)
+        return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
 
     def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
         if memory is not None and cache is not None and cache.key is not None and cache.value is not None:

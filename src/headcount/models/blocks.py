@@ -97,34 +97,19 @@ class FeedForward(nn.Module):
         return self.residual(x, self.layers)
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward network."""
+class Layer(nn.Module):
+    """Self-attention, in a decoder cross-attention to the source, then a feed-forward network."""
 
-    def __init__(self, config: StackConfig, site: HeadSite) -> None:
+    def __init__(self, config: StackConfig, site: HeadSite, cross_site: HeadSite | None = None) -> None:
         super().__init__()
         self.self_attention = AttentionBlock(config, site)
-        self.feed_forward = FeedForward(config)
-
-    def forward(
-        self, x: Stream, masking: AttentionMask | None = None, weights: AttentionReader | None = None
-    ) -> Stream:
-        """The stream after this layer."""
-        return self.feed_forward(self.self_attention(x, masking=masking, weights=weights))
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention to the source, then a feed-forward network."""
-
-    def __init__(self, config: StackConfig, layer: int) -> None:
-        super().__init__()
-        self.self_attention = AttentionBlock(config, HeadSite("decoder", layer, "self"))
-        self.cross_attention = AttentionBlock(config, HeadSite("decoder", layer, "cross"))
+        self.cross_attention = None if cross_site is None else AttentionBlock(config, cross_site)
         self.feed_forward = FeedForward(config)
 
     def forward(
         self,
         x: Rows,
-        memory: Float[Tensor, "batch source d_model"],
+        memory: Float[Tensor, "batch source d_model"] | None = None,
         *,
         masking: AttentionMask | None = None,
         memory_masking: AttentionMask | None = None,
@@ -133,7 +118,8 @@ class DecoderLayer(nn.Module):
     ) -> Stream:
         """The stream after this layer."""
         x = self.self_attention(x, masking=masking, weights=weights, caches=caches)
-        x = self.cross_attention(x, memory, masking=memory_masking, weights=weights, caches=caches)
+        if self.cross_attention is not None:
+            x = self.cross_attention(x, memory, masking=memory_masking, weights=weights, caches=caches)
         return self.feed_forward(x)
 
 
@@ -142,10 +128,6 @@ def initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
-
-
-# --- lost -------------------------------------------------------------------------------------------------------------
-# What is left of attention when all of its heads are cut out.
 
 
 class HeadlessAttention(nn.Module):
@@ -163,42 +145,6 @@ class HeadlessAttention(nn.Module):
         memory: Float[Tensor, "batch key d_model"] | None = None,
         **ignored: object,
     ) -> Float[Tensor, "batch query d_model"]:
-        """The same for every position, and for as many rows as attention would have made; nothing is looked at."""
+        """The same for every position, and for as many rows as attention would have made."""
         rows = x if memory is None else memory
         return self.output["bias"].expand(len(rows), x.shape[1], -1)
-
-
-# --- headed -----------------------------------------------------------------------------------------------------------
-# What every model says of its heads; a head keeps its name when others are cut out.
-
-
-class Transformer(nn.Module):
-    """A model whose attention is in `AttentionBlock`s."""
-
-    config: StackConfig
-
-    @property
-    def blocks(self) -> dict[HeadSite, AttentionBlock]:
-        """Every attention block, also one that lost all of its heads."""
-        found = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
-        return {site: found[site] for site in self.config.sites}
-
-    @property
-    def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention site that has heads."""
-        return tuple(site for site, block in self.blocks.items() if block.heads)
-
-    @property
-    def heads(self) -> tuple[HeadId, ...]:
-        """Every head that is there."""
-        return tuple(head for block in self.blocks.values() for head in block.heads)
-
-    def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """The heads of one site, in the order in which its weights and its projection have them."""
-        return self.blocks[site].heads
-
-    @property
-    def projections(self) -> dict[HeadSite, nn.Linear]:
-        """The output projection of every site that has heads: it reads their outputs side by side."""
-        attentions = {site: block.attention for site, block in self.blocks.items()}
-        return {site: each.output for site, each in attentions.items() if isinstance(each, MultiHeadAttention)}

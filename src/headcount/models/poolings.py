@@ -61,10 +61,7 @@ class Mean(Pooling):
 
 
 class First(Pooling):
-    """The first token's vector, which must gather everything by attention.
-
-    Knows which token is first.
-    """
+    """The first token's vector, which must gather everything by attention."""
 
     symmetric: ClassVar[bool] = False
 
@@ -112,14 +109,9 @@ class LseMax(Pooling):
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Log-sum-exp or max over tokens."""
-        return soft_max(x, is_token, training=self.training)
-
-
-def soft_max(x: Float[Tensor, "batch length d"], is_token: Tokens, *, training: bool) -> Float[Tensor, "batch d"]:
-    """Log-sum-exp over tokens in training, else the max."""
-    # The lowest finite number, not -inf, whose log-sum-exp over nothing but padding has no gradient.
-    hidden = hide(x, is_token, torch.finfo(x.dtype).min)
-    return hidden.logsumexp(dim=1) if training else hidden.amax(dim=1)
+        # The lowest finite number, not -inf, whose log-sum-exp over nothing but padding has no gradient.
+        hidden = hide(x, is_token, torch.finfo(x.dtype).min)
+        return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
 
 
 class ScoreMax(Pooling):

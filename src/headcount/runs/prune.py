@@ -27,7 +27,7 @@ from headcount.errors import InputError, Interrupted, argument
 from headcount.files import friendly_os_errors, read_bytes, write_atomically
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 from headcount.runs.folder import RunFolder, require_vacant, staged
 from headcount.runs.run import Run, load
 from headcount.runs.train import Log, environment, stop_on_interrupt, weights_of

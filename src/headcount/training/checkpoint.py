@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headcount.errors import CheckpointError
 from headcount.models.attention import current_name
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 from headcount.tasks.base import Examples
 
 

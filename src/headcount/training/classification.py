@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.hooks.gates import eval_mode
-from headcount.models.classifier import Classifier
 from headcount.models.finite import require_numbers
+from headcount.models.transformer import Classifier
 from headcount.results import Result
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples, Tokens

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from headcount.hooks.gates import eval_mode
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
 from headcount.models.finite import require_numbers
+from headcount.models.transformer import EncoderDecoder, greedy
 from headcount.results import Result
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Batch, Examples, SequenceTask, Tokens

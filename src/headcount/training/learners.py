@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.models.build import Model
-from headcount.models.classifier import Classifier
-from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.masking import padding_of
+from headcount.models.transformer import Classifier, EncoderDecoder, Model
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
 from headcount.training import classification, evaluation

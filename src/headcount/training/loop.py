@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from headcount.errors import HeadcountError
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 from headcount.seeds import integer, stream
 from headcount.tasks.base import Examples, Task
 from headcount.training.checkpoint import TrainingState
