@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from headcount.heads import HeadSite
 from headcount.models.attention import AttentionCache, MultiHeadAttention
-from headcount.models.blocks import FeedForward, Layer, Residual
 from headcount.models.config import EncoderDecoderConfig
 from headcount.models.masking import AttentionMask
+from headcount.models.transformer import FeedForward, Layer, Residual
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 norms = pytest.mark.parametrize("norm", ["pre", "post"])

@@ -20,9 +20,8 @@ from headcount.analysis.head_measures import mask_at
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.models.attention import AttentionCache, MultiHeadAttention
-from headcount.models.blocks import AttentionBlock
 from headcount.models.build import build_model
-from headcount.models.transformer import Model
+from headcount.models.transformer import AttentionBlock, Model
 from headcount.runs.run import Run
 from headcount.seeds import integer, stream
 from headcount.tasks.base import Tokens

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,6 +17,8 @@ from headcount.errors import InputError
 Embeddings = Float[Tensor, "batch length d_model"]
 Queries = Float[Tensor, "batch head query d_head"]
 Keys = Float[Tensor, "batch head key d_head"]
+QueryIds = Int[Tensor, "#batch query"]
+KeyIds = Int[Tensor, "#batch key"]
 
 
 class Positions(NamedTuple):
@@ -38,12 +40,6 @@ class Positions(NamedTuple):
         ids = torch.arange(first, first + length, device=device)[None]
         return cls(ids, torch.full((1,), first + length, device=device), n_ids=first + length)
 
-    @classmethod
-    def of_tokens(cls, is_token: Bool[Tensor, "batch length"], *, padded: bool) -> Positions:
-        """Ids in order, for rows that end in padding or, unless `padded`, have none."""
-        alike = cls.in_order(is_token.shape[1], is_token.device)._replace(padded=padded)
-        return alike._replace(n_tokens=is_token.sum(dim=1)) if padded else alike
-
     def shifted(self, by: int) -> Positions:
         """The same with every id so much larger."""
         return self._replace(ids=self.ids + by, n_ids=None if self.n_ids is None else self.n_ids + by)
@@ -54,24 +50,18 @@ class Encoding(nn.Module):
 
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this encoding gives away, in words; empty if it is generic."""
-
     forces_causal: ClassVar[bool] = False
     """Whether it hides what lies ahead, whatever the model would see."""
     hides_keys: ClassVar[bool] = False
     """Whether its bias may be -inf for a key that is not ahead."""
-
     uses_ids: ClassVar[bool] = True
     """Whether it makes any use of position ids."""
-
     needs_length: ClassVar[bool] = False
     """Whether it depends on the length of the whole sequence, which a decoder does not know yet."""
-
     has_table: ClassVar[bool] = False
     """Whether it has a row of its own for each of `n_positions` ids, and none for later ones."""
-
     n_rows: int | None = None
     """Rows of that table; None without one."""
-
     refuses_past_table: bool = False
     """Whether an id past the table is an error."""
 
@@ -95,9 +85,7 @@ class Encoding(nn.Module):
         """Touch the embeddings of tokens that stand at these positions."""
         return x
 
-    def rotate_qk(
-        self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
-    ) -> tuple[Queries, Keys]:
+    def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
         """Touch queries and keys."""
         return query, key
 
@@ -160,9 +148,7 @@ class Randomised(Encoding):
         """As the inner encoding does."""
         return self.inner.add_to_embeddings(x, positions)
 
-    def rotate_qk(
-        self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
-    ) -> tuple[Queries, Keys]:
+    def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
         """As the inner encoding does."""
         return self.inner.rotate_qk(query, key, query_ids, key_ids)
 

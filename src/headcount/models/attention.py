@@ -3,14 +3,14 @@
 Each position asks a question (its query), every position offers a label (its key) and a content (its value):
 
     score(i, j)   = q_i . k_j / sqrt(d_head) + bias(i, j)        how well j's label answers i's question
-    weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the j that i may look at
+    weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the j that i may attend to
     z_i           = sum_j weight(i, j) v_j
 
 A head does this in its own d_head dimensions. The heads' z, side by side, go through one output projection into the
 residual stream; `MultiHeadAttention.output` is therefore the place where a head can be ablated.
 
 `attend` is that text as code. `attend_fused` gives the same z by PyTorch's fused kernel, without ever holding the
-weights; it runs whenever nobody asks for them. A position that may look at nothing gets z = 0, never NaN.
+weights; it runs whenever nobody asks for them. A position that may attend to nothing gets z = 0, never NaN.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from headcount.encodings.base import Keys, Queries
 from headcount.heads import HeadSite
 from headcount.models.masking import AttentionMask, Bias, Mask
 
-Heads = Float[Tensor, "batch head length d_head"]
 Weights = Float[Tensor, "batch head query key"]
 
 
@@ -50,7 +49,7 @@ def attend(
     if bias is not None:
         score_BHQK = score_BHQK + bias
     if mask is not None:
-        # The lowest finite number, not -inf: a row with nothing to look at would otherwise be 0/0.
+        # The lowest finite number, not -inf: a row with nothing to attend to would otherwise be 0/0.
         score_BHQK = score_BHQK.masked_fill(~mask, torch.finfo(score_BHQK.dtype).min)
     weights_BHQK = score_BHQK.softmax(dim=-1)
     if mask is not None:
@@ -96,11 +95,10 @@ def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
 class KeyValueCache:
     """Keys and values that one attention block keeps between decoding steps."""
 
-    def __init__(self) -> None:
-        self.key: Tensor | None = None
-        self.value: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
 
-    def append(self, key: Heads, value: Heads) -> tuple[Tensor, Tensor]:
+    def append(self, key: Keys, value: Keys) -> tuple[Tensor, Tensor]:
         """Add new positions; returns all there are."""
         if self.key is not None and self.value is not None:
             key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
@@ -125,8 +123,6 @@ class AttentionCache(dict[HeadSite, Tensor]):
         self[site] = torch.cat([self[site], whole], dim=2) if site in self else whole
 
 
-Reader = Callable[[Weights, slice, int], None]
-"""Is shown the weights of some queries, the keys they are about, and how many keys there are."""
 LOG_N_SCALE = 0.4
 """What the scores are multiplied with at first, per log n: about 1 at 12 keys."""
 
@@ -168,12 +164,13 @@ class MultiHeadAttention(nn.Module):
         memory: Float[Tensor, "batch key d_model"] | None = None,
         *,
         masking: AttentionMask | None = None,
-        read: Reader | None = None,
+        read: Callable[[Weights, slice, int], None] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """What attention adds to the residual stream; `read` is shown the weights, some queries at a time.
+        """What attention adds to the residual stream.
 
-        One row of `x` may look at a memory of many rows, and becomes many.
+        `read` is shown the weights of some queries, the keys they are about, and how many keys there are. One row of
+        `x` may attend to a memory of many rows, and becomes many.
         """
         masking = masking or AttentionMask()
         k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)

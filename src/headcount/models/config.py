@@ -107,7 +107,7 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Encoder first, then the decoder's own attention, then its look at the source."""
+        """Encoder first, then the decoder's own attention, then its cross-attention."""
         encoder = [HeadSite("encoder", i, "self") for i in range(self.n_encoder_layers)]
         decoder = [HeadSite("decoder", i, kind) for kind in ("self", "cross") for i in range(self.n_decoder_layers)]
         return (*encoder, *decoder)

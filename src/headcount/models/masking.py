@@ -9,7 +9,7 @@ with the length alone as well.
     queries 4-7   keys 0-7              queries 4-7   keys 3-7
 
 No layer reads the values of a tensor to decide what to do: reading waits for a GPU, and no graph could be made of the
-model. Where padding may stand is said before the first layer (`Padding`), by whoever made the batch.
+model. Where padding may stand is known before the first layer (`Padding`), by whoever made the batch.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ Bias = Float[Tensor, "#batch #head #query #key"]
 Padding = Literal["none", "behind", "anywhere"]
 """Where a batch may have padding: nowhere, only behind a row's first token, or anywhere, even in a whole row."""
 PAIRS = 2**20
-"""Most pairs of a query and a key that are looked at together, each in every head."""
+"""Most pairs of a query and a key that are scored together, each in every head."""
 NARROW = 64
 """Fewest queries together under a window: fewer would waste time, more would see keys in vain."""
 
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """Everything is in sight unless something is said here. The last query stands beside the last key."""
+    """Every query sees every key unless a field hides some. The last query stands beside the last key."""
 
     mask: Mask | None = None
     """Keys that are open; the rest, such as padding, is hidden."""
     causal: bool = False
-    """No query looks ahead."""
+    """No query attends to what is ahead."""
     window: int | None = None
-    """No query looks farther than this many tokens."""
+    """No query attends farther than this many tokens."""
     encoding: Encoding | None = None
     queries: Positions | None = None
     keys: Positions | None = None
@@ -61,7 +61,7 @@ class AttentionMask:
         return self.encoding.rotate_qk(query, key, self.queries.ids, self.keys.ids)
 
     def chunks(self, n_queries: int, n_keys: int) -> Iterator[tuple[slice, slice]]:
-        """Queries that are looked at together, and the keys that one of them may see."""
+        """Queries that are scored together, and the keys that one of them may see."""
         past = n_keys - n_queries if self.causal or self.window is not None else 0
         rows = 1 if self.mask is None else len(self.mask)
         together = max(1, PAIRS // (rows * n_keys))
@@ -74,7 +74,7 @@ class AttentionMask:
             yield slice(start, stop), slice(first, min(last, past + stop) if self.causal else last)
 
     def mask_for(self, queries: slice, keys: slice, n_queries: int, n_keys: int, device: torch.device) -> Mask | None:
-        """Which of these queries may look at which of these keys; None if each at all."""
+        """Which of these queries may attend to which of these keys; None if each at all."""
         mask = self.mask
         if mask is not None:  # it may be broadcast along either axis
             n_rows, n_columns = mask.shape[2:]

@@ -37,7 +37,7 @@ def hide(x: Float[Tensor, "batch length d"], is_token: Tokens, value: float) -> 
 
 
 class Max(Pooling):
-    """The largest value of each dimension over positions: one position can be heard at any length."""
+    """The largest value of each dimension over positions: one position can decide at any length."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Max over tokens."""
@@ -53,7 +53,7 @@ class Min(Pooling):
 
 
 class Mean(Pooling):
-    """The mean over positions. What one position says counts 1/n: it is diluted as sequences grow."""
+    """The mean over positions. What one position holds counts 1/n: it is diluted as sequences grow."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Sum over tokens / number of tokens."""
@@ -71,10 +71,7 @@ class First(Pooling):
 
 
 class Last(Pooling):
-    """The last token's vector, padding not counted; in a causal model the only one that has seen everything.
-
-    Knows which token is last.
-    """
+    """The last token's vector, padding not counted; in a causal model the only one that has seen everything."""
 
     symmetric: ClassVar[bool] = False
 
@@ -117,7 +114,7 @@ class LseMax(Pooling):
 class ScoreMax(Pooling):
     """One score per position, then the largest and the smallest.
 
-    Each position says how sure it is, alone, that something is wrong there; the surest is believed. Nothing depends on
+    Each position scores, alone, how sure it is that something is wrong there; the surest decides. Nothing depends on
     how many positions there are. Both ends are handed on, since a score that begins with the wrong sign could not turn
     round.
     """
@@ -139,8 +136,6 @@ class NeighbourDifference(Pooling):
 
     The differences hand the order of neighbours to the model, so that even a model without any positions tells sorted
     from unsorted: what is measured with this pooling is not the encoding.
-
-    Five vectors side by side.
     """
 
     symmetric: ClassVar[bool] = False

@@ -16,7 +16,7 @@ The two faults of the reports (off by default) change what is fed and asked:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -129,6 +129,26 @@ def _range(digits: int, low: int | None, high: int | None) -> tuple[int, int]:
     return smallest if low is None else low, 10**digits - 1 if high is None else high
 
 
+@dataclass(frozen=True)
+class Carries:
+    """Carry into and out of each column, [example, column]; how many, and the longest unbroken run of them."""
+
+    into: NDArray[np.bool_]
+    out: NDArray[np.bool_]
+    count: NDArray[np.int64]
+    longest: NDArray[np.int64]
+
+
+def digits_of(numbers: NDArray[np.int64], n_columns: int) -> Columns:
+    """Digits of each number."""
+    return numbers[..., None] // 10 ** np.arange(n_columns) % 10
+
+
+def column_name(column: int) -> str:
+    """`1s`, `10s`, `100s`, ..."""
+    return f"{10**column}s" if column < 6 else f"10^{column}s"
+
+
 class Addition(SequenceTask):
     """The addition task. An example is a pair of operands; examples are int64 [example, 2]."""
 
@@ -146,10 +166,8 @@ class Addition(SequenceTask):
         self.domain_size = self.n_operands**2
         self.n_columns = n = self.config.digits
         self.longest = 2 * n + 1  # the source; what is fed is never longer
-        if self.config.start_token:
-            self.decoding_start = DecodingStart(first=START, given=(), n_tokens=n + 1)
-        else:
-            self.decoding_start = DecodingStart(first=0, given=(0,), n_tokens=n)
+        first, given = (START, ()) if self.config.start_token else (0, (0,))
+        self.decoding_start = DecodingStart(first, given, n_tokens=n + 1 - len(given))
         columns = self._in_order(np.arange(n + 1)).tolist()
         a, b = ([Position("operand", f"{'ab'[i]} {column_name(c)}", c, i) for c in columns if c < n] for i in (0, 1))
         self.source_positions = (*a, Position("operator", "+"), *b)
@@ -229,10 +247,9 @@ class Addition(SequenceTask):
         answer = self._in_order(digits_of(examples.sum(axis=1), self.n_columns + 1))
         plus = np.full((len(examples), 1), PLUS)
         source = np.concatenate([operands[:, 0], plus, operands[:, 1]], axis=1)
-        if not self.config.start_token:
-            decoder_input, labels = answer[:, :-1], answer[:, 1:]
-        else:
-            decoder_input, labels = np.concatenate([np.full_like(plus, START), answer[:, :-1]], axis=1), answer
+        decoder_input, labels = answer[:, :-1], answer[:, len(self.decoding_start.given) :]
+        if self.config.start_token:
+            decoder_input = np.concatenate([np.full_like(plus, START), decoder_input], axis=1)
         if self.config.loss_ignores_zero:
             labels = np.where(labels == 0, IGNORE, labels)
         return Batch(source, decoder_input, labels, answer)
@@ -244,8 +261,22 @@ class Addition(SequenceTask):
     # --- meaning ------------------------------------------------------------------------------------------------------
 
     def carries(self, examples: Examples) -> Carries:
-        """Carry into and out of each column."""
-        return carries_of(examples, self.n_columns)
+        """Carry into and out of each column.
+
+        >>> truth = Addition().carries(np.array([[374, 814], [999, 1]]))
+        >>> truth.out.tolist()
+        [[False, False, True], [True, True, True]]
+        >>> truth.count.tolist(), truth.longest.tolist()
+        ([1, 3], [1, 3])
+        """
+        digit_sums = digits_of(examples, self.n_columns).sum(axis=1)
+        out, carry = np.zeros(digit_sums.shape, dtype=bool), np.zeros(len(examples), dtype=bool)
+        run, longest = np.zeros((2, len(examples)), dtype=np.int64)
+        for column in range(self.n_columns):
+            out[:, column] = carry = digit_sums[:, column] + carry > 9
+            run = np.where(carry, run + 1, 0)
+            longest = np.maximum(longest, run)
+        return Carries(np.pad(out[:, :-1], ((0, 0), (1, 0))), out, out.sum(axis=1), longest)
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
         """By number of carries, longest carry chain, and whether the sum has a digit more than the operands."""
@@ -280,24 +311,19 @@ class Addition(SequenceTask):
             is_digit = np.array([p.role == "sum" for p in self.decoder_input_positions])
             targets: dict[str, Target] = {"previous output": lambda q, k: (q == k) & is_digit[k]}
         else:
-            targets = self._targets_in_source(queries)
+            keys = self.source_positions
+            # As floats, None becomes NaN, which equals nothing, itself neither.
+            columns, key_columns = (np.array([p.column for p in each], dtype=float) for each in (queries, keys))
+            operands, key_operands = (np.array([p.operand for p in each], dtype=float) for each in (queries, keys))
+            is_operator = np.array([p.role == "operator" for p in keys])
+            targets = {
+                "operator": lambda q, k: is_operator[k],
+                "diagonal": lambda q, k: q == k,
+                "aligned column": lambda q, k: (columns[q] == key_columns[k]) & (operands[q] != key_operands[k]),
+                "carry column": lambda q, k: columns[q] - 1 == key_columns[k],
+            }
         targets["first token"] = lambda q, k: k == 0
         return AttentionTargets(targets, tuple(map(column_name, written)), query_column, condition)
-
-    def _targets_in_source(self, queries: Sequence[Position]) -> dict[str, Target]:
-        def numbers(found: Iterable[int | None]) -> NDArray[np.float64]:
-            """NaN where there is none: it equals nothing, itself neither."""
-            return np.array([np.nan if number is None else number for number in found])
-
-        columns, key_columns = (numbers(p.column for p in each) for each in (queries, self.source_positions))
-        operands, key_operands = (numbers(p.operand for p in each) for each in (queries, self.source_positions))
-        is_operator = np.array([p.role == "operator" for p in self.source_positions])
-        return {
-            "operator": lambda q, k: is_operator[k],
-            "diagonal": lambda q, k: q == k,
-            "aligned column": lambda q, k: (columns[q] == key_columns[k]) & (operands[q] != key_operands[k]),
-            "carry column": lambda q, k: columns[q] - 1 == key_columns[k],
-        }
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast:
         """Up to `n` examples for each column: does anything change when it adds to 10 and not to 9?
@@ -375,79 +401,33 @@ class Addition(SequenceTask):
         """What is wrong with a wrong sum: its digits, and the carries that were lost or made up."""
         if (predicted > 9).any():
             return f"said {self.show_tokens(predicted)}, which is not a number"
-        digits, right = self._in_order(predicted), digits_of(example.sum(), len(predicted))
-        notes = [(column, f" ({note})" if note else "") for column, note in wrong_columns(example, digits)]
-        return "; ".join(f"{column_name(c)}: {digits[c]}, should be {right[c]}{note}" for c, note in notes)
+        wrong = self._wrong(example, predicted)
+        return "; ".join(f"{column_name(c)}: {digits}{f' ({note})' if note else ''}" for c, digits, note in wrong)
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
         """The kinds of mistake in a wrong sum, such as `lost the carry from the 10s`."""
         if (predicted > 9).any():
             return ("not a number",)
-        wrong = wrong_columns(example, self._in_order(predicted))
-        return tuple(note or f"{column_name(column)} off otherwise" for column, note in wrong)
+        wrong = self._wrong(example, predicted)
+        return tuple(note or f"{column_name(column)} off otherwise" for column, _, note in wrong)
+
+    def _wrong(self, example: Examples, predicted: Tokens) -> list[tuple[int, str, str]]:
+        """Each wrong column, the most significant first, its digits, and what became of the carry into it.
+
+        >>> Addition()._wrong(np.array([374, 816]), np.array([1, 1, 8, 0]))
+        [(1, '8, should be 9', 'lost the carry from the 1s')]
+        """
+        digits, right = self._in_order(predicted), digits_of(example.sum(), len(predicted))
+        carry_in = np.pad(self.carries(example[None]).out[0], (1, len(predicted)))
+        wrong = []
+        for column in reversed(np.flatnonzero(digits != right).tolist()):
+            note, off_by = "", (digits[column] - right[column]) % 10
+            if carry_in[column] and off_by == 9:
+                note = f"lost the carry from the {column_name(column - 1)}"
+            elif column and not carry_in[column] and off_by == 1:
+                note = f"made up a carry from the {column_name(column - 1)}"
+            wrong.append((column, f"{digits[column]}, should be {right[column]}", note))
+        return wrong
 
 
 PART = Addition
-
-
-# --- digits and carries -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Carries:
-    """Carry into and out of each column, [example, column]; how many, and the longest unbroken run of them."""
-
-    into: NDArray[np.bool_]
-    out: NDArray[np.bool_]
-    count: NDArray[np.int64]
-    longest: NDArray[np.int64]
-
-
-def carries_of(pairs: Examples, n_columns: int) -> Carries:
-    """The carries of each pair of operands.
-
-    >>> truth = carries_of(np.array([[374, 814], [999, 1]]), n_columns=3)
-    >>> truth.out.tolist()
-    [[False, False, True], [True, True, True]]
-    >>> truth.count.tolist(), truth.longest.tolist()
-    ([1, 3], [1, 3])
-    """
-    digit_sums = digits_of(pairs, n_columns).sum(axis=1)
-    into, out = np.zeros((2, *digit_sums.shape), dtype=bool)
-    run, longest = np.zeros((2, len(pairs)), dtype=np.int64)
-    for column in range(n_columns):
-        if column > 0:
-            into[:, column] = out[:, column - 1]
-        out[:, column] = digit_sums[:, column] + into[:, column] > 9
-        run = np.where(out[:, column], run + 1, 0)
-        longest = np.maximum(longest, run)
-    return Carries(into, out, out.sum(axis=1), longest)
-
-
-def digits_of(numbers: NDArray[np.int64], n_columns: int) -> Columns:
-    """Digits of each number."""
-    return numbers[..., None] // 10 ** np.arange(n_columns) % 10
-
-
-def column_name(column: int) -> str:
-    """`1s`, `10s`, `100s`, ..."""
-    return f"{10**column}s" if column < 6 else f"10^{column}s"
-
-
-def wrong_columns(pair: Examples, predicted: Columns) -> list[tuple[int, str]]:
-    """Each wrong column, the most significant first, and what became of the carry into it.
-
-    >>> wrong_columns(np.array([374, 816]), np.array([0, 8, 1, 1]))
-    [(1, 'lost the carry from the 1s')]
-    """
-    right = digits_of(pair.sum(), len(predicted))
-    carry_in = carries_of(pair[None], len(predicted)).into[0]
-    faults = []
-    for column in reversed(np.flatnonzero(predicted != right).tolist()):
-        note, off_by = "", (predicted[column] - right[column]) % 10
-        if carry_in[column] and off_by == 9:
-            note = f"lost the carry from the {column_name(column - 1)}"
-        elif column > 0 and not carry_in[column] and off_by == 1:
-            note = f"made up a carry from the {column_name(column - 1)}"
-        faults.append((column, note))
-    return faults

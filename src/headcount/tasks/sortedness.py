@@ -16,7 +16,7 @@ The reports' fault (off by default): `padding_is_zero` fills short sequences wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,7 +32,6 @@ from headcount.tasks.base import AttentionTargets, ClassBatch, ClassTask, Condit
 
 Rows = NDArray[np.int64]
 """Sequences, with `FILL` behind the end of a short one."""
-Unsort = Callable[[np.random.Generator, Rows, NDArray[np.int64]], Rows]
 FILL = np.iinfo(np.int64).max
 """Larger than any value, so that sorting keeps it there."""
 EMPTY = -1
@@ -108,12 +107,7 @@ def moved_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) 
     return np.take_along_axis(rows, np.where(at == j, i, source), axis=1)
 
 
-NEGATIVES: dict[str, Unsort] = {
-    "shuffle": shuffle,
-    "transpositions": transpositions,
-    "moved_one": moved_one,
-    "adjacent": adjacent,
-}
+NEGATIVES = {each.__name__: each for each in (shuffle, transpositions, moved_one, adjacent)}
 
 
 def unsorted_rows(
@@ -379,11 +373,10 @@ class Sortedness(ClassTask):
         """By class, by kind (of examples in a split), by number of broken pairs, and by length."""
         full = np.where(examples == EMPTY, FILL, examples)
         falls = (full[:, :-1] > full[:, 1:]).sum(axis=1)
-        kinds = [self._kinds.get(example.tobytes(), "unknown") for example in examples]
         wide = len(str(self.longest))
         return {
             "class": tuple(self.classes[int(fall == 0)] for fall in falls),
-            "kind": tuple(kinds),
+            "kind": tuple(self._kinds.get(example.tobytes(), "unknown") for example in examples),
             "broken pairs": tuple("3 or more" if fall > 2 else str(fall) for fall in falls),
             "length": tuple(f"{length:{wide}d}" for length in self.lengths(examples)),
         }
