@@ -281,8 +281,7 @@ class EncoderDecoder(Transformer):
         self, source: Tokens, *, weights: AttentionReader | None = None, padding: Padding | None = None
     ) -> Memory:
         """Read the source."""
-        parts = self.source_tokens, self.source_positions, self.encoder
-        x, _, masking = self._encode(source, *parts, weights, padding)
+        x, _, masking = self._encode(source, self.source_tokens, self.source_positions, self.encoder, weights, padding)
         return Memory(self.encoder_norm(x), AttentionMask(masking.mask, padding=masking.padding))
 
     def decode(
@@ -303,8 +302,7 @@ class EncoderDecoder(Transformer):
         x = self.dropout(self.target_positions(self.target_tokens(decoder_input), new))
         for layer in self.decoder:
             x = layer(x, memory.x, masking=masking, memory_masking=memory.masking, weights=weights, caches=caches)
-        logits: Tensor = self.to_logits(self.decoder_norm(x))
-        return logits
+        return self.to_logits(self.decoder_norm(x))
 
 
 @torch.no_grad()

@@ -98,16 +98,11 @@ class AdditionConfig:
         digits = info.data.get("digits", 9)
         if operand is not None and operand >= 10**digits:
             raise ValueError(f"has more than {digits} digits: raise digits, or stay below {10**digits}")
-        return operand
-
-    @field_validator("high")
-    @classmethod
-    def _above_low(cls, high: int | None, info: ValidationInfo) -> int | None:
-        if {"digits", "low"} <= info.data.keys():
-            low, top = _range(info.data["digits"], info.data["low"], high)
-            if top < low:
+        if info.field_name == "high" and {"digits", "low"} <= info.data.keys():
+            low, high = _range(info.data["digits"], info.data["low"], operand)
+            if high < low:
                 raise ValueError(f"is below the smallest operand ({low}): lower low, or raise high")
-        return high
+        return operand
 
     @field_validator("n_test")
     @classmethod

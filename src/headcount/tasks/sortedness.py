@@ -384,16 +384,15 @@ class Sortedness(ClassTask):
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
         """Neighbours, itself, equal numbers (no number equals itself), the first token; sorted, and unsorted."""
         batch = self.encode(examples)
-        tokens = batch.source
         targets: dict[str, Target] = {
             "left neighbour": lambda query, key: key == query - 1,
             "itself": lambda query, key: key == query,
             "right neighbour": lambda query, key: key == query + 1,
-            "equal numbers": lambda query, key: (tokens[:, query] == tokens[:, key]) & (query != key),
+            "equal numbers": lambda query, key: (batch.source[:, query] == batch.source[:, key]) & (query != key),
             "first token": lambda query, key: key == 0,
         }
         is_sorted = Condition("sorted", "unsorted", "the sequence is sorted", batch.labels[:, None] == 1)
-        return AttentionTargets(targets, (), np.full(tokens.shape[1], -1), is_sorted)
+        return AttentionTargets(targets, (), np.full(batch.source.shape[1], -1), is_sorted)
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
