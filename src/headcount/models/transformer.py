@@ -250,6 +250,7 @@ class EncoderDecoder(Transformer):
     """Reads a source, writes an answer."""
 
     config: EncoderDecoderConfig
+    pad_id: int
 
     def __init__(self, config: EncoderDecoderConfig, n_tokens: int, pad_id: int) -> None:
         super().__init__(config, pad_id)
