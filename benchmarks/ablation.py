@@ -24,7 +24,7 @@ from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadSite
 from headcount.hooks.replay import Intervention
 from headcount.models.attention import MultiHeadAttention
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import EncoderDecoder
 from headcount.runs.run import Run, load
 from headcount.tasks.base import SequenceTask
 from headcount.training.device import n_threads

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headcount.encodings.base import Positions
 from headcount.models.attention import MultiHeadAttention
-from headcount.models.blocks import AttentionBlock, FeedForward
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import AttentionBlock, EncoderDecoder, FeedForward
 
 ZeroedHead = tuple[MultiHeadAttention, int]
 """A head that is masked out, as the exercise's ablations do it."""

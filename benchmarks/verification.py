@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks import textbook
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.transformer import EncoderDecoder, greedy
 from headcount.runs.run import Run, load
 from headcount.tasks.base import Examples, SequenceTask
 from headcount.training.device import workers

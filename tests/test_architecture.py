@@ -239,7 +239,7 @@ def names_in_code(text: str) -> list[str]:
 
 
 def resolve(name: str) -> Any:
-    """`models.encoder_decoder.greedy`: the longest module, then attributes."""
+    """`models.transformer.greedy`: the longest module, then attributes."""
     parts = name.removeprefix("headcount.").split(".")
     module = headcount
     while parts and f"{module.__name__}.{parts[0]}" in modules(SOURCE):

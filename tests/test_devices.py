@@ -29,9 +29,8 @@ from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sites import Sites
 from headcount.hooks.sweep import sweep
 from headcount.models.attention import AttentionCache
-from headcount.models.build import Model
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
 from headcount.models.masking import Padding
+from headcount.models.transformer import EncoderDecoder, Model, greedy
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.training.evaluation import learner_of

@@ -67,7 +67,7 @@ class Import:
 
 
 def room(module: str) -> str:
-    """`headcount.models.blocks` is in `models`; the package itself is a room of the base."""
+    """`headcount.models.masking` is in `models`; the package itself is a room of the base."""
     return module.split(".")[1] if "." in module else module
 
 

@@ -22,8 +22,8 @@ from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates
 from headcount.hooks.sites import Sites
-from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig
+from headcount.models.transformer import Classifier
 from headcount.runs.run import Run
 
 N = 7

@@ -12,7 +12,7 @@ from headcount.analysis.length_generalisation import NEAR, NeighbourMass, Stretc
 from headcount.errors import InputError
 from headcount.models import masking
 from headcount.models.attention import AttentionCache
-from headcount.models.classifier import Classifier
+from headcount.models.transformer import Classifier
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build

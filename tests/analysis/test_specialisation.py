@@ -13,7 +13,7 @@ from headcount.analysis.labels import Thresholds
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.errors import InputError
 from headcount.models.attention import AttentionCache
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import EncoderDecoder
 
 FEW = (9, 1)
 """Models that calibrate."""

@@ -22,7 +22,7 @@ from headcount.experiments.interventions import BatchOutcome, Outcome, run_inter
 from headcount.heads import HeadSite
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.transformer import EncoderDecoder, greedy
 from headcount.runs.run import Run
 from headcount.tasks.base import SequenceTask
 

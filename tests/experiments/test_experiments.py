@@ -201,7 +201,7 @@ def test_beyond_the_split_there_are_fresh_examples_and_always_the_same(tiny_run:
     assert len(examples) == 25
     assert what == "the test set and 15 fresh examples such as it was trained on"
     np.testing.assert_array_equal(examples[:10], task.split("test"))
-    assert not task.splits.is_held_out(examples[10:]).any()
+    assert not task.is_held_out(examples[10:]).any()
     np.testing.assert_array_equal(held_out(task, "test", 25)[0], examples)
     assert (held_out(task, "validation", 25)[0][10:] != examples[10:]).any()
 

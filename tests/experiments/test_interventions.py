@@ -25,8 +25,8 @@ from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.hooks.sites import Site, Sites
 from headcount.hooks.sweep import plain_pass
-from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig
+from headcount.models.transformer import Classifier
 from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow  # together they take over 5 s

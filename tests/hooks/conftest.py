@@ -6,8 +6,7 @@ import pytest
 from own_models import ADDERS, CLASSIFIERS, FED, NUMBERS, SOURCE, adder, classifier, name_of
 from torch import Tensor
 
-from headcount.models.build import Model
-from headcount.models.classifier import Classifier
+from headcount.models.transformer import Classifier, Model
 
 STYLES = [
     pytest.param(style, id=name_of(style), marks=() if i == 0 else pytest.mark.slow)

@@ -20,7 +20,7 @@ from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sites import Sites
 from headcount.hooks.sweep import plain_pass, sweep
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 
 close = {"atol": 1e-9, "rtol": 1e-9}
 any_example = settings(

@@ -17,7 +17,7 @@ from headcount.hooks.capture import Capture
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.replay import CachedPass
 from headcount.hooks.sites import Sites
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 
 TOKENS = torch.randint(N_TOKENS, (3, 5), generator=torch.Generator().manual_seed(0))
 close = {"atol": 1e-12, "rtol": 1e-12}

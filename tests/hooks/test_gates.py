@@ -18,8 +18,7 @@ from headcount.hooks.proof import prove
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sites import Site, Sites
 from headcount.hooks.sweep import plain_pass, sweep
-from headcount.models.build import Model
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import EncoderDecoder, Model
 
 INPUTS = (SOURCE, FED)
 

@@ -16,7 +16,7 @@ from headcount.hooks.proof import TOLERANCE, difference, first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sites import Site, Sites
 from headcount.hooks.sweep import sweep
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 
 TOKENS = torch.randint(N_TOKENS, (5, 6), generator=torch.Generator().manual_seed(0))
 

@@ -12,7 +12,7 @@ from headcount.hooks.replacements import Replacement, ReplacementInputs
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sites import Sites
 from headcount.hooks.sweep import plain_pass, sweep
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 from headcount.surgery.cutting import cut_heads
 
 every_replacement = pytest.mark.parametrize("name", REPLACEMENTS.names())

@@ -9,7 +9,7 @@ import torch
 
 from headcount.encodings import ENCODINGS
 from headcount.models.config import EncoderDecoderConfig
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import EncoderDecoder
 
 KINDS = [*product(["pre"], ENCODINGS.names()), ("post", "learned"), ("post", "rotary")]
 """No encoding knows where the norms are, so that two stand for all where they come last."""

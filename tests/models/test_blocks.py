@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from headcount.heads import HeadSite
 from headcount.models.attention import AttentionCache, MultiHeadAttention
-from headcount.models.blocks import DecoderLayer, EncoderLayer, FeedForward, Residual
 from headcount.models.config import EncoderDecoderConfig
 from headcount.models.masking import AttentionMask
+from headcount.models.transformer import FeedForward, Layer, Residual
 
 close = {"atol": 1e-5, "rtol": 1e-5}
 norms = pytest.mark.parametrize("norm", ["pre", "post"])
@@ -45,7 +45,7 @@ def copy_feed_forward(ours: FeedForward, theirs: nn.TransformerEncoderLayer | nn
 @torch.no_grad()
 def test_an_encoder_layer_is_pytorchs(norm: str) -> None:
     site = HeadSite("layer", 0)
-    ours = scattered(EncoderLayer(config(norm), site))
+    ours = scattered(Layer(config(norm), site))
     theirs = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, norm_first=norm == "pre")
     copy_attention(ours.self_attention.attention, theirs.self_attn)
     copy_feed_forward(ours.feed_forward, theirs)
@@ -54,15 +54,15 @@ def test_an_encoder_layer_is_pytorchs(norm: str) -> None:
     x, is_padding = torch.randn(3, 5, 16), torch.arange(5) >= torch.tensor([[5], [3], [4]])
     expected = theirs(x, src_key_padding_mask=is_padding)
     masking, weights = AttentionMask(~is_padding[:, None, None]), AttentionCache()
-    torch.testing.assert_close(ours(x, masking), expected, **close)
-    torch.testing.assert_close(ours(x, masking, weights), expected, **close)
+    torch.testing.assert_close(ours(x, masking=masking), expected, **close)
+    torch.testing.assert_close(ours(x, masking=masking, weights=weights), expected, **close)
     assert {shown: tuple(kept.shape) for shown, kept in weights.items()} == {site: (3, 2, 5, 5)}
 
 
 @norms
 @torch.no_grad()
 def test_a_decoder_layer_is_pytorchs(norm: str) -> None:
-    ours = scattered(DecoderLayer(config(norm), 0))
+    ours = scattered(Layer(config(norm), HeadSite("decoder", 0), HeadSite("decoder", 0, "cross")))
     theirs = nn.TransformerDecoderLayer(16, 2, 24, dropout=0.0, batch_first=True, norm_first=norm == "pre")
     copy_attention(ours.self_attention.attention, theirs.self_attn)
     copy_attention(ours.cross_attention.attention, theirs.multihead_attn)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from headcount.encodings import ENCODINGS
 from headcount.models.attention import AttentionCache
-from headcount.models.classifier import Classifier, FourierNumberEmbedding
 from headcount.models.config import POOLINGS, ClassifierConfig
+from headcount.models.transformer import Classifier, FourierNumberEmbedding
 
 N_VALUES = 20
 PAD = N_VALUES

@@ -12,9 +12,8 @@ from torch import Tensor
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.models.attention import AttentionCache, KeyValueCache
-from headcount.models.blocks import AttentionBlock
 from headcount.models.config import EncoderDecoderConfig
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.transformer import AttentionBlock, EncoderDecoder, greedy
 
 START = 11
 MIRRORS = ("none", "alibi-symmetric")

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Positions, build_encoding
-from headcount.models.build import Model
 from headcount.models.config import POOLINGS
-from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.masking import AttentionMask, Padding, padding_of
+from headcount.models.transformer import EncoderDecoder, Model
 
 Inputs = tuple[Tensor, ...]
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headcount.models.attention import AttentionCache
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.transformer import EncoderDecoder, greedy
 
 pytestmark = pytest.mark.slow  # seconds together
 

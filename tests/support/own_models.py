@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from headcount.models.attention import AttentionCache
-from headcount.models.build import Model
-from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import Classifier, EncoderDecoder, Model
 
 START, PAD = 11, 12
 SOURCE = torch.tensor([[3, 7, 4, 10, 8], [9, 10, 1, PAD, PAD], [0, 10, 5, 5, PAD], [6, 6, 10, 6, 6]])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headcount.heads import HeadId, HeadSite
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 
 
 def _asked(heads: Iterable[str | HeadId]) -> list[HeadId]:

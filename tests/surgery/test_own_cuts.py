@@ -18,11 +18,8 @@ from headcount.errors import CheckFailed, InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.sites import Sites
 from headcount.models.attention import AttentionCache, MultiHeadAttention
-from headcount.models.blocks import AttentionBlock, HeadlessAttention
-from headcount.models.build import Model
-from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.transformer import AttentionBlock, Classifier, EncoderDecoder, HeadlessAttention, Model, greedy
 from headcount.runs import prune
 from headcount.runs.run import Run
 from headcount.surgery.cutting import cut_heads

@@ -51,7 +51,7 @@ def test_two_digits_half_held_out_are_never_drawn(seed: int) -> None:
     held = unordered(task.split("validation")) | unordered(task.split("test"))
     assert len(held) == 2000
     assert not held & unordered(task.sample(np.random.default_rng(seed), 2000))
-    assert task.splits.is_held_out(np.array(sorted(held))[:, ::-1]).all()
+    assert task.is_held_out(np.array(sorted(held))[:, ::-1]).all()
 
 
 @unhurried

@@ -14,8 +14,7 @@ import pytest
 
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.stats import Proportion
-from headcount.tasks._orders import NEGATIVES, first_broken
-from headcount.tasks.sortedness import EMPTY, Sortedness, SortednessConfig
+from headcount.tasks.sortedness import EMPTY, NEGATIVES, Sortedness, SortednessConfig, first_broken
 
 pytestmark = pytest.mark.slow
 

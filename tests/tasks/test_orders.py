@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.errors import InputError
-from headcount.tasks._orders import FILL, NEGATIVES, Rows, Values, first_broken, sorted_rows, unsorted_rows
+from headcount.tasks.sortedness import FILL, NEGATIVES, Rows, Values, first_broken, sorted_rows, unsorted_rows
 
 unhurried = settings(deadline=None, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)

@@ -117,7 +117,7 @@ def test_the_validation_loss_and_the_training_accuracy_are_what_plain_passes_giv
         predicted = state.model(*map(torch.from_numpy, (drawn.source, drawn.decoder_input))).argmax(dim=-1).numpy()
     right = (predicted == drawn.labels).all(axis=1)
     assert scores.training["teacher_forced"] == Proportion.count(right)
-    assert not task.splits.is_held_out(task.sample(stream(3, "training accuracy", 8), 10)).any()
+    assert not task.is_held_out(task.sample(stream(3, "training accuracy", 8), 10)).any()
 
 
 def test_evaluating_changes_no_weight(tiny):
@@ -168,6 +168,6 @@ def test_hard_examples_are_training_examples(tiny):
     config, task, state = start(tiny, hard_share=0.5, steps=20, eval_every=2)
     fit(state, task, config.training, 0)
     assert len(state.hard) > 100
-    assert not task.splits.is_held_out(state.hard).any()
+    assert not task.is_held_out(state.hard).any()
     held = np.concatenate([task.split("test"), task.split("validation")])
-    assert task.splits.is_held_out(held[:, ::-1]).all()
+    assert task.is_held_out(held[:, ::-1]).all()

@@ -31,7 +31,7 @@ from headcount.hooks.attention import Weights, read_attention
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.sites import Sites
 from headcount.models.attention import AttentionCache
-from headcount.models.classifier import Classifier
+from headcount.models.transformer import Classifier
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.tasks.base import ClassTask, SequenceTask, Tokens

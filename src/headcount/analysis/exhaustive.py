@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from headcount.errors import CheckFailed, InputError, argument
 from headcount.hooks.gates import eval_mode
-from headcount.models.encoder_decoder import EncoderDecoder
 from headcount.models.finite import require_numbers
+from headcount.models.transformer import EncoderDecoder
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.runs.train import environment

@@ -28,11 +28,10 @@ from headcount.analysis.labels import ENTROPY, ENTROPY_SHARE, SPARSITY
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
-from headcount.models.attention import Heads, MultiHeadAttention, Weights
-from headcount.models.build import Model
-from headcount.models.classifier import Classifier
+from headcount.models.attention import MultiHeadAttention, Weights
 from headcount.models.finite import require_numbers
 from headcount.models.masking import AttentionMask
+from headcount.models.transformer import Classifier, Model
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.tasks.base import AttentionTargets, ClassTask, Examples, SequenceTask, Tokens
@@ -261,7 +260,7 @@ class ValueNorms(ExitStack):
         super().__init__()
         found = {site: block.attention for site, block in model.blocks.items()} if is_wanted else {}
         self.attentions = {site: each for site, each in found.items() if isinstance(each, MultiHeadAttention)}
-        self.values: dict[HeadSite, Heads] = {}
+        self.values: dict[HeadSite, Float[Tensor, "batch head length d_head"]] = {}
         self._norms: dict[HeadSite, Float[Tensor, "batch head key"]] = {}
 
     def __enter__(self) -> Self:

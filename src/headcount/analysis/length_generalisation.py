@@ -34,8 +34,8 @@ from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room_for
 from headcount.models.attention import Weights
-from headcount.models.classifier import Classifier
 from headcount.models.finite import require_numbers
+from headcount.models.transformer import Classifier
 from headcount.results import Result
 from headcount.runs.folder import digest
 from headcount.runs.run import Run

@@ -25,7 +25,7 @@ from torch import Tensor
 from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, Positions, Randomised, build_encoding
 from headcount.errors import InputError
-from headcount.models.blocks import initialise
+from headcount.models.transformer import initialise
 from headcount.results import Result
 from headcount.runs.run import Run, build
 from headcount.seeds import integer

@@ -33,7 +33,7 @@ from headcount.hooks.proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention
 from headcount.hooks.sites import Sites
 from headcount.hooks.sweep import sweep
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import holm, mcnemar, step_down

@@ -11,7 +11,7 @@ from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.api.opening import AnyModel, open_run
 from headcount.errors import argument
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import EncoderDecoder
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate

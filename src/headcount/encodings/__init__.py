@@ -14,18 +14,12 @@ from headcount.config import NameIn, config
 from headcount.registry import Registry
 
 ENCODINGS = Registry("headcount.encodings")
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-# The settings that encodings share; no torch here, so that help is instant.
-
-
 Count = Annotated[int, Field(ge=1)]
 
 
 @config
 class EncodingSettings:
-    """How a stack knows positions."""
+    """How a stack knows positions: the settings that encodings share. No torch here, so that help is instant."""
 
     encoding: Annotated[str, NameIn(ENCODINGS)] = "learned"
     """How the model knows positions."""

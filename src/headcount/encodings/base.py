@@ -7,17 +7,18 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.errors import InputError
 
-Ids = Int[Tensor, "#batch length"]
 Embeddings = Float[Tensor, "batch length d_model"]
 Queries = Float[Tensor, "batch head query d_head"]
 Keys = Float[Tensor, "batch head key d_head"]
+QueryIds = Int[Tensor, "#batch query"]
+KeyIds = Int[Tensor, "#batch key"]
 
 
 class Positions(NamedTuple):
@@ -39,12 +40,6 @@ class Positions(NamedTuple):
         ids = torch.arange(first, first + length, device=device)[None]
         return cls(ids, torch.full((1,), first + length, device=device), n_ids=first + length)
 
-    @classmethod
-    def of_tokens(cls, is_token: Bool[Tensor, "batch length"], *, padded: bool) -> Positions:
-        """Ids in order, for rows that end in padding or, unless `padded`, have none."""
-        alike = cls.in_order(is_token.shape[1], is_token.device)._replace(padded=padded)
-        return alike._replace(n_tokens=is_token.sum(dim=1)) if padded else alike
-
     def shifted(self, by: int) -> Positions:
         """The same with every id so much larger."""
         return self._replace(ids=self.ids + by, n_ids=None if self.n_ids is None else self.n_ids + by)
@@ -55,24 +50,18 @@ class Encoding(nn.Module):
 
     hard_codes: ClassVar[str] = ""
     """The structure of the task that this encoding gives away, in words; empty if it is generic."""
-
     forces_causal: ClassVar[bool] = False
     """Whether it hides what lies ahead, whatever the model would see."""
     hides_keys: ClassVar[bool] = False
     """Whether its bias may be -inf for a key that is not ahead."""
-
     uses_ids: ClassVar[bool] = True
     """Whether it makes any use of position ids."""
-
     needs_length: ClassVar[bool] = False
     """Whether it depends on the length of the whole sequence, which a decoder does not know yet."""
-
     has_table: ClassVar[bool] = False
     """Whether it has a row of its own for each of `n_positions` ids, and none for later ones."""
-
     n_rows: int | None = None
     """Rows of that table; None without one."""
-
     refuses_past_table: bool = False
     """Whether an id past the table is an error."""
 
@@ -96,9 +85,7 @@ class Encoding(nn.Module):
         """Touch the embeddings of tokens that stand at these positions."""
         return x
 
-    def rotate_qk(
-        self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
-    ) -> tuple[Queries, Keys]:
+    def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
         """Touch queries and keys."""
         return query, key
 
@@ -115,21 +102,16 @@ def build_encoding(
 ) -> Encoding:
     """The encoding that the settings name."""
     made: Encoding = ENCODINGS.get(settings.encoding)(d_model, n_heads, settings, causal=causal)
-    if random_positions is None:
-        return made
-    return Randomised(made, random_positions)
-
-
-# --- randomised -------------------------------------------------------------------------------------------------------
-# Randomised positions, around any encoding (Ruoss et al. 2023, arXiv 2305.16843).
-#
-# Of the ids 0 .. N-1 a random subset is drawn, in order, and given to the tokens. Trained on short sequences, the model
-# has then met every id up to N. In training the subset changes at every step; otherwise it depends on the length alone,
-# so that the same sequence always gets the same answer.
+    return made if random_positions is None else Randomised(made, random_positions)
 
 
 class Randomised(Encoding):
-    """Another encoding, asked about random ids."""
+    """Another encoding, asked about random ids (Ruoss et al. 2023, arXiv 2305.16843).
+
+    Of the ids 0 .. N-1 a random subset is drawn, in order, and given to the tokens. Trained on short sequences, the
+    model has then met every id up to N. In training the subset changes at every step; otherwise it depends on the
+    length alone, so that the same sequence always gets the same answer.
+    """
 
     def __init__(self, inner: Encoding, n_ids: int) -> None:
         super().__init__(inner.d_model, inner.n_heads, EncodingSettings(), causal=inner.causal)
@@ -147,7 +129,14 @@ class Randomised(Encoding):
                 "train with a larger --random-positions",
             )
         # A row's own tokens decide, not the padding behind them: 8 tokens are spread over all ids, beside 16 or alone.
-        lengths, which = _lengths(positions)
+        if not positions.padded:
+            lengths, which = [length], positions.n_tokens
+        elif torch.compiler.is_compiling() or positions.n_tokens.device.type != "cpu":
+            # Drawing for every length there may be is quicker than waiting for a GPU, and all that a graph can do.
+            lengths, which = list(range(length + 1)), positions.n_tokens
+        else:
+            found, which = positions.n_tokens.unique(return_inverse=True)
+            lengths = found.tolist()
         draw = drawn_subsets if self.training else fixed_subsets
         subsets = draw(self.n_ids, lengths, length).to(positions.ids.device)
         subsets = subsets if len(lengths) == 1 else subsets[which]
@@ -159,9 +148,7 @@ class Randomised(Encoding):
         """As the inner encoding does."""
         return self.inner.add_to_embeddings(x, positions)
 
-    def rotate_qk(
-        self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
-    ) -> tuple[Queries, Keys]:
+    def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
         """As the inner encoding does."""
         return self.inner.rotate_qk(query, key, query_ids, key_ids)
 
@@ -170,21 +157,9 @@ class Randomised(Encoding):
         return self.inner.bias(query_id, key_id)
 
 
-def _lengths(positions: Positions) -> tuple[list[int], Int[Tensor, " #batch"]]:
-    """The numbers of tokens that ids are drawn for, and which of them each row has."""
-    width = positions.ids.shape[1]
-    if not positions.padded:
-        return [width], positions.n_tokens
-    # Drawing for every length there may be is quicker than waiting for a GPU, and all that a graph can do.
-    if torch.compiler.is_compiling() or positions.n_tokens.device.type != "cpu":
-        return list(range(width + 1)), positions.n_tokens
-    lengths, which = positions.n_tokens.unique(return_inverse=True)
-    return lengths.tolist(), which
-
-
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:
     """For each length n, n random ids in order; then 0, for padding."""
-    return torch.stack([F.pad(_first_ids(torch.randperm(n_ids), n), (0, width - n)) for n in lengths])
+    return torch.stack([F.pad(torch.randperm(n_ids)[:n].sort().values, (0, width - n)) for n in lengths])
 
 
 # An operator of its own, since no graph can hold a generator that is seeded anew at every call.
@@ -203,8 +178,4 @@ def _(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _fixed_ids(n_ids: int, n: int) -> Int[Tensor, " n"]:
-    return _first_ids(torch.randperm(n_ids, generator=torch.Generator().manual_seed(n)), n)
-
-
-def _first_ids(ids: Int[Tensor, " n_ids"], n: int) -> Int[Tensor, " n"]:
-    return ids[:n].sort().values
+    return torch.randperm(n_ids, generator=torch.Generator().manual_seed(n))[:n].sort().values

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headcount.encodings import EncodingSettings
@@ -35,22 +34,19 @@ class Learned(Encoding):
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
         """X + row(ids)."""
-        return x + self.look_up(positions.ids, positions.n_ids).to(x.dtype)
-
-    def look_up(self, ids: Int[Tensor, "*places"], n_ids: int | None = None) -> Float[Tensor, "*places d_model"]:
-        """The row of each id; all are below `n_ids`, if that is known."""
-        n_rows, last = self.rows.num_embeddings, int(ids.max()) if n_ids is None else n_ids - 1
-        if last < n_rows:
-            return self.rows(ids)
+        ids, table = positions.ids, self.rows.weight
+        last = int(ids.max()) if positions.n_ids is None else positions.n_ids - 1
+        if last < len(table):
+            return x + self.rows(ids).to(x.dtype)
         if self.past_table == "error":
             raise InputError(
-                f"position {last} is past the end of a learned table of {n_rows} rows",
+                f"position {last} is past the end of a learned table of {len(table)} rows",
                 "train with a larger --n-positions, with --past-table clamp or untrained, or use --encoding sinusoidal",
             )
         if self.past_table == "clamp":
-            return self.rows(ids.clamp(max=n_rows - 1))
-        fresh = fresh_rows(last + 1 - n_rows, self.d_model).to(self.rows.weight)
-        return torch.cat([self.rows.weight, fresh])[ids]
+            return x + self.rows(ids.clamp(max=len(table) - 1)).to(x.dtype)
+        fresh = fresh_rows(last + 1 - len(table), self.d_model).to(table)
+        return x + torch.cat([table, fresh])[ids].to(x.dtype)
 
 
 # An operator of its own, since no graph can hold a generator that is seeded anew at every call.

@@ -13,16 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headcount.encodings.base import Encoding, Keys, Queries
+from headcount.encodings.base import Encoding, KeyIds, Keys, Queries, QueryIds
 from headcount.encodings.sinusoidal import frequencies
 
 
 class Rotary(Encoding):
     """Turns queries and keys."""
 
-    def rotate_qk(
-        self, query: Queries, key: Keys, query_ids: Int[Tensor, "#batch query"], key_ids: Int[Tensor, "#batch key"]
-    ) -> tuple[Queries, Keys]:
+    def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
         """Each by the angle of its position."""
         return rotate(query, query_ids), rotate(key, key_ids)
 

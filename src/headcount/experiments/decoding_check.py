@@ -23,7 +23,7 @@ from headcount.experiments.interventions import BatchOutcome
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.replay import Intervention
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.transformer import EncoderDecoder, greedy
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.evaluation import WrongAnswer, wrong_answers
 

@@ -3,14 +3,14 @@
 Each position asks a question (its query), every position offers a label (its key) and a content (its value):
 
     score(i, j)   = q_i . k_j / sqrt(d_head) + bias(i, j)        how well j's label answers i's question
-    weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the j that i may look at
+    weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the j that i may attend to
     z_i           = sum_j weight(i, j) v_j
 
 A head does this in its own d_head dimensions. The heads' z, side by side, go through one output projection into the
-residual stream (multi_head.py); `MultiHeadAttention.output` is therefore the place where a head can be silenced.
+residual stream; `MultiHeadAttention.output` is therefore the place where a head can be ablated.
 
 `attend` is that text as code. `attend_fused` gives the same z by PyTorch's fused kernel, without ever holding the
-weights; it runs whenever nobody asks for them. A position that may look at nothing gets z = 0, never NaN.
+weights; it runs whenever nobody asks for them. A position that may attend to nothing gets z = 0, never NaN.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from torch.nn import functional as F
 
 from headcount.encodings.base import Keys, Queries
 from headcount.heads import HeadSite
-from headcount.models.masking import EVERYTHING, AttentionMask, Bias, Mask
+from headcount.models.masking import AttentionMask, Bias, Mask
 
-Heads = Float[Tensor, "batch head length d_head"]
 Weights = Float[Tensor, "batch head query key"]
 
 
 def attend(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    query: Queries,
+    key: Keys,
+    value: Keys,
     mask: Mask | None = None,
     bias: Bias | None = None,
     *,
     bias_hides: bool = True,
-) -> tuple[Float[Tensor, "batch head query d_head"], Weights]:
+) -> tuple[Queries, Weights]:
     """The textbook: what each head's queries gather, and the weights they gathered it with.
 
     Without `bias_hides`, the bias is known to hide nothing that the mask leaves open.
@@ -50,7 +49,7 @@ def attend(
     if bias is not None:
         score_BHQK = score_BHQK + bias
     if mask is not None:
-        # The lowest finite number, not -inf: a row with nothing to look at would otherwise be 0/0.
+        # The lowest finite number, not -inf: a row with nothing to attend to would otherwise be 0/0.
         score_BHQK = score_BHQK.masked_fill(~mask, torch.finfo(score_BHQK.dtype).min)
     weights_BHQK = score_BHQK.softmax(dim=-1)
     if mask is not None:
@@ -59,16 +58,16 @@ def attend(
 
 
 def attend_fused(
-    query: Float[Tensor, "batch head query d_head"],
-    key: Float[Tensor, "batch head key d_head"],
-    value: Float[Tensor, "batch head key d_head"],
+    query: Queries,
+    key: Keys,
+    value: Keys,
     mask: Mask | None = None,
     bias: Bias | None = None,
     *,
     bias_hides: bool = True,
     all_see: bool = False,
     is_causal: bool = False,
-) -> Float[Tensor, "batch head query d_head"]:
+) -> Queries:
     """The same z in one kernel, which takes mask and bias as a single additive term.
 
     With `all_see`, every query is known to see some key. With `is_causal`, the mask is known to hide just what lies
@@ -96,20 +95,15 @@ def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
 class KeyValueCache:
     """Keys and values that one attention block keeps between decoding steps."""
 
-    def __init__(self) -> None:
-        self.key: Tensor | None = None
-        self.value: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
 
-    def append(self, key: Heads, value: Heads) -> tuple[Tensor, Tensor]:
+    def append(self, key: Keys, value: Keys) -> tuple[Tensor, Tensor]:
         """Add new positions; returns all there are."""
         if self.key is not None and self.value is not None:
             key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
         self.key, self.value = key, value
         return key, value
-
-
-# --- weights ----------------------------------------------------------------------------------------------------------
-# Attention weights, for whoever asks for them.
 
 
 @runtime_checkable
@@ -129,12 +123,6 @@ class AttentionCache(dict[HeadSite, Tensor]):
         self[site] = torch.cat([self[site], whole], dim=2) if site in self else whole
 
 
-# --- multi head -------------------------------------------------------------------------------------------------------
-# Multi-head attention: projections around `attend`, some queries at a time.
-
-
-Reader = Callable[[Weights, slice, int], None]
-"""Is shown the weights of some queries, the keys they are about, and how many keys there are."""
 LOG_N_SCALE = 0.4
 """What the scores are multiplied with at first, per log n: about 1 at 12 keys."""
 
@@ -176,53 +164,42 @@ class MultiHeadAttention(nn.Module):
         memory: Float[Tensor, "batch key d_model"] | None = None,
         *,
         masking: AttentionMask | None = None,
-        read: Reader | None = None,
+        read: Callable[[Weights, slice, int], None] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """What attention adds to the residual stream; `read` is shown the weights, some queries at a time.
+        """What attention adds to the residual stream.
 
-        One row of `x` may look at a memory of many rows, and becomes many.
+        `read` is shown the weights of some queries, the keys they are about, and how many keys there are. One row of
+        `x` may attend to a memory of many rows, and becomes many.
         """
-        masking = masking or EVERYTHING
+        masking = masking or AttentionMask()
         k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
         q_BHQE = self._split(self.query(x)).expand(len(k_BHKE), -1, -1, -1)
         q_BHQE, k_BHKE = masking.rotate_qk(q_BHQE, k_BHKE)
-        scale_BHQ1 = self._log_n(masking, q_BHQE.shape[2], k_BHKE.shape[2])
-        if scale_BHQ1 is not None:
+        n_queries, n_keys, scale_BHQ1 = q_BHQE.shape[2], k_BHKE.shape[2], None
+        if self.log_n_scale is not None:
+            n_BHQ1 = masking.n_visible(n_queries, n_keys, self.log_n_scale.device)[:, None, :, None]
+            scale_BHQ1 = self.log_n_scale[None, :, None, None] * n_BHQ1.to(self.log_n_scale).log()
             q_BHQE = q_BHQE * scale_BHQ1
-        z_BHQE = self._look(q_BHQE, k_BHKE, v_BHKE, masking, scale_BHQ1, read)
-        return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
-
-    def _look(
-        self, query: Queries, key: Keys, value: Keys, masking: AttentionMask, scale: Tensor | None, read: Reader | None
-    ) -> Queries:
-        n_queries, n_keys = query.shape[2], key.shape[2]
         found = []
         for rows, keys in masking.chunks(n_queries, n_keys):
-            mask, bias = masking.mask_for(rows, keys, n_queries, n_keys, query.device), masking.bias(rows, keys)
+            mask, bias = masking.mask_for(rows, keys, n_queries, n_keys, q_BHQE.device), masking.bias(rows, keys)
             if bias is not None:
-                bias = _scaled(self._narrowed(bias), scale, rows).to(query.dtype)
-            asked = query[:, :, rows], key[:, :, keys], value[:, :, keys], mask, bias
+                bias = _scaled(self._narrowed(bias), scale_BHQ1, rows).to(q_BHQE.dtype)
+            inputs = q_BHQE[:, :, rows], k_BHKE[:, :, keys], v_BHKE[:, :, keys], mask, bias
             if read is None:
                 z_BHQE = attend_fused(
-                    *asked,
+                    *inputs,
                     bias_hides=masking.bias_hides,
                     all_see=masking.all_see(n_queries, n_keys),
                     is_causal=masking.is_causal_block(rows, keys),
                 )
             else:
-                z_BHQE, weights_BHQK = attend(*asked, bias_hides=masking.bias_hides)
+                z_BHQE, weights_BHQK = attend(*inputs, bias_hides=masking.bias_hides)
                 read(weights_BHQK, keys, n_keys)
             found.append(z_BHQE)
-        return found[0] if len(found) == 1 else torch.cat(found, dim=2)
-
-    def _log_n(
-        self, masking: AttentionMask, n_queries: int, n_keys: int
-    ) -> Float[Tensor, "#batch head #query 1"] | None:
-        if self.log_n_scale is None:
-            return None
-        n_BQ = masking.n_visible(n_queries, n_keys, self.log_n_scale.device)
-        return self.log_n_scale[None, :, None, None] * n_BQ[:, None, :, None].to(self.log_n_scale).log()
+        z_BHQE = found[0] if len(found) == 1 else torch.cat(found, dim=2)
+        return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
 
     def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
         if memory is not None and cache is not None and cache.key is not None and cache.value is not None:

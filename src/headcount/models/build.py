@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from headcount.models.classifier import Classifier
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig
-from headcount.models.encoder_decoder import EncoderDecoder
+from headcount.models.transformer import Classifier, EncoderDecoder, Model
 from headcount.tasks.base import ClassTask, Task
-
-Model = EncoderDecoder | Classifier
 
 
 def build_model(config: StackConfig, task: Task) -> Model:

@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from headcount.config import NameIn, config, misfit
-from headcount.encodings import EncodingSettings
+from headcount.encodings import Count, EncodingSettings
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.registry import Registry
 
 POOLINGS = Registry("headcount.models.poolings")
-Count = Annotated[int, Field(ge=1)]
 MOST = 1024
 """Layers of a stack, and heads of a layer."""
 Layers = Annotated[int, Field(ge=1, le=MOST)]
@@ -108,7 +107,7 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Encoder first, then the decoder's own attention, then its look at the source."""
+        """Encoder first, then the decoder's own attention, then its cross-attention."""
         encoder = [HeadSite("encoder", i, "self") for i in range(self.n_encoder_layers)]
         decoder = [HeadSite("decoder", i, kind) for kind in ("self", "cross") for i in range(self.n_decoder_layers)]
         return (*encoder, *decoder)

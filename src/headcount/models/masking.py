@@ -9,13 +9,15 @@ with the length alone as well.
     queries 4-7   keys 0-7              queries 4-7   keys 3-7
 
 No layer reads the values of a tensor to decide what to do: reading waits for a GPU, and no graph could be made of the
-model. Where padding may stand is said before the first layer (`Padding`), by whoever made the batch.
+model. Where padding may stand is known before the first layer (`Padding`), by whoever made the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any, Literal
 
 import torch
@@ -30,21 +32,21 @@ Bias = Float[Tensor, "#batch #head #query #key"]
 Padding = Literal["none", "behind", "anywhere"]
 """Where a batch may have padding: nowhere, only behind a row's first token, or anywhere, even in a whole row."""
 PAIRS = 2**20
-"""Most pairs of a query and a key that are looked at together, each in every head."""
+"""Most pairs of a query and a key that are scored together, each in every head."""
 NARROW = 64
 """Fewest queries together under a window: fewer would waste time, more would see keys in vain."""
 
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """Everything is in sight unless something is said here. The last query stands beside the last key."""
+    """Every query sees every key unless a field hides some. The last query stands beside the last key."""
 
     mask: Mask | None = None
     """Keys that are open; the rest, such as padding, is hidden."""
     causal: bool = False
-    """No query looks ahead."""
+    """No query attends to what is ahead."""
     window: int | None = None
-    """No query looks farther than this many tokens."""
+    """No query attends farther than this many tokens."""
     encoding: Encoding | None = None
     queries: Positions | None = None
     keys: Positions | None = None
@@ -59,7 +61,7 @@ class AttentionMask:
         return self.encoding.rotate_qk(query, key, self.queries.ids, self.keys.ids)
 
     def chunks(self, n_queries: int, n_keys: int) -> Iterator[tuple[slice, slice]]:
-        """Queries that are looked at together, and the keys that one of them may see."""
+        """Queries that are scored together, and the keys that one of them may see."""
         past = n_keys - n_queries if self.causal or self.window is not None else 0
         rows = 1 if self.mask is None else len(self.mask)
         together = max(1, PAIRS // (rows * n_keys))
@@ -72,17 +74,21 @@ class AttentionMask:
             yield slice(start, stop), slice(first, min(last, past + stop) if self.causal else last)
 
     def mask_for(self, queries: slice, keys: slice, n_queries: int, n_keys: int, device: torch.device) -> Mask | None:
-        """Which of these queries may look at which of these keys; None if each at all."""
-        mask = _part(self.mask, queries, keys)
+        """Which of these queries may attend to which of these keys; None if each at all."""
+        mask = self.mask
+        if mask is not None:  # it may be broadcast along either axis
+            n_rows, n_columns = mask.shape[2:]
+            mask = mask[:, :, queries if n_rows > 1 else slice(None), keys if n_columns > 1 else slice(None)]
         if not self.causal and self.window is None:
             return mask
         i = torch.arange(queries.start, queries.stop, device=device)[:, None] + n_keys - n_queries
         j = torch.arange(keys.start, keys.stop, device=device)[None, :]
+        parts = [] if mask is None else [mask]
         if self.causal:
-            mask = _both(mask, (j <= i)[None, None])
+            parts.append((j <= i)[None, None])
         if self.window is not None:
-            mask = _both(mask, ((i - j).abs() <= self.window)[None, None])
-        return mask
+            parts.append(((i - j).abs() <= self.window)[None, None])
+        return reduce(and_, parts)
 
     def is_causal_block(self, queries: slice, keys: slice) -> bool:
         """Whether each of these queries sees just the keys up to its own: a kernel can do that without a mask."""
@@ -121,9 +127,6 @@ class AttentionMask:
         return (torch.minimum(ahead, total - 1) - (i - reach).clamp(min=0) + 1).clamp(min=1)
 
 
-EVERYTHING = AttentionMask()
-
-
 def padding_of(tokens: NDArray[Any] | Int[Tensor, "batch length"], pad_id: int | None) -> Padding:
     """Where these tokens have padding, read off them; while a graph is made there is nothing to read: anywhere.
 
@@ -138,20 +141,3 @@ def padding_of(tokens: NDArray[Any] | Int[Tensor, "batch length"], pad_id: int |
     if is_token.all():
         return "none"
     return "behind" if is_token[:, 0].all() else "anywhere"
-
-
-def padding_mask(is_token: Bool[Tensor, "batch length"], padding: Padding) -> Bool[Tensor, "batch 1 1 length"] | None:
-    """Hides padding; None if there is none, for kernels are quicker without a mask."""
-    return None if padding == "none" else is_token[:, None, None, :]
-
-
-def _both(one: Mask | None, other: Mask) -> Mask:
-    return other if one is None else one & other
-
-
-def _part(mask: Mask | None, queries: slice, keys: slice) -> Bool[Tensor, "#batch #head #rows #columns"] | None:
-    """A mask may be broadcast along either axis."""
-    if mask is None:
-        return None
-    rows = queries if mask.shape[2] > 1 else slice(None)
-    return mask[:, :, rows, keys if mask.shape[3] > 1 else slice(None)]

@@ -37,7 +37,7 @@ def hide(x: Float[Tensor, "batch length d"], is_token: Tokens, value: float) -> 
 
 
 class Max(Pooling):
-    """The largest value of each dimension over positions: one position can be heard at any length."""
+    """The largest value of each dimension over positions: one position can decide at any length."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Max over tokens."""
@@ -53,7 +53,7 @@ class Min(Pooling):
 
 
 class Mean(Pooling):
-    """The mean over positions. What one position says counts 1/n: it is diluted as sequences grow."""
+    """The mean over positions. What one position holds counts 1/n: it is diluted as sequences grow."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Sum over tokens / number of tokens."""
@@ -61,10 +61,7 @@ class Mean(Pooling):
 
 
 class First(Pooling):
-    """The first token's vector, which must gather everything by attention.
-
-    Knows which token is first.
-    """
+    """The first token's vector, which must gather everything by attention."""
 
     symmetric: ClassVar[bool] = False
 
@@ -74,10 +71,7 @@ class First(Pooling):
 
 
 class Last(Pooling):
-    """The last token's vector, padding not counted; in a causal model the only one that has seen everything.
-
-    Knows which token is last.
-    """
+    """The last token's vector, padding not counted; in a causal model the only one that has seen everything."""
 
     symmetric: ClassVar[bool] = False
 
@@ -112,20 +106,15 @@ class LseMax(Pooling):
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
         """Log-sum-exp or max over tokens."""
-        return soft_max(x, is_token, training=self.training)
-
-
-def soft_max(x: Float[Tensor, "batch length d"], is_token: Tokens, *, training: bool) -> Float[Tensor, "batch d"]:
-    """Log-sum-exp over tokens in training, else the max."""
-    # The lowest finite number, not -inf, whose log-sum-exp over nothing but padding has no gradient.
-    hidden = hide(x, is_token, torch.finfo(x.dtype).min)
-    return hidden.logsumexp(dim=1) if training else hidden.amax(dim=1)
+        # The lowest finite number, not -inf, whose log-sum-exp over nothing but padding has no gradient.
+        hidden = hide(x, is_token, torch.finfo(x.dtype).min)
+        return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
 
 
 class ScoreMax(Pooling):
     """One score per position, then the largest and the smallest.
 
-    Each position says how sure it is, alone, that something is wrong there; the surest is believed. Nothing depends on
+    Each position scores, alone, how sure it is that something is wrong there; the surest decides. Nothing depends on
     how many positions there are. Both ends are handed on, since a score that begins with the wrong sign could not turn
     round.
     """
@@ -147,8 +136,6 @@ class NeighbourDifference(Pooling):
 
     The differences hand the order of neighbours to the model, so that even a model without any positions tells sorted
     from unsorted: what is measured with this pooling is not the encoding.
-
-    Five vectors side by side.
     """
 
     symmetric: ClassVar[bool] = False

@@ -28,8 +28,7 @@ from headcount.errors import CheckFailed, InputError, Interrupted, argument
 from headcount.files import friendly_os_errors, read_bytes, write_atomically
 from headcount.heads import HeadId
 from headcount.hooks.wrapping import Wrapped, wrap
-from headcount.models.blocks import Transformer
-from headcount.models.build import Model
+from headcount.models.transformer import Model, Transformer
 from headcount.runs.folder import RunFolder, require_vacant, staged
 from headcount.runs.run import Run, load
 from headcount.runs.train import Log, environment, stop_on_interrupt, weights_of

@@ -29,10 +29,9 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room
 from headcount.models.attention import AttentionCache, current_name
-from headcount.models.build import Model, build_model
-from headcount.models.classifier import Classifier
-from headcount.models.encoder_decoder import EncoderDecoder, greedy
+from headcount.models.build import build_model
 from headcount.models.finite import require_finite, require_numbers
+from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer

@@ -22,7 +22,7 @@ from headcount import __version__
 from headcount.errors import Interrupted, RunError, Terminated, argument
 from headcount.files import friendly_os_errors, open_in_place, write_atomically
 from headcount.limits import require_room, require_room_for
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load

@@ -23,7 +23,7 @@ from headcount.heads import HeadId
 from headcount.hooks.families import Family, family_of, model_types
 from headcount.hooks.finding import unwrap
 from headcount.hooks.wrapping import BIASED, CUT, Wrapped, blocks_at, cut_from, wrap
-from headcount.models.blocks import Transformer
+from headcount.models.transformer import Transformer
 from headcount.surgery.family import family_plans
 from headcount.surgery.layers import Made, add_bias
 from headcount.surgery.own import own_plans, tell_settings

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from headcount.heads import HeadId
 from headcount.models.attention import MultiHeadAttention
-from headcount.models.blocks import AttentionBlock, Transformer
+from headcount.models.transformer import AttentionBlock, Transformer
 from headcount.surgery.layers import features
 from headcount.surgery.plan import SitePlan
 

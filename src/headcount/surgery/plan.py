@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from headcount.errors import HeadcountError, InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.sites import Site, Sites
-from headcount.models.blocks import AttentionBlock
+from headcount.models.transformer import AttentionBlock
 from headcount.surgery import layers as cut
 from headcount.surgery.layers import InputSubset, Made, PrunedMHA, ZeroFilledLinear, Zeros
 

@@ -16,7 +16,8 @@ The two faults of the reports (off by default) change what is fed and asked:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,16 +27,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from headcount.config import config
 from headcount.errors import InputError
-from headcount.tasks._carries import (
-    Carries,
-    carries_of,
-    carry_contrast,
-    column_name,
-    digits_of,
-    explain_digits,
-    wrong_columns,
-)
-from headcount.tasks._pairs import PairSplits
+from headcount.seeds import stream
 from headcount.tasks.base import (
     IGNORE,
     AttentionTargets,
@@ -45,12 +37,17 @@ from headcount.tasks.base import (
     DecodingStart,
     Examples,
     Position,
+    SequenceTask,
     Target,
     Tokens,
 )
 
-Operand = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+Columns = NDArray[np.int64]
+"""Digits, [..., column]: columns count from the least significant digit, 0."""
 PLUS, START, PAD = 10, 11, 12
+TRIES = 40
+"""Pairs drawn for each that a contrast wants; about one in fifteen will do."""
 
 
 @config
@@ -59,13 +56,13 @@ class AdditionConfig:
 
     digits: Annotated[int, Field(ge=1, le=9)] = 3
     """Digits of each operand; shorter numbers are zero-filled."""
-    low: Operand | None = None
+    low: Count | None = None
     """Smallest operand [default: the smallest with that many digits]."""
-    high: Operand | None = None
+    high: Count | None = None
     """Largest operand [default: the largest with that many digits]."""
     least_first: bool = False
     """Write numbers with their least significant digit first."""
-    n_train: Annotated[int, Field(ge=0)] = 0
+    n_train: Count = 0
     """Train on a fixed set of this many sums; 0 draws fresh ones at every step."""
     n_validation: Annotated[int, Field(ge=1)] = 2000
     """Held-out sums that training is watched with."""
@@ -101,16 +98,11 @@ class AdditionConfig:
         digits = info.data.get("digits", 9)
         if operand is not None and operand >= 10**digits:
             raise ValueError(f"has more than {digits} digits: raise digits, or stay below {10**digits}")
-        return operand
-
-    @field_validator("high")
-    @classmethod
-    def _above_low(cls, high: int | None, info: ValidationInfo) -> int | None:
-        if {"digits", "low"} <= info.data.keys():
-            low, top = _range(info.data["digits"], info.data["low"], high)
-            if top < low:
+        if info.field_name == "high" and {"digits", "low"} <= info.data.keys():
+            low, high = _range(info.data["digits"], info.data["low"], operand)
+            if high < low:
                 raise ValueError(f"is below the smallest operand ({low}): lower low, or raise high")
-        return high
+        return operand
 
     @field_validator("n_test")
     @classmethod
@@ -132,7 +124,27 @@ def _range(digits: int, low: int | None, high: int | None) -> tuple[int, int]:
     return smallest if low is None else low, 10**digits - 1 if high is None else high
 
 
-class Addition:
+@dataclass(frozen=True)
+class Carries:
+    """Carry into and out of each column, [example, column]; how many, and the longest unbroken run of them."""
+
+    into: NDArray[np.bool_]
+    out: NDArray[np.bool_]
+    count: NDArray[np.int64]
+    longest: NDArray[np.int64]
+
+
+def digits_of(numbers: NDArray[np.int64], n_columns: int) -> Columns:
+    """Digits of each number."""
+    return numbers[..., None] // 10 ** np.arange(n_columns) % 10
+
+
+def column_name(column: int) -> str:
+    """`1s`, `10s`, `100s`, ..."""
+    return f"{10**column}s" if column < 6 else f"10^{column}s"
+
+
+class Addition(SequenceTask):
     """The addition task. An example is a pair of operands; examples are int64 [example, 2]."""
 
     name: ClassVar[str] = "addition"
@@ -145,32 +157,69 @@ class Addition:
     def __init__(self, config: AdditionConfig | None = None) -> None:
         self.config = config or AdditionConfig()
         self.low, self.high = self.config.range
-        self.n_columns = self.config.digits
-        self.longest = 2 * self.n_columns + 1  # the source; what is fed is never longer
+        self.n_operands = self.high - self.low + 1
+        self.domain_size = self.n_operands**2
+        self.n_columns = n = self.config.digits
+        self.longest = 2 * n + 1  # the source; what is fed is never longer
+        first, given = (START, ()) if self.config.start_token else (0, (0,))
+        self.decoding_start = DecodingStart(first, given, n_tokens=n + 1 - len(given))
+        columns = self._in_order(np.arange(n + 1)).tolist()
+        a, b = ([Position("operand", f"{'ab'[i]} {column_name(c)}", c, i) for c in columns if c < n] for i in (0, 1))
+        self.source_positions = (*a, Position("operator", "+"), *b)
+        self.answer_positions = tuple(Position("sum", column_name(c), c) for c in columns)
+        start = (Position("start", "<s>"),) if self.config.start_token else ()
+        self.decoder_input_positions = (*start, *self.answer_positions[:-1])
 
-    # --- examples
-    # ---------------------------------------------------------------------------------------------------------
+    # --- examples -----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def splits(self) -> PairSplits:
-        """Which pairs are trained on and which are held out."""
+    def splits(self) -> dict[str, Examples]:
+        """`validation`, `test` and `train`, empty unless it is a fixed set; a sum and its swap are one thing here."""
         c = self.config
-        return PairSplits(self.low, self.high, c.n_train, c.n_validation, c.n_test, c.splits_may_overlap, c.split_seed)
-
-    def split(self, name: str) -> Examples:
-        """The `validation`, `test` or fixed `train` examples."""
-        if name not in self.splits.sets:
-            raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits.sets)}")
-        return self.splits.sets[name]
+        sizes = {"validation": c.n_validation, "test": c.n_test, "train": c.n_train}
+        if c.splits_may_overlap:
+            return {
+                name: self._distinct(stream(c.split_seed, f"split/{name}"), size, swap_is_same=False)
+                for name, size in sizes.items()
+            }
+        everything = self._distinct(stream(c.split_seed, "split"), sum(sizes.values()), swap_is_same=True)
+        ends = np.cumsum(list(sizes.values()))
+        return dict(zip(sizes, np.split(everything, ends[:-1]), strict=True))
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """`n` training examples; never a held-out one, nor its swap."""
-        return self.splits.sample(rng, n)
+        """`n` training examples, with replacement; never a held-out one, nor its swap."""
+        if self.config.n_train:
+            return self.splits["train"][rng.integers(self.config.n_train, size=n)]
+        pairs = self._uniform(rng, n)
+        while (held := self.is_held_out(pairs)).any():
+            pairs[held] = self._uniform(rng, int(held.sum()))
+        return pairs
 
-    @property
-    def domain_size(self) -> int:
-        """How many sums there are."""
-        return self.splits.n_operands**2
+    def is_held_out(self, pairs: Examples) -> NDArray[np.bool_]:
+        """Whether each pair, or its swap, is in validation or test."""
+        keys, held = self._keys(pairs), self._held_keys
+        return np.asarray(held[np.minimum(np.searchsorted(held, keys), len(held) - 1)] == keys)
+
+    @cached_property
+    def _held_keys(self) -> NDArray[np.int64]:
+        return np.sort(self._keys(np.concatenate([self.splits["validation"], self.splits["test"]])))
+
+    def _keys(self, pairs: Examples) -> NDArray[np.int64]:
+        """One number per pair; a pair and its swap have the same."""
+        ordered: NDArray[np.int64] = np.sort(pairs - self.low, axis=1)
+        return ordered[:, 0] * self.n_operands + ordered[:, 1]
+
+    def _uniform(self, rng: np.random.Generator, n: int) -> Examples:
+        return rng.integers(self.low, self.high + 1, size=(n, 2))
+
+    def _distinct(self, rng: np.random.Generator, n: int, *, swap_is_same: bool) -> Examples:
+        """The first `n` pairs of a random sequence that do not repeat."""
+        pairs = np.empty((0, 2), dtype=np.int64)
+        while len(pairs) < n:
+            pairs = np.concatenate([pairs, self._uniform(rng, 2 * (n - len(pairs)) + 16)])
+            keys = self._keys(pairs) if swap_is_same else pairs @ np.array([self.high + 1, 1])
+            pairs = pairs[np.sort(np.unique(keys, return_index=True)[1])]
+        return pairs[:n]
 
     def iter_domain(self) -> Iterator[Examples]:
         """Every sum there is, those with the same answer together."""
@@ -183,10 +232,9 @@ class Addition:
         if not ((self.low <= examples) & (examples <= self.high)).all():
             raise ValueError(f"operands from {examples.min()} to {examples.max()}, not {self.low} to {self.high}")
         first, second = (examples - self.low).T
-        return np.asarray(first * self.splits.n_operands + second)
+        return np.asarray(first * self.n_operands + second)
 
-    # --- tokens
-    # -----------------------------------------------------------------------------------------------------------
+    # --- tokens -------------------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> Batch:
         """Token ids of these sums."""
@@ -194,47 +242,36 @@ class Addition:
         answer = self._in_order(digits_of(examples.sum(axis=1), self.n_columns + 1))
         plus = np.full((len(examples), 1), PLUS)
         source = np.concatenate([operands[:, 0], plus, operands[:, 1]], axis=1)
-        if not self.config.start_token:
-            decoder_input, labels = answer[:, :-1], answer[:, 1:]
-        else:
-            decoder_input, labels = np.concatenate([np.full_like(plus, START), answer[:, :-1]], axis=1), answer
+        decoder_input, labels = answer[:, :-1], answer[:, len(self.decoding_start.given) :]
+        if self.config.start_token:
+            decoder_input = np.concatenate([np.full_like(plus, START), decoder_input], axis=1)
         if self.config.loss_ignores_zero:
             labels = np.where(labels == 0, IGNORE, labels)
         return Batch(source, decoder_input, labels, answer)
 
-    @cached_property
-    def decoding_start(self) -> DecodingStart:
-        """How free-running generation begins."""
-        if not self.config.start_token:
-            return DecodingStart(first=0, given=(0,), n_tokens=self.n_columns)
-        return DecodingStart(first=START, given=(), n_tokens=self.n_columns + 1)
+    def _in_order(self, columns: Columns) -> Columns:
+        """From the least significant first to the order of writing, and back."""
+        return columns if self.config.least_first else np.ascontiguousarray(columns[..., ::-1])
 
-    def _in_order(self, least_first: NDArray[np.int64]) -> NDArray[np.int64]:
-        return least_first if self.config.least_first else np.ascontiguousarray(least_first[..., ::-1])
-
-    # --- meaning
-    # ----------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def source_positions(self) -> tuple[Position, ...]:
-        """What each token of the source is."""
-        a, b = ([self._position("operand", c, operand) for c in self._columns(self.n_columns)] for operand in (0, 1))
-        return (*a, Position("operator", "+"), *b)
-
-    @cached_property
-    def answer_positions(self) -> tuple[Position, ...]:
-        """What each token of the answer is."""
-        return tuple(self._position("sum", c) for c in self._columns(self.n_columns + 1))
-
-    @cached_property
-    def decoder_input_positions(self) -> tuple[Position, ...]:
-        """What each token fed to the decoder is."""
-        start = (Position("start", "<s>"),) if self.config.start_token else ()
-        return (*start, *self.answer_positions[:-1])
+    # --- meaning ------------------------------------------------------------------------------------------------------
 
     def carries(self, examples: Examples) -> Carries:
-        """Carry into and out of each column."""
-        return carries_of(examples, self.n_columns)
+        """Carry into and out of each column.
+
+        >>> truth = Addition().carries(np.array([[374, 814], [999, 1]]))
+        >>> truth.out.tolist()
+        [[False, False, True], [True, True, True]]
+        >>> truth.count.tolist(), truth.longest.tolist()
+        ([1, 3], [1, 3])
+        """
+        digit_sums = digits_of(examples, self.n_columns).sum(axis=1)
+        out, carry = np.zeros(digit_sums.shape, dtype=bool), np.zeros(len(examples), dtype=bool)
+        run, longest = np.zeros((2, len(examples)), dtype=np.int64)
+        for column in range(self.n_columns):
+            out[:, column] = carry = digit_sums[:, column] + carry > 9
+            run = np.where(carry, run + 1, 0)
+            longest = np.maximum(longest, run)
+        return Carries(np.pad(out[:, :-1], ((0, 0), (1, 0))), out, out.sum(axis=1), longest)
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
         """By number of carries, longest carry chain, and whether the sum has a digit more than the operands."""
@@ -246,29 +283,93 @@ class Addition:
         }
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Operator, aligned column, the column that makes the carry, ...; with and without a carry in."""
+        """Operator, aligned column, the column that makes the carry, ...; with and without a carry in.
+
+        Of 374+814, in the decoder's cross-attention, while the 10s of the answer are being predicted:
+
+            source            3 7 4 + 8 1 4
+            aligned column      x       x          both digits that make this digit of the answer
+            carry column          x       x        the next lower column, which makes the carry into this one
+            operator                x
+            first token       x
+
+        A digit in the encoder has its aligned column in the other operand alone. In the decoder's self-attention the
+        token that was just predicted stands on the diagonal, so it is called the previous output there.
+        """
         predicted = self.answer_positions[len(self.decoding_start.given) :]
         queries = self.source_positions if stack == "encoder" else predicted
-        keys = self.decoder_input_positions if (stack, kind) == ("decoder", "self") else self.source_positions
-        return addition_targets(queries, keys, self.carries(examples))
+        written = list(dict.fromkeys(p.column for p in queries if p.column is not None))
+        query_column = np.array([-1 if p.column is None else written.index(p.column) for p in queries])
+        carry_in = np.pad(self.carries(examples).out, ((0, 0), (1, 0)))[:, written]
+        condition = Condition("carry in", "no carry in", "a carry comes in", carry_in)
+        if (stack, kind) == ("decoder", "self"):
+            is_digit = np.array([p.role == "sum" for p in self.decoder_input_positions])
+            targets: dict[str, Target] = {"previous output": lambda q, k: (q == k) & is_digit[k]}
+        else:
+            keys = self.source_positions
+            # As floats, None becomes NaN, which equals nothing, itself neither.
+            columns, key_columns = (np.array([p.column for p in each], dtype=float) for each in (queries, keys))
+            operands, key_operands = (np.array([p.operand for p in each], dtype=float) for each in (queries, keys))
+            is_operator = np.array([p.role == "operator" for p in keys])
+            targets = {
+                "operator": lambda q, k: is_operator[k],
+                "diagonal": lambda q, k: q == k,
+                "aligned column": lambda q, k: (columns[q] == key_columns[k]) & (operands[q] != key_operands[k]),
+                "carry column": lambda q, k: columns[q] - 1 == key_columns[k],
+            }
+        targets["first token"] = lambda q, k: k == 0
+        return AttentionTargets(targets, tuple(map(column_name, written)), query_column, condition)
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast:
-        """A column that adds to 10 instead of 9, and to 9 instead of 8, with all else alike: what does a carry do?"""
-        return carry_contrast(rng, n, self.low, self.high, self.n_columns)
+        """Up to `n` examples for each column: does anything change when it adds to 10 and not to 9?
 
-    def _columns(self, n: int) -> list[int]:
-        return list(range(n)) if self.config.least_first else list(reversed(range(n)))
+        Of 374+615 the 1s add to 9; one digit makes them add to 10, and a carry enters the 10s. The same digit less by
+        one makes them add to 8, which changes a digit but no carry:
 
-    def _position(self, role: str, column: int, operand: int | None = None) -> Position:
-        which = "" if operand is None else "ab"[operand] + " "
-        return Position(role, which + column_name(column), column, operand)
+            8 -> 9     373+615  374+615     beside the border: what a digit does
+            9 -> 10    374+615  375+615     across it: what a digit and a carry do
 
-    # --- text
-    # -------------------------------------------------------------------------------------------------------------
+        The difference of the two is what the carry does. Nothing is carried into the column, and the column above does
+        not add to 9, so that the carry goes no further. That column's own digits are the same in all three, and so is
+        what the decoder was fed before it predicts that column (most significant digit first).
+
+        >>> found = Addition().contrast(np.random.default_rng(0), 2)
+        >>> found.columns
+        ('10s', '10s', '100s', '100s', '1000s', '1000s')
+        >>> [step[0].tolist() for step in found.steps]
+        [[865, 673], [865, 674], [865, 675]]
+        """
+        found = [self._contrast_at(column, rng, n) for column in range(self.n_columns)]
+        steps = tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+        columns = tuple(column_name(i + 1) for i, (between, *_) in enumerate(found) for _ in between)
+        words = "attention moved by a lower column that adds to 10 instead of 9, less that by 9 instead of 8"
+        return Contrast("carry sensitivity", words, (steps[0], steps[1], steps[2]), columns)
+
+    def _contrast_at(self, column: int, rng: np.random.Generator, n: int) -> tuple[Examples, Examples, Examples]:
+        """Pairs whose digits in this column add to 9, and beside them one of the two digits less, and more, by one."""
+        pairs, unit = self._uniform(rng, TRIES * n), 10**column
+        digit_sum = digits_of(pairs, self.n_columns)[:, :, column].sum(axis=1)
+        pairs[:, 1] += (9 - digit_sum) * unit  # 9 less the first digit, whatever the second was
+        step = np.zeros_like(pairs)
+        step[np.arange(len(pairs)), rng.integers(2, size=len(pairs))] = unit
+        before, after = pairs - step, pairs + step
+        usable: NDArray[np.bool_] = ~self.carries(pairs).into[:, column]
+        if column + 1 < self.n_columns:
+            usable &= digits_of(pairs, self.n_columns)[:, :, column + 1].sum(axis=1) != 9
+        for each, total in ((before, 8), (pairs, 9), (after, 10)):
+            usable &= ((self.low <= each) & (each <= self.high)).all(axis=1)
+            # A 0 or a 9 would have borrowed from the next column.
+            usable &= digits_of(each, self.n_columns)[:, :, column].sum(axis=1) == total
+        _, first = np.unique(pairs[usable], axis=0, return_index=True)  # each once, in the order drawn
+        rows = np.flatnonzero(usable)[np.sort(first)[:n]]
+        return before[rows], pairs[rows], after[rows]
+
+    # --- text ---------------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Examples:
         """One sum, such as `374+814`."""
-        allowed = f"write two numbers from {self.low} to {self.high} with a plus between them, such as {self._sample}"
+        sample = f"{(2 * self.low + self.high) // 3}+{(self.low + 4 * self.high) // 5}"
+        allowed = f"write two numbers from {self.low} to {self.high} with a plus between them, such as {sample}"
         found = re.fullmatch(r"\s*([0-9]+)\s*\+\s*([0-9]+)\s*", text)
         if found is None:
             raise InputError(f"{text!r} is not a sum" if text.strip() else "no sum was given", allowed)
@@ -277,10 +378,6 @@ class Addition:
             if len(digits) > self.n_columns or not self.low <= int(digits) <= self.high:
                 raise InputError(f"{digits[:20]} in {text.strip()[:40]!r} is outside what this task knows", allowed)
         return np.array([[int(digits) for digits in operands]])
-
-    @property
-    def _sample(self) -> str:
-        return f"{(2 * self.low + self.high) // 3}+{(self.low + 4 * self.high) // 5}"
 
     def show(self, example: Examples) -> str:
         """`374+814`."""
@@ -296,76 +393,36 @@ class Addition:
         return "".join(reversed(text) if self.config.least_first else text)
 
     def explain(self, example: Examples, predicted: Tokens) -> str:
-        """What is wrong with a wrong sum."""
+        """What is wrong with a wrong sum: its digits, and the carries that were lost or made up."""
         if (predicted > 9).any():
             return f"said {self.show_tokens(predicted)}, which is not a number"
-        return explain_digits(example, self._least_first(predicted))
+        wrong = self._wrong(example, predicted)
+        return "; ".join(f"{column_name(c)}: {digits}{f' ({note})' if note else ''}" for c, digits, note in wrong)
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
         """The kinds of mistake in a wrong sum, such as `lost the carry from the 10s`."""
         if (predicted > 9).any():
             return ("not a number",)
-        wrong = wrong_columns(example, self._least_first(predicted))
-        return tuple(note or f"{column_name(column)} off otherwise" for column, note in wrong)
+        wrong = self._wrong(example, predicted)
+        return tuple(note or f"{column_name(column)} off otherwise" for column, _, note in wrong)
 
-    def _least_first(self, predicted: Tokens) -> Tokens:
-        return predicted if self.config.least_first else predicted[::-1]
+    def _wrong(self, example: Examples, predicted: Tokens) -> list[tuple[int, str, str]]:
+        """Each wrong column, the most significant first, its digits, and what became of the carry into it.
+
+        >>> Addition()._wrong(np.array([374, 816]), np.array([1, 1, 8, 0]))
+        [(1, '8, should be 9', 'lost the carry from the 1s')]
+        """
+        digits, right = self._in_order(predicted), digits_of(example.sum(), len(predicted))
+        carry_in = np.pad(self.carries(example[None]).out[0], (1, len(predicted)))
+        wrong = []
+        for column in reversed(np.flatnonzero(digits != right).tolist()):
+            note, off_by = "", (digits[column] - right[column]) % 10
+            if carry_in[column] and off_by == 9:
+                note = f"lost the carry from the {column_name(column - 1)}"
+            elif column and not carry_in[column] and off_by == 1:
+                note = f"made up a carry from the {column_name(column - 1)}"
+            wrong.append((column, f"{digits[column]}, should be {right[column]}", note))
+        return wrong
 
 
 PART = Addition
-
-
-# --- what a head could be attending to in a sum -----------------------------------------------------------------------
-# What a head could be looking at in a sum.
-#
-# Of 374+814, in the decoder's cross-attention, while the 10s of the answer are being said:
-#
-#     source            3 7 4 + 8 1 4
-#     aligned column      x       x          both digits that make this digit of the answer
-#     carry column          x       x        the next lower column, which makes the carry into this one
-#     operator                x
-#     first token       x
-#
-# A digit in the encoder has its aligned column in the other operand alone. In the decoder's self-attention the token
-# that was just said stands on the diagonal, so it is called the previous output there.
-
-
-Numbers = NDArray[np.float64]
-"""NaN where there is none: it equals nothing, itself neither."""
-
-
-def addition_targets(queries: Sequence[Position], keys: Sequence[Position], carries: Carries) -> AttentionTargets:
-    """The targets between these queries (in the decoder: what each says) and keys, and where a carry comes in."""
-    columns = _numbers([p.column for p in queries])
-    written = list(dict.fromkeys(p.column for p in queries if p.column is not None))
-    query_column = np.array([-1 if p.column is None else written.index(p.column) for p in queries])
-    carry_in = np.pad(carries.out, ((0, 0), (1, 0)))[:, written]
-    condition = Condition("carry in", "no carry in", "a carry comes in", carry_in)
-    is_source = any(p.role == "operator" for p in keys)
-    targets = _in_the_source(queries, keys, columns) if is_source else _in_the_answer(keys)
-    return AttentionTargets(targets, tuple(map(column_name, written)), query_column, condition)
-
-
-def _in_the_source(queries: Sequence[Position], keys: Sequence[Position], columns: Numbers) -> dict[str, Target]:
-    key_columns = _numbers([p.column for p in keys])
-    operands, key_operands = (_numbers([p.operand for p in positions]) for positions in (queries, keys))
-    is_operator = np.array([p.role == "operator" for p in keys])
-    return {
-        "operator": lambda q, k: is_operator[k],
-        "diagonal": lambda q, k: q == k,
-        "aligned column": lambda q, k: (columns[q] == key_columns[k]) & (operands[q] != key_operands[k]),
-        "carry column": lambda q, k: columns[q] - 1 == key_columns[k],
-        "first token": lambda q, k: k == 0,
-    }
-
-
-def _in_the_answer(keys: Sequence[Position]) -> dict[str, Target]:
-    is_digit = np.array([p.role == "sum" for p in keys])
-    return {
-        "previous output": lambda q, k: (q == k) & is_digit[k],
-        "first token": lambda q, k: k == 0,
-    }
-
-
-def _numbers(found: Sequence[int | None]) -> Numbers:
-    return np.array([np.nan if number is None else number for number in found])

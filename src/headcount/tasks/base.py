@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headcount.errors import InputError
+
 Examples = NDArray[Any]
 """Examples of a task; the first axis counts them, the rest is the task's own affair."""
 Tokens = NDArray[np.int64]
 
-Places = NDArray[np.int64]
-"""Where tokens stand, counted from 0."""
-Target = Callable[[Places, Places], NDArray[np.bool_]]
+Target = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
 """Which keys, at places [1, key], are this target of which queries, at places [query, 1]: [#query, #key], or
 [example, query, key] where it depends on the example. Asked about some places at a time."""
 
@@ -49,7 +49,7 @@ class Batch:
     decoder_input: Tokens
     """What the decoder is fed under teacher forcing."""
     labels: Tokens
-    """What it should say after each fed token; `IGNORE` where nothing is asked."""
+    """What it should predict after each fed token; `IGNORE` where nothing is asked."""
     answer: Tokens
     """The whole right answer."""
 
@@ -76,7 +76,7 @@ class ClassBatch:
 
 @dataclass(frozen=True)
 class DecodingStart:
-    """How free-running generation begins: fed `first`; of the answer, `given` tokens are taken as said already.
+    """How free-running generation begins: fed `first`; of the answer, `given` tokens are taken as written already.
 
     A sound task feeds its start token and is given nothing. The missing-start-token fault feeds a digit that counts
     as the answer's first.
@@ -103,7 +103,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class AttentionTargets:
-    """What the heads of one kind of site could be looking at, in some examples."""
+    """What the heads of a site could be attending to, in some examples."""
 
     targets: Mapping[str, Target]
     """Keys that have a meaning for a query, by name."""
@@ -119,7 +119,7 @@ class Contrast:
     """Examples of which one token goes up by one, twice: first beside a border that matters, then across it."""
 
     name: str
-    """What a head shows that looks elsewhere across the border, such as `carry sensitivity`."""
+    """What a head shows that attends elsewhere across the border, such as `carry sensitivity`."""
     words: str
     """What the two steps are."""
     steps: tuple[Examples, Examples, Examples]
@@ -141,8 +141,15 @@ class Task(Protocol):
     longest: int
     """The longest sequence in training."""
 
+    @property
+    def splits(self) -> Mapping[str, Examples]:
+        """The held-out sets, `validation` and `test`, and `train` if that is a fixed set."""
+
     def split(self, name: str) -> Examples:
         """The `train` (if it is a fixed set), `validation` or `test` examples."""
+        if name not in self.splits:
+            raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits)}")
+        return self.splits[name]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """`n` training examples; never a held-out one."""
@@ -151,10 +158,11 @@ class Task(Protocol):
         """Ways to group the examples: the name of a facet, and each example's group in it."""
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """What the heads of a site, such as `decoder` `cross`, could be looking at while these are answered."""
+        """What the heads of a site, such as `decoder` `cross`, could be attending to while these are answered."""
 
     def contrast(self, rng: np.random.Generator, n: int) -> Contrast | None:
         """`n` examples, or as many as there are, for each column of a contrast; None if the task has none."""
+        return None
 
     def parse(self, text: str) -> Examples:
         """The one example that the text names."""

@@ -17,7 +17,7 @@ The reports' fault (off by default): `padding_is_zero` fills short sequences wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,13 +28,124 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from headcount.config import config, suggestion
 from headcount.errors import InputError
 from headcount.seeds import stream
-from headcount.tasks._orders import FILL, NEGATIVES, Rows, Values, first_broken, sorted_rows, unsorted_rows
-from headcount.tasks.base import AttentionTargets, ClassBatch, Condition, Examples, Places, Target, Tokens
+from headcount.tasks.base import AttentionTargets, ClassBatch, ClassTask, Condition, Examples, Target
 
-Count = Annotated[int, Field(ge=0)]
-
-
+Rows = NDArray[np.int64]
+"""Sequences, with `FILL` behind the end of a short one."""
+FILL = np.iinfo(np.int64).max
+"""Larger than any value, so that sorting keeps it there."""
+EMPTY = -1
+"""The same in examples."""
+MOST_TRIES = 200
+Kinds = tuple[Examples, NDArray[np.str_]]
+"""Examples, and the kind of each: how it was unsorted, or `sorted`."""
 _FORMER = {"narrow": "small_steps", "matched": "paired"}
+
+
+# --- sorted sequences, and four ways to unsort them -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Values:
+    """Where the numbers of a sequence come from: 0 to n - 1, as the settings of these names say."""
+
+    n: int
+    distinct: bool = False
+    small_steps: float = 0.0
+
+
+def sorted_rows(rng: np.random.Generator, lengths: NDArray[np.int64], values: Values) -> Rows:
+    """Uniform numbers in order."""
+    shape = len(lengths), int(lengths.max(initial=0))
+    if values.small_steps:
+        # The width of a range is log-uniform: a step of 1 between ties is then as common as a step of 10.
+        widths = np.exp(rng.uniform(np.log(2), np.log(values.n + 1), size=(shape[0], 1))).astype(np.int64)
+        widths = np.where(rng.random((shape[0], 1)) < values.small_steps, widths, values.n)
+        rows = rng.integers(values.n - widths + 1) + rng.integers(np.broadcast_to(widths, shape))
+    else:
+        rows = rng.integers(values.n, size=shape)
+    if values.distinct:
+        different = rng.permuted(np.broadcast_to(np.arange(values.n), (shape[0], values.n)), axis=1)[:, : shape[1]]
+        fits = lengths[:, None] <= values.n
+        rows[:, : different.shape[1]] = np.where(fits, different, rows[:, : different.shape[1]])
+    rows[np.arange(shape[1]) >= lengths[:, None]] = FILL
+    rows.sort(axis=1)
+    return rows
+
+
+def shuffle(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
+    """Any order at all."""
+    keys = np.where(rows == FILL, 2.0, rng.random(rows.shape))
+    return np.take_along_axis(rows, keys.argsort(axis=1), axis=1)
+
+
+def transpositions(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
+    """max(2, L // 3) times, two random places change their values."""
+    # Of two values, a second swap would undo the first, for ever.
+    rows, times = rows.copy(), np.where(lengths == 2, 1, np.maximum(2, lengths // 3))
+    for done in range(int(times.max(initial=0))):
+        which = np.flatnonzero(done < times)
+        i, j = _two_places(rng, lengths[which])
+        rows[which, i], rows[which, j] = rows[which, j], rows[which, i]
+    return rows
+
+
+def adjacent(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
+    """Two neighbours of different value change places: one broken pair, and the rest in order."""
+    rows, each = rows.copy(), np.arange(len(rows))
+    rises = (rows[:, :-1] < rows[:, 1:]) & (rows[:, 1:] != FILL)
+    i = np.where(rises, rng.random(rises.shape), -1.0).argmax(axis=1)
+    rows[each, i], rows[each, i + 1] = rows[each, i + 1], rows[each, i]
+    return rows
+
+
+def moved_one(rng: np.random.Generator, rows: Rows, lengths: NDArray[np.int64]) -> Rows:
+    """One value is taken out and put back somewhere else."""
+    i, j = (place[:, None] for place in _two_places(rng, lengths))
+    at = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
+    source = np.where((i <= at) & (at < j), at + 1, np.where((j < at) & (at <= i), at - 1, at))
+    return np.take_along_axis(rows, np.where(at == j, i, source), axis=1)
+
+
+NEGATIVES = {each.__name__: each for each in (shuffle, transpositions, moved_one, adjacent)}
+
+
+def unsorted_rows(
+    rng: np.random.Generator, kinds: NDArray[np.str_], lengths: NDArray[np.int64], values: Values
+) -> tuple[Rows, Rows]:
+    """Rows of these kinds, and the sorted rows they were made of; a row that came out sorted is made again."""
+    if (lengths < 2).any():
+        raise InputError("a single number cannot be unsorted", "ask for 2 numbers or more")
+    ordered = sorted_rows(rng, lengths, values)
+    if not len(ordered):
+        return ordered, ordered
+    while (flat := ordered[:, 0] == ordered[np.arange(len(ordered)), lengths - 1]).any():
+        fresh = sorted_rows(rng, lengths[flat], values)
+        ordered[flat, : fresh.shape[1]] = fresh
+    made, todo = ordered.copy(), np.ones(len(ordered), dtype=bool)
+    while todo.any():
+        # In one order always: the order of a set changes from process to process.
+        for kind, unsort in NEGATIVES.items():
+            rows = np.flatnonzero(todo & (kinds == kind))
+            if len(rows):
+                made[rows] = unsort(rng, ordered[rows], lengths[rows])
+        todo = first_broken(made) < 0
+    return made, ordered
+
+
+def first_broken(rows: Rows) -> NDArray[np.int64]:
+    """The first i with x_i > x_(i+1), for each row; -1 if there is none."""
+    falls = rows[:, :-1] > rows[:, 1:]
+    return np.where(falls.any(axis=1), falls.argmax(axis=1), -1) if falls.shape[1] else np.full(len(rows), -1)
+
+
+def _two_places(rng: np.random.Generator, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    i = (rng.random(len(lengths)) * lengths).astype(np.int64)
+    step = 1 + (rng.random(len(lengths)) * (lengths - 1)).astype(np.int64)
+    return i, (i + step) % lengths
+
+
+# --- the task ---------------------------------------------------------------------------------------------------------
 
 
 @config
@@ -57,7 +168,7 @@ class SortednessConfig:
     """No number twice in a sequence, where it is no longer than there are numbers."""
     small_steps: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the sequences whose numbers come from a narrow range: ties and small steps, as in long sequences."""
-    n_train: Count = 0
+    n_train: Annotated[int, Field(ge=0)] = 0
     """Train on a fixed set of this many sequences; 0 draws fresh ones at every step."""
     n_validation: Annotated[int, Field(ge=2)] = 2000
     """Held-out sequences that training is watched with."""
@@ -130,31 +241,7 @@ def kind_shares(text: str) -> dict[str, float]:
     return {kind: weight / total for kind, weight in weights.items()}
 
 
-# --- sortedness -------------------------------------------------------------------------------------------------------
-# Sortedness: is a sequence of integers non-decreasing?
-#
-#     3 5 5 9        sorted
-#     3 5 4 9        unsorted; its first broken pair is at 1 (5 > 4)
-#
-# Trained on lengths 8 to 16, asked at any length. How an unsorted example is made decides what a test can show, so each
-# kind is drawn, and tested, apart:
-#
-#     shuffle          any order at all: broken nearly everywhere, so nearly any model catches it
-#     transpositions   max(2, L // 3) times two places change their values (the newer reports' data)
-#     moved_one        one value is taken out and put back somewhere else
-#     adjacent         two neighbours of different value change places: one broken pair, the hardest
-#
-# The reports' fault (off by default): `padding_is_zero` fills short sequences with the number 0 and does not mask it.
-
-
-EMPTY = -1
-"""Behind the end of a short example."""
-MOST_TRIES = 200
-Kinds = tuple[Examples, NDArray[np.str_]]
-"""Examples, and the kind of each: how it was unsorted, or `sorted`."""
-
-
-class Sortedness:
+class Sortedness(ClassTask):
     """The sortedness task. Examples are int64 [example, place], `EMPTY` behind the end of a short one."""
 
     name: ClassVar[str] = "sortedness"
@@ -179,8 +266,7 @@ class Sortedness:
         self.pad_id = n if self.masks_padding else 0
         self.tokens = (*map(str, range(n)), "<pad>")
 
-    # --- examples
-    # ---------------------------------------------------------------------------------------------------------
+    # --- examples -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def splits(self) -> dict[str, Examples]:
@@ -197,12 +283,6 @@ class Sortedness:
     @cached_property
     def _held_out(self) -> set[bytes]:
         return {row.tobytes() for name in ("validation", "test") for row in self.splits[name]}
-
-    def split(self, name: str) -> Examples:
-        """The `validation`, `test` or fixed `train` examples."""
-        if name not in self.splits:
-            raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits)}")
-        return self.splits[name]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """`n` training examples; never a held-out one."""
@@ -236,7 +316,13 @@ class Sortedness:
         """`n` examples and their kinds, none of them forbidden; `unique` ones differ from each other too."""
         rows, kinds = self._make(rng, n)
         for _ in range(MOST_TRIES):
-            bad = self._refused(rows, forbidden, unique)
+            bad, seen = np.zeros(n, dtype=bool), set[bytes]()
+            for i, name in enumerate(row.tobytes() for row in rows):
+                bad[i] = name in forbidden or (unique and name in seen)
+                seen.add(name)
+            if self.config.paired:  # a pair stays together
+                half = n // 2
+                bad[: 2 * half] = np.tile(bad[:half] | bad[half : 2 * half], 2)
             if not bad.any():
                 return rows, kinds
             again, other_kinds = self._make(rng, n)
@@ -247,18 +333,7 @@ class Sortedness:
             "lower --n-validation and --n-test, or raise --n-values or --longest",
         )
 
-    def _refused(self, rows: Rows, forbidden: set[bytes], unique: bool) -> NDArray[np.bool_]:
-        bad, seen = np.zeros(len(rows), dtype=bool), set[bytes]()
-        for i, name in enumerate(row.tobytes() for row in rows):
-            bad[i] = name in forbidden or (unique and name in seen)
-            seen.add(name)
-        if self.config.paired:  # a pair stays together
-            half = len(rows) // 2
-            bad[:half] |= bad[half : 2 * half]
-            bad[half : 2 * half] |= bad[:half]
-        return bad
-
-    def _make(self, rng: np.random.Generator, n: int) -> tuple[Examples, NDArray[np.str_]]:
+    def _make(self, rng: np.random.Generator, n: int) -> Kinds:
         """Unsorted ones first, then sorted ones; and the kind of each."""
         c = self.config
         n_unsorted = int(rng.binomial(n, 0.5)) if c.balance == "coin" else n // 2
@@ -274,8 +349,7 @@ class Sortedness:
             rows[start : start + len(part), : part.shape[1]] = np.where(part == FILL, EMPTY, part)
         return rows, np.concatenate([kinds, np.full(n - n_unsorted, self.classes[-1])])
 
-    # --- tokens and meaning
-    # -----------------------------------------------------------------------------------------------
+    # --- tokens and meaning -------------------------------------------------------------------------------------------
 
     def encode(self, examples: Examples) -> ClassBatch:
         """Token ids and classes, no wider than the longest of these."""
@@ -284,7 +358,7 @@ class Sortedness:
             width = max(width, self.longest)
             examples = np.pad(examples, ((0, 0), (0, max(0, width - examples.shape[1]))), constant_values=EMPTY)
         numbers = examples[:, :width]
-        labels = (first_broken(np.where(numbers == EMPTY, FILL, numbers)) < 0).astype(np.int64)
+        labels = (self.first_broken(numbers) < 0).astype(np.int64)
         return ClassBatch(np.where(numbers == EMPTY, self.pad_id, numbers), labels)
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
@@ -299,26 +373,28 @@ class Sortedness:
         """By class, by kind (of examples in a split), by number of broken pairs, and by length."""
         full = np.where(examples == EMPTY, FILL, examples)
         falls = (full[:, :-1] > full[:, 1:]).sum(axis=1)
-        kinds = [self._kinds.get(example.tobytes(), "unknown") for example in examples]
         wide = len(str(self.longest))
         return {
             "class": tuple(self.classes[int(fall == 0)] for fall in falls),
-            "kind": tuple(kinds),
+            "kind": tuple(self._kinds.get(example.tobytes(), "unknown") for example in examples),
             "broken pairs": tuple("3 or more" if fall > 2 else str(fall) for fall in falls),
             "length": tuple(f"{length:{wide}d}" for length in self.lengths(examples)),
         }
 
     def attention_targets(self, stack: str, kind: str, examples: Examples) -> AttentionTargets:
-        """Neighbours, itself, equal numbers, the first token; in sorted and in unsorted sequences."""
+        """Neighbours, itself, equal numbers (no number equals itself), the first token; sorted, and unsorted."""
         batch = self.encode(examples)
+        targets: dict[str, Target] = {
+            "left neighbour": lambda query, key: key == query - 1,
+            "itself": lambda query, key: key == query,
+            "right neighbour": lambda query, key: key == query + 1,
+            "equal numbers": lambda query, key: (batch.source[:, query] == batch.source[:, key]) & (query != key),
+            "first token": lambda query, key: key == 0,
+        }
         is_sorted = Condition("sorted", "unsorted", "the sequence is sorted", batch.labels[:, None] == 1)
-        return neighbour_targets(batch.source, is_sorted)
+        return AttentionTargets(targets, (), np.full(batch.source.shape[1], -1), is_sorted)
 
-    # --- text
-    # -------------------------------------------------------------------------------------------------------------
-
-    def contrast(self, rng: np.random.Generator, n: int) -> None:
-        """It has none."""
+    # --- text ---------------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Examples:
         """One sequence, such as `3 5 5 9`."""
@@ -354,29 +430,3 @@ class Sortedness:
 
 
 PART = Sortedness
-
-
-# --- neighbours -------------------------------------------------------------------------------------------------------
-# What a head could be looking at in a sequence of numbers: what stands beside a number, and its equals.
-
-
-def neighbour_targets(tokens: Tokens, condition: Condition) -> AttentionTargets:
-    """The targets in these sequences, [example, place]; a number is no equal of itself.
-
-    >>> always = Condition("yes", "no", "always", np.ones((1, 1), dtype=bool))
-    >>> equal = neighbour_targets(np.array([[3, 5, 5]]), always).targets["equal numbers"]
-    >>> equal(np.arange(3)[:, None], np.arange(3)[None]).astype(int).tolist()
-    [[[0, 0, 0], [0, 0, 1], [0, 1, 0]]]
-    """
-
-    def equal(query: Places, key: Places) -> np.ndarray:
-        return (tokens[:, query] == tokens[:, key]) & (query != key)
-
-    targets: dict[str, Target] = {
-        "left neighbour": lambda query, key: key == query - 1,
-        "itself": lambda query, key: key == query,
-        "right neighbour": lambda query, key: key == query + 1,
-        "equal numbers": equal,
-        "first token": lambda query, key: key == 0,
-    }
-    return AttentionTargets(targets, (), np.full(tokens.shape[1], -1), condition)

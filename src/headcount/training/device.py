@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from headcount.errors import RunError
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 
 
 def choose_device(asked: str) -> torch.device:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headcount.errors import CheckpointError, HeadcountError
 from headcount.models.attention import current_name
-from headcount.models.build import Model
+from headcount.models.transformer import Model
 from headcount.seeds import integer, stream
 from headcount.stats import Proportion
 from headcount.tasks.base import Examples, Task

@@ -1,0 +1,383 @@
+"""Transformers: a residual stream, blocks that read from it and add to it, and two models made of them.
+
+An encoder-decoder reads a source and writes an answer, one token at a time:
+
+    source          [3 7 4 + 8 1 4]  -> encoder -> memory
+    decoder input   [<s> 1 1 8]      -> decoder, attending to the memory -> logits for [1 1 8 8]
+
+A classifier has layers over a sequence, a pooling, and one logit per class:
+
+    numbers         [3 5 5 9]        -> layers -> pooling -> logits [unsorted, sorted]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headcount.encodings.base import Encoding, Positions, build_encoding
+from headcount.heads import HeadId, HeadSite
+from headcount.models.attention import AttentionReader, KeyValueCache, MultiHeadAttention
+from headcount.models.config import POOLINGS, ClassifierConfig, EncoderDecoderConfig, StackConfig
+from headcount.models.masking import AttentionMask, Padding, padding_of
+from headcount.models.poolings import Pooling
+
+Stream = Float[Tensor, "batch length d_model"]
+Rows = Float[Tensor, "#batch length d_model"]
+"""A stream, or one row that many rows of a memory share."""
+SourceStream = Float[Tensor, "batch source d_model"]
+Caches = dict[HeadSite, KeyValueCache]
+Tokens = Int[Tensor, "batch length"]
+DecoderInput = Int[Tensor, "#batch target"]
+"""One row of it serves all sources."""
+N_WAVES = 16
+
+
+class Residual(nn.Module):
+    """Adds a block's output to the stream, with LayerNorm before the block or after the sum.
+
+    There is no use in a LayerNorm before a block that `reads` nothing.
+    """
+
+    def __init__(self, config: StackConfig, *, reads: bool = True) -> None:
+        super().__init__()
+        self.pre = config.norm == "pre"
+        self.norm = nn.LayerNorm(config.d_model) if reads or not self.pre else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Rows, block: Callable[[Tensor], Tensor]) -> Stream:
+        """The stream after the block."""
+        if self.pre:
+            return x + self.dropout(block(self.norm(x)))
+        return self.norm(x + self.dropout(block(x)))
+
+
+class AttentionBlock(nn.Module):
+    """One attention site in the stream."""
+
+    def __init__(self, config: StackConfig, site: HeadSite) -> None:
+        super().__init__()
+        self.site, kept = site, config.kept(site)
+        scalable_softmax = config.softmax == "log-length"
+        self.attention = (
+            MultiHeadAttention(config.d_model, config.n_heads, kept=kept, scalable_softmax=scalable_softmax)
+            if kept
+            else HeadlessAttention(config.d_model)
+        )
+        self.residual = Residual(config, reads=bool(kept))
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """Those that are there, in the order of their outputs."""
+        return tuple(map(self.site.head, self.attention.kept))
+
+    def drop_attention(self) -> None:
+        """Without heads, only the bias of the output projection is left; and a LayerNorm before that has no use."""
+        assert isinstance(self.attention, MultiHeadAttention), "it had some"
+        headless = HeadlessAttention(self.attention.output.out_features)
+        headless.output["bias"] = self.attention.output.bias
+        self.attention = headless
+        if self.residual.pre:
+            self.residual.norm = nn.Identity()
+
+    def forward(
+        self,
+        x: Rows,
+        memory: SourceStream | None = None,
+        *,
+        masking: AttentionMask | None = None,
+        weights: AttentionReader | None = None,
+        caches: Caches | None = None,
+    ) -> Stream:
+        """The stream after attention; `weights` is shown this site's attention weights."""
+        cache = None if caches is None else caches.setdefault(self.site, KeyValueCache())
+        read = None if weights is None else partial(weights.read, self.site)
+        return self.residual(x, lambda normed: self.attention(normed, memory, masking=masking, read=read, cache=cache))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers applied to each position alone."""
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(config.d_model, config.d_ff), nn.ReLU(inplace=True), nn.Linear(config.d_ff, config.d_model)
+        )
+        self.residual = Residual(config)
+
+    def forward(self, x: Stream) -> Stream:
+        """The stream after the layers."""
+        return self.residual(x, self.layers)
+
+
+class Layer(nn.Module):
+    """Self-attention, in a decoder cross-attention to the source, then a feed-forward network."""
+
+    def __init__(self, config: StackConfig, site: HeadSite, cross_site: HeadSite | None = None) -> None:
+        super().__init__()
+        self.self_attention = AttentionBlock(config, site)
+        self.cross_attention = None if cross_site is None else AttentionBlock(config, cross_site)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self,
+        x: Rows,
+        memory: SourceStream | None = None,
+        *,
+        masking: AttentionMask | None = None,
+        memory_masking: AttentionMask | None = None,
+        weights: AttentionReader | None = None,
+        caches: Caches | None = None,
+    ) -> Stream:
+        """The stream after this layer."""
+        x = self.self_attention(x, masking=masking, weights=weights, caches=caches)
+        if self.cross_attention is not None:
+            x = self.cross_attention(x, memory, masking=memory_masking, weights=weights, caches=caches)
+        return self.feed_forward(x)
+
+
+def initialise(module: nn.Module) -> None:
+    """Linear layers as Glorot and Bengio 2010 have them, without a bias."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)
+
+
+class HeadlessAttention(nn.Module):
+    """Stands where multi-head attention stood: of the output projection only the bias is left."""
+
+    kept: tuple[int, ...] = ()
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.output = nn.ParameterDict({"bias": torch.zeros(d_model)})  # by the name that it has in the projection
+
+    def forward(self, x: Rows, memory: SourceStream | None = None, **ignored: object) -> Stream:
+        """The same for every position, and for as many rows as attention would have made."""
+        rows = x if memory is None else memory
+        return self.output["bias"].expand(len(rows), x.shape[1], -1)
+
+
+# --- what both models have in common ----------------------------------------------------------------------------------
+
+
+class Transformer(nn.Module):
+    """A model whose attention is in `AttentionBlock`s; a head keeps its name when others are cut out."""
+
+    def __init__(self, config: StackConfig, pad_id: int | None) -> None:
+        super().__init__()
+        self.config, self.pad_id = config, pad_id
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def blocks(self) -> dict[HeadSite, AttentionBlock]:
+        """Every attention block, also one that lost all of its heads."""
+        found = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
+        return {site: found[site] for site in self.config.sites}
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """Every attention site that has heads."""
+        return tuple(site for site, block in self.blocks.items() if block.heads)
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """Every head that is there."""
+        return tuple(head for block in self.blocks.values() for head in block.heads)
+
+    def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
+        """The heads of one site, in the order in which its weights and its projection have them."""
+        return self.blocks[site].heads
+
+    @property
+    def projections(self) -> dict[HeadSite, nn.Linear]:
+        """The output projection of every site that has heads: it reads their outputs side by side."""
+        attentions = {site: block.attention for site, block in self.blocks.items()}
+        return {site: each.output for site, each in attentions.items() if isinstance(each, MultiHeadAttention)}
+
+    def _encode(
+        self,
+        source: Tokens,
+        embed: nn.Module,
+        encoding: Encoding,
+        layers: nn.ModuleList,
+        weights: AttentionReader | None,
+        padding: Padding | None,
+        *,
+        causal: bool = False,
+        first: int = 0,
+    ) -> tuple[Stream, Bool[Tensor, "batch length"], AttentionMask]:
+        """The stream after the layers, which positions are tokens, and what each of them may see.
+
+        Padding is masked, so it never changes an answer. Unless `padding` says where there may be some, the tokens are
+        read to find out, which waits for a GPU. `first` is added to every id.
+        """
+        is_token = source == source if self.pad_id is None else source != self.pad_id
+        padding = padding or padding_of(source, self.pad_id)
+        where = Positions.in_order(source.shape[1], source.device)
+        where = where._replace(padded=False) if padding == "none" else where._replace(n_tokens=is_token.sum(dim=1))
+        where = encoding.assign_ids(where).shifted(first)
+        mask = None if padding == "none" else is_token[:, None, None, :]  # kernels are quicker without a mask
+        causal = causal or encoding.forces_causal
+        masking = AttentionMask(mask, causal, self.config.window, encoding, queries=where, keys=where, padding=padding)
+        x = self.dropout(encoding(embed(source), where))
+        for layer in layers:
+            x = layer(x, masking=masking, weights=weights)
+        return x, is_token, masking
+
+    def _final_norm(self) -> nn.Module:
+        """Pre-LN leaves the stream unnormalised at the end of a stack; post-LN has just normalised it."""
+        return nn.LayerNorm(self.config.d_model) if self.config.norm == "pre" else nn.Identity()
+
+
+# --- encoder-decoder --------------------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """What the encoder hands to the decoder, and which of it the decoder may see."""
+
+    x: SourceStream
+    masking: AttentionMask
+
+
+class EncoderDecoder(Transformer):
+    """Reads a source, writes an answer."""
+
+    config: EncoderDecoderConfig
+    pad_id: int
+
+    def __init__(self, config: EncoderDecoderConfig, n_tokens: int, pad_id: int) -> None:
+        super().__init__(config, pad_id)
+        self.source_tokens = nn.Embedding(n_tokens, config.d_model)
+        self.target_tokens = nn.Embedding(n_tokens, config.d_model)
+        self.source_positions = build_encoding(config, config.d_model, config.n_heads)
+        self.target_positions = build_encoding(config, config.d_model, config.n_heads, causal=True)
+        self.encoder = nn.ModuleList(Layer(config, HeadSite("encoder", i)) for i in range(config.n_encoder_layers))
+        self.decoder = nn.ModuleList(
+            Layer(config, HeadSite("decoder", i), HeadSite("decoder", i, "cross"))
+            for i in range(config.n_decoder_layers)
+        )
+        self.encoder_norm, self.decoder_norm = self._final_norm(), self._final_norm()
+        self.to_logits = nn.Linear(config.d_model, n_tokens)
+        self.apply(initialise)
+
+    def forward(
+        self,
+        source: Tokens,
+        decoder_input: DecoderInput,
+        *,
+        weights: AttentionReader | None = None,
+        padding: Padding | None = None,
+    ) -> Float[Tensor, "batch target n_tokens"]:
+        """Logits after every fed token; `weights` is shown each site's attention weights."""
+        return self.decode(decoder_input, self.encode(source, weights=weights, padding=padding), weights=weights)
+
+    def encode(
+        self, source: Tokens, *, weights: AttentionReader | None = None, padding: Padding | None = None
+    ) -> Memory:
+        """Read the source."""
+        x, _, masking = self._encode(source, self.source_tokens, self.source_positions, self.encoder, weights, padding)
+        return Memory(self.encoder_norm(x), AttentionMask(masking.mask, padding=masking.padding))
+
+    def decode(
+        self,
+        decoder_input: DecoderInput,
+        memory: Memory,
+        *,
+        n_past: int = 0,
+        weights: AttentionReader | None = None,
+        caches: Caches | None = None,
+    ) -> Float[Tensor, "batch target n_tokens"]:
+        """Logits after each fed token; with caches, `n_past` tokens went before and are not fed again."""
+        new = Positions.in_order(decoder_input.shape[1], decoder_input.device, first=n_past)
+        known = Positions.in_order(n_past + decoder_input.shape[1], decoder_input.device)
+        masking = AttentionMask(
+            causal=True, window=self.config.window, encoding=self.target_positions, queries=new, keys=known
+        )
+        x = self.dropout(self.target_positions(self.target_tokens(decoder_input), new))
+        for layer in self.decoder:
+            x = layer(x, memory.x, masking=masking, memory_masking=memory.masking, weights=weights, caches=caches)
+        return self.to_logits(self.decoder_norm(x))
+
+
+@torch.no_grad()
+def greedy(
+    model: EncoderDecoder, memory: Memory, first: int, n_tokens: int, *, use_cache: bool = True
+) -> Int[Tensor, "batch n_tokens"]:
+    """The `n_tokens` tokens that the model writes about `memory` after it is fed `first`, and then its own.
+
+    With the cache each step feeds one token; without it each step feeds all tokens again. Same tokens either way.
+    """
+    caches: Caches | None = {} if use_cache else None
+    predicted = torch.full((len(memory.x), 1), first, device=memory.x.device)
+    for n_past in range(n_tokens):
+        fed, n_before = (predicted[:, -1:], n_past) if use_cache else (predicted, 0)
+        logits = model.decode(fed, memory, n_past=n_before, caches=caches)
+        predicted = torch.cat([predicted, logits[:, -1:].argmax(dim=-1)], dim=1)
+    return predicted[:, 1:]
+
+
+# --- classifier -------------------------------------------------------------------------------------------------------
+
+
+class Classifier(Transformer):
+    """Tells the class of a sequence; without a `pad_id`, padding is read like anything else."""
+
+    config: ClassifierConfig
+
+    def __init__(self, config: ClassifierConfig, n_tokens: int, n_classes: int, pad_id: int | None) -> None:
+        super().__init__(config, pad_id)
+        numbers = FourierNumberEmbedding if config.numbers == "fourier" else nn.Embedding
+        self.tokens = numbers(n_tokens, config.d_model)
+        self.positions = build_encoding(
+            config, config.d_model, config.n_heads, causal=config.causal, random_positions=config.random_positions
+        )
+        self.layers = nn.ModuleList(Layer(config, site) for site in config.sites)
+        self.norm = self._final_norm()
+        self.pooling: Pooling = POOLINGS.get(config.pooling)(config.d_model)
+        self.to_logits = nn.Linear(self.pooling.d_pooled, n_classes)
+        self.apply(initialise)
+
+    def forward(
+        self, source: Tokens, *, weights: AttentionReader | None = None, first: int = 0, padding: Padding | None = None
+    ) -> Float[Tensor, "batch n_classes"]:
+        """One logit per class; `weights` is shown each site's attention weights, `first` is added to every id."""
+        parts = self.tokens, self.positions, self.layers
+        x, is_token, _ = self._encode(source, *parts, weights, padding, causal=self.config.causal, first=first)
+        return self.to_logits(self.pooling(self.norm(x), is_token))
+
+    @property
+    def hard_codes(self) -> tuple[str, ...]:
+        """The structure of the task that this model was given; nothing if it is generic."""
+        window = f"window of ±{self.config.window}" if self.config.window else ""
+        return tuple(filter(None, (window, self.positions.hard_codes, self.pooling.hard_codes)))
+
+
+class FourierNumberEmbedding(nn.Module):
+    """A linear map of v, sin(k pi v / n) and cos(k pi v / n) for k = 1 .. 16, of the value v among n.
+
+    Near numbers get near vectors, which a table would have to learn number by number (after Tancik et al. 2020,
+    "Fourier features let networks learn high frequency functions in low dimensional domains", arXiv 2006.10739).
+    """
+
+    waves: Tensor
+
+    def __init__(self, n_tokens: int, d_model: int) -> None:
+        super().__init__()
+        share = torch.arange(n_tokens)[:, None] / n_tokens
+        angle = math.pi * share * torch.arange(1, N_WAVES + 1)
+        self.register_buffer("waves", torch.cat([2 * share - 1, angle.sin(), angle.cos()], dim=1), persistent=False)
+        self.mix = nn.Linear(1 + 2 * N_WAVES, d_model)
+
+    def forward(self, tokens: Tokens) -> Float[Tensor, "batch length d_model"]:
+        """The vector of each number."""
+        return self.mix(self.waves[tokens].to(self.mix.weight.dtype))
+
+
+Model = EncoderDecoder | Classifier
