@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from headcount.hooks.gates import eval_mode
-from headcount.models.build import Model
 from headcount.models.finite import require_numbers
 from headcount.models.masking import padding_of
-from headcount.models.transformer import Classifier, EncoderDecoder, greedy
+from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
 from headcount.results import Result
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Batch, ClassTask, Examples, SequenceTask, Task, Tokens
