@@ -14,7 +14,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.sites import Sites, unfused
+from headcount.hooks.sites import Sites
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 
@@ -122,14 +122,15 @@ def leave() -> None:
 @pytest.mark.parametrize("enabled", [True, False])
 def test_everything_is_put_back(enabled: bool) -> None:
     module, x = attention(), states()
+    sites = Sites.of(module, layer="out_proj")
     torch.backends.mha.set_fastpath_enabled(enabled)
     before = flags(module)
     try:
         for wrong in (x[..., :3], x[:, :, None]):
-            with pytest.raises((RuntimeError, AssertionError)), unfused([module, module]):
+            with pytest.raises((RuntimeError, AssertionError)), sites.unfused():
                 module(wrong, wrong, wrong)
             assert flags(module) == before
-        with pytest.raises(ZeroDivisionError), unfused([module]), unfused([module]):
+        with pytest.raises(ZeroDivisionError), sites.unfused(), sites.unfused():
             leave()
         assert flags(module) == before
     finally:

@@ -24,8 +24,7 @@ from headcount.errors import CheckFailed, InputError
 from headcount.experiments.experiment import Experiment, experiment_on, tensor_experiment
 from headcount.experiments.models import LoadedModel, means_over
 from headcount.external.hugging_face import load_model, save_model
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.gates import Capture, Gates, closed_gates
 from headcount.hooks.wrapping import BIASED, FOLDED, wrap
 from headcount.surgery import proof
 from headcount.surgery.cutting import cut_heads

@@ -6,6 +6,7 @@ Everything is written as paths from the family's base model (`model.bert`, `mode
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from headcount.hooks import FAMILIES
 
@@ -33,8 +34,6 @@ class AttentionLayout:
     """Or one layer for all three."""
     by_head: bool = False
     """Whether a fused layer has q, k and v of one head beside each other; else all queries, all keys, all values."""
-    returns: int = 2
-    """How many things the module returns, the first being its output."""
 
     def projection_path(self) -> str:
         """From the base model."""
@@ -62,13 +61,15 @@ class Family:
     """Whether blocks hand a bias for every head from layer to layer."""
 
 
+_q_k_v_proj = partial(AttentionLayout, query="q_proj", key="k_proj", value="v_proj")
+
+
 def _bart_blocks(path: str, stack: str, kind: str = "self") -> AttentionLayout:
-    return AttentionLayout(
-        path, "out_proj", stack, kind, f"{stack}_attention_heads", query="q_proj", key="k_proj", value="v_proj"
-    )
+    return _q_k_v_proj(path, "out_proj", stack, kind, f"{stack}_attention_heads")
 
 
-_T5_LAYERS = {"query": "q", "key": "k", "value": "v", "returns": 3}
+def _t5_blocks(path: str, stack: str, kind: str = "self") -> AttentionLayout:
+    return AttentionLayout(path, "o", stack, kind, query="q", key="k", value="v")
 
 
 PARTS: dict[str, Family] = {
@@ -102,11 +103,7 @@ PARTS: dict[str, Family] = {
     # GPT-2: queries, keys and values come from one layer, all queries first.
     "gpt2": Family("decoders laid out like GPT-2", ("gpt2",), (AttentionLayout("h.*.attn", "c_proj", fused="c_attn"),)),
     # GPT-Neo.
-    "gpt-neo": Family(
-        "GPT-Neo",
-        ("gpt_neo",),
-        (AttentionLayout("h.*.attn.attention", "out_proj", query="q_proj", key="k_proj", value="v_proj"),),
-    ),
+    "gpt-neo": Family("GPT-Neo", ("gpt_neo",), (_q_k_v_proj("h.*.attn.attention", "out_proj"),)),
     # GPT-NeoX (Pythia): one layer for queries, keys and values, head by head.
     "gpt-neox": Family(
         "GPT-NeoX, so Pythia too",
@@ -117,7 +114,7 @@ PARTS: dict[str, Family] = {
     "llama": Family(
         "decoders laid out like Llama",
         ("llama", "mistral", "qwen2"),
-        (AttentionLayout("layers.*.self_attn", "o_proj", query="q_proj", key="k_proj", value="v_proj"),),
+        (_q_k_v_proj("layers.*.self_attn", "o_proj"),),
         is_grouped=True,
     ),
     # BART and Marian.
@@ -136,9 +133,9 @@ PARTS: dict[str, Family] = {
         "encoder-decoders laid out like T5",
         ("t5", "mt5"),
         (
-            AttentionLayout("encoder.block.*.layer.0.SelfAttention", "o", "encoder", **_T5_LAYERS),  # type: ignore[arg-type]
-            AttentionLayout("decoder.block.*.layer.0.SelfAttention", "o", "decoder", **_T5_LAYERS),  # type: ignore[arg-type]
-            AttentionLayout("decoder.block.*.layer.1.EncDecAttention", "o", "decoder", "cross", **_T5_LAYERS),  # type: ignore[arg-type]
+            _t5_blocks("encoder.block.*.layer.0.SelfAttention", "encoder"),
+            _t5_blocks("decoder.block.*.layer.0.SelfAttention", "decoder"),
+            _t5_blocks("decoder.block.*.layer.1.EncDecAttention", "decoder", "cross"),
         ),
         inputs=BOTH,
         has_position_bias=True,
@@ -147,7 +144,7 @@ PARTS: dict[str, Family] = {
     "vit": Family(
         "vision transformers",
         ("vit",),
-        (AttentionLayout("layers.*.attention", "o_proj", query="q_proj", key="k_proj", value="v_proj"),),
+        (_q_k_v_proj("layers.*.attention", "o_proj"),),
         inputs=("pixel_values",),
     ),
 }

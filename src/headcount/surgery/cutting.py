@@ -21,7 +21,7 @@ from torch import nn
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.hooks.families import Family, family_of, model_types
-from headcount.hooks.finding import unwrap
+from headcount.hooks.sites import unwrap
 from headcount.hooks.wrapping import BIASED, CUT, Wrapped, blocks_at, cut_from, wrap
 from headcount.models.blocks import Transformer
 from headcount.surgery.family import family_plans

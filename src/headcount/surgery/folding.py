@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import eval_mode
+from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import BIASED, FOLDED, wrap
 from headcount.surgery.layers import add_bias

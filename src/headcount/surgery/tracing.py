@@ -25,8 +25,7 @@ from torch import Tensor, nn
 
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import eval_mode
+from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 from headcount.surgery.layers import is_linear, n_inputs
