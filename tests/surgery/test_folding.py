@@ -27,8 +27,7 @@ from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.gates import Capture, Gates, closed_gates
 from headcount.hooks.wrapping import BIASED, FOLDED, wrap
 from headcount.surgery import proof
-from headcount.surgery.cutting import cut_heads
-from headcount.surgery.folding import Means, fold, fold_in_place, mean_outputs
+from headcount.surgery.cutting import Means, cut_heads, fold, fold_in_place, mean_outputs
 from headcount.surgery.proof import prove_cut, prove_folded
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

@@ -15,8 +15,7 @@ from headcount.external.hugging_face import save_model
 from headcount.external.models import ExternalModel, load_external
 from headcount.heads import HeadId
 from headcount.hooks.wrapping import wrap
-from headcount.surgery.cutting import Cut, Size, cut_heads
-from headcount.surgery.folding import Inputs, Means, fold, mean_outputs
+from headcount.surgery.cutting import Cut, Inputs, Means, Size, cut_heads, fold, mean_outputs
 from headcount.surgery.proof import prove_cut, prove_folded
 from headcount.surgery.tracing import cut_traced
 

@@ -407,7 +407,7 @@ class ReplayPatcher:
 
     def _is_unchanged(self, call: ModuleCall, args: Any, kwargs: Any) -> bool:
         """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""
-        found = tensors_in((args, kwargs))
+        found = tensors_in((args, kwargs)) or []
         return bool(found) and len(found) == len(call.inputs) and all(map(self.tiler.repeats, found, call.inputs))
 
 
