@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
-from headcount.hooks.gates import eval_mode, input_of
-from headcount.hooks.sites import SharedSiteCounter, Sites
+from headcount.hooks.gates import SharedSiteCounter, eval_mode, input_of, unfused
+from headcount.hooks.sites import Sites
 
 Weights = Float[Tensor, "row head query key"]
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch._softmax, torch.special.softmax)
@@ -48,7 +48,7 @@ def read_attention(
 
     with ExitStack() as stack, torch.no_grad():
         stack.enter_context(eval_mode(model))
-        stack.enter_context(sites.unfused())
+        stack.enter_context(unfused(sites))
         for projection in sites.projections:
             stack.callback(projection.register_forward_pre_hook(reached).remove)
         stack.enter_context(seen)

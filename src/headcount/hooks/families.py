@@ -79,7 +79,6 @@ PARTS: dict[str, Family] = {
         ("bert", "roberta", "electra", "xlm-roberta", "camembert"),
         (AttentionLayout("encoder.layer.*.attention.self", "..output.dense", query="query", key="key", value="value"),),
     ),
-    # DistilBERT.
     "distilbert": Family(
         "DistilBERT",
         ("distilbert",),
@@ -102,7 +101,6 @@ PARTS: dict[str, Family] = {
     ),
     # GPT-2: queries, keys and values come from one layer, all queries first.
     "gpt2": Family("decoders laid out like GPT-2", ("gpt2",), (AttentionLayout("h.*.attn", "c_proj", fused="c_attn"),)),
-    # GPT-Neo.
     "gpt-neo": Family("GPT-Neo", ("gpt_neo",), (_q_k_v_proj("h.*.attn.attention", "out_proj"),)),
     # GPT-NeoX (Pythia): one layer for queries, keys and values, head by head.
     "gpt-neox": Family(
@@ -117,7 +115,6 @@ PARTS: dict[str, Family] = {
         (_q_k_v_proj("layers.*.self_attn", "o_proj"),),
         is_grouped=True,
     ),
-    # BART and Marian.
     "bart": Family(
         "encoder-decoders laid out like BART",
         ("bart", "mbart", "marian"),

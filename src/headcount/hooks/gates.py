@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import TracebackType
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.sites import SharedSiteCounter, Sites
+from headcount.hooks.sites import Sites
 
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
@@ -85,14 +85,12 @@ class Gates:
         }
         for name in self._gates.keys() - self._acting.keys():
             self.calls[name] = 0  # open: nothing to do, and nothing to prove
-        self._stack.enter_context(self._sites.unfused())
+        self._stack.enter_context(unfused(self._sites))
         for projection in dict.fromkeys(self._sites[name].projection for name in self._acting):
             self._stack.callback(projection.register_forward_pre_hook(self._act, with_kwargs=True).remove)
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         self._stack.close()
         missed = [name for name in self._gates if name not in self.calls]
         if error_type is None and self._acting and missed:
@@ -156,14 +154,12 @@ class Capture:
 
     def __enter__(self) -> Self:
         self._turns = SharedSiteCounter(self._sites)
-        self._stack.enter_context(self._sites.unfused())
+        self._stack.enter_context(unfused(self._sites))
         for projection in self._sites.projections:
             self._stack.callback(projection.register_forward_hook(self._keep).remove)
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -222,3 +218,72 @@ def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.dev
     finally:
         for module in training:
             module.training = True
+
+
+# --- where hooks fire -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unfused(sites: Sites) -> Iterator[None]:
+    """Inside, PyTorch's own attention modules among the sites call their output projections; contexts may nest.
+
+    They compute it without a call else, so that hooks there never fire. The fused paths of `nn.TransformerEncoderLayer`
+    and of the module itself are off meanwhile.
+    """
+    attentions = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
+    closed = [mha for mha in attentions if "forward" not in mha.__dict__]
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(fused and not attentions)
+    try:
+        for mha in closed:
+            mha.__dict__["forward"] = partial(_unfused_forward, mha)
+        yield
+    finally:
+        for mha in closed:
+            mha.__dict__.pop("forward", None)
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _unfused_forward(
+    mha: nn.MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Its own code, with an identity in the place of the output projection; then the projection is called, rows first.
+
+    The identity hands on what it is given, bit for bit: each sum has one term that is not 0.
+    """
+    projection, identity = mha.out_proj, nn.Module()
+    identity.weight = nn.Parameter(torch.eye(query.shape[-1], device=query.device, dtype=query.dtype), False)
+    identity.bias = None  # type: ignore[assignment]
+    mha._modules["out_proj"] = identity
+    try:
+        z, weights = type(mha).forward(mha, query, *args, **kwargs)
+    finally:
+        mha._modules["out_proj"] = projection
+    if mha.batch_first or z.dim() == 2:
+        return projection(z), weights
+    return projection(z.transpose(0, 1)).transpose(0, 1), weights
+
+
+class SharedSiteCounter:
+    """Whose turn it is when a projection is called."""
+
+    def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
+        """`skipped`: calls that others make up for, as they go."""
+        self._sharing = sites.projections
+        self._skipped = {} if skipped is None else skipped  # empty as yet, perhaps, and filling
+        self._n: Counter[nn.Module] = Counter()
+
+    def next(self, projection: nn.Module) -> HeadSite:
+        """The site that this call belongs to."""
+        sharing = self._sharing[projection]
+        n = self._n[projection] + self._skipped.get(projection, 0)
+        self._n[projection] += 1
+        return sharing[n % len(sharing)]
+
+    def unfinished(self) -> list[str]:
+        """Sites whose projection was called, but not a whole number of rounds."""
+        return [
+            str(self._sharing[projection][0])
+            for projection, n in self._n.items()
+            if (n + self._skipped.get(projection, 0)) % len(self._sharing[projection])
+        ]

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import InstrumentError
-from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, eval_mode
 from headcount.hooks.sites import Sites
 
@@ -47,43 +46,44 @@ class SiteProof:
 def prove(model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> tuple[SiteProof, ...]:
     """Proof for every site, or an error that says which one failed and how."""
     few = [each[:ROWS] for each in inputs]
+    n_rows, proofs = len(few[0]), []
     with eval_mode(model), torch.no_grad():
         with Capture(sites) as clean:
             logits = first_tensor(model(*few))
-        return tuple(_prove(model, sites, name, few, clean, logits) for name in sites)
+        for name, site in sites.items():
+            z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
+            sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
+            shut = {name: torch.zeros(1, len(site.heads))}
+            with Gates(sites, shut), Capture(sites) as ablated:
+                model(*few)
+            shut_error = difference(ablated.output(name), bias.expand_as(output))
+            noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z) * z.std().clamp(min=1.0)
+            with Gates(sites, shut, {name: noise}):
+                output_change = float((first_tensor(model(*few)) - logits).abs().max())
+            cross_row_effect = 0.0
+            if n_rows > 1 and len(logits) == n_rows:  # what noise in the first row does to the others
+                first_shut = torch.ones(n_rows, len(site.heads))
+                first_shut[0] = 0.0
+                with Gates(sites, {name: first_shut}, {name: noise}):
+                    cross_row_effect = difference(first_tensor(model(*few))[1:], logits[1:])
+            found = SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
+            _require(found, tolerance(output.dtype))
+            proofs.append(found)
+    return tuple(proofs)
 
 
-def _prove(
-    model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], clean: Capture, logits: Tensor
-) -> SiteProof:
-    n_rows, n_heads = len(inputs[0]), len(sites[name].heads)
-    z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
-    sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
-    shut = {name: torch.zeros(1, n_heads)}
-    with Gates(sites, shut), Capture(sites) as ablated:
-        model(*inputs)
-    shut_error = difference(ablated.output(name), bias.expand_as(output))
-    noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z) * z.std().clamp(min=1.0)
-    with Gates(sites, shut, {name: noise}):
-        output_change = float((first_tensor(model(*inputs)) - logits).abs().max())
-    cross_row_effect = 0.0
-    if n_rows > 1 and len(logits) == n_rows:  # disturb the first row, and look at the others
-        gates = torch.ones(n_rows, n_heads)
-        gates[0] = 0.0
-        with Gates(sites, {name: gates}, {name: noise}):
-            cross_row_effect = difference(first_tensor(model(*inputs))[1:], logits[1:])
+def _require(found: SiteProof, most: float) -> None:
     faults = [
-        (sum_error, f"its heads' contributions miss its output by {sum_error:.1e} of the largest value"),
-        (shut_error, f"with all heads silent it still adds more than its bias (by {shut_error:.1e})"),
-        (0.0 if output_change > 0 else 1.0, "noise in place of its heads changes nothing in the model's output"),
-        (cross_row_effect, "noise in one row changes the output of other rows: rows do not come first, or mix"),
+        (found.sum_error, f"its heads' contributions miss its output by {found.sum_error:.1e} of the largest value"),
+        (found.shut_error, f"with all heads silent it still adds more than its bias (by {found.shut_error:.1e})"),
+        (0.0 if found.output_change > 0 else 1.0, "noise in place of its heads changes nothing in the model's output"),
+        (found.cross_row_effect, "noise in one row changes the output of other rows: rows do not come first, or mix"),
     ]
     for error, why in faults:
-        if not error <= tolerance(output.dtype):  # NaN fails too
+        if not error <= most:  # NaN fails too
             raise InstrumentError(
-                f"the instrument does not act at {name}: {why}", "so silencing heads there would prove nothing"
+                f"the instrument does not act at {found.site}: {why}", "so silencing heads there would prove nothing"
             )
-    return SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
 
 
 def tolerance(dtype: torch.dtype) -> float:

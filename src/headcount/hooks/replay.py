@@ -29,9 +29,9 @@ from torch.utils import _pytree as pytree
 from headcount.defaults import BATCH
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.gates import Gates, Values, closed_gates, gated, input_of
+from headcount.hooks.gates import Gates, SharedSiteCounter, Values, closed_gates, gated, input_of, unfused
 from headcount.hooks.proof import difference, first_tensor, tolerance
-from headcount.hooks.sites import SharedSiteCounter, Sites
+from headcount.hooks.sites import Sites
 
 CHECKED = 2
 """Rows of each group that are compared with a plain pass: two, so that rows which mix are found out."""
@@ -190,7 +190,7 @@ class CachedPass:
                         record.carrier = call
 
         with ExitStack() as hooks:
-            hooks.enter_context(self.sites.unfused())
+            hooks.enter_context(unfused(self.sites))
             if self.base:
                 hooks.enter_context(Gates(self.sites, closed_gates(self.sites, self.base)))
             for module in self.model.modules():
@@ -219,7 +219,7 @@ class CachedPass:
         patcher = ReplayPatcher(self.site_records[site], self._projected(site, interventions), tiler)
         try:
             patching = patcher.patching(self._patched_modules(site))
-            with self.sites.unfused(), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
+            with unfused(self.sites), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
                 output = self.model(*(tiler.repeat(each) for each in self.inputs))
         except RuntimeError as error:
             raise ReplayError(
@@ -282,16 +282,17 @@ class CachedPass:
         return changed.flatten(end_dim=1)
 
     def _patched_modules(self, site: HeadSite) -> dict[nn.Module, list[ModuleCall]]:
-        """The modules that may hand back what was recorded when a pass begins at this site."""
+        """The modules that may hand back what was recorded when a pass begins at this site.
+
+        They have a call that was over by then, carries the change or is plain, and is not inside one that was over.
+        """
         if site not in self._patched:
-            record = self.site_records[site]
-            over = [call for calls in self._calls.values() for call in calls if call.order < record.call.order]
-            unused = {id(inner) for call in over if call.is_intact for inner in call.inside}
-            self._patched[site] = {
-                module: calls
-                for module, calls in self._calls.items()
-                if any(id(call) not in unused and record.concerns(call) for call in calls)
-            }
+            record, every = self.site_records[site], [call for calls in self._calls.values() for call in calls]
+            over = {call for call in every if call.order < record.call.order}
+            unused = {inner for call in over if call.is_intact for inner in call.inside}
+            concerned = {call for call in every if call in over or call is record.carrier or call.inputs}
+            modules = {call.module for call in concerned - unused}
+            self._patched[site] = {module: calls for module, calls in self._calls.items() if module in modules}
         return self._patched[site]
 
 
@@ -346,10 +347,6 @@ class SiteRecord:
     call: ModuleCall
     carrier: ModuleCall
     """The outermost call that returned the projection's output itself."""
-
-    def concerns(self, call: ModuleCall) -> bool:
-        """Whether a call may be skipped when a pass begins here: it was over, carries the change, or is plain."""
-        return call is self.carrier or call.order < self.call.order or bool(call.inputs)
 
 
 class ReplayPatcher:

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
 from headcount.errors import InputError
@@ -69,18 +66,20 @@ class Site:
     """PyTorch's own attention, if that is whose projection it is: it must be opened to call it."""
 
 
-class Sites(Mapping[HeadSite, Site]):
-    """Every output projection of a model."""
+class Sites(dict[HeadSite, Site]):
+    """Every output projection of a model; they do not change."""
 
     def __init__(self, sites: Mapping[HeadSite, Site]) -> None:
-        self._sites = dict(sites)
+        super().__init__(sites)
+        self.heads: tuple[HeadId, ...] = tuple(head for site in self.values() for head in site.heads)
+        self.projections: dict[nn.Module, tuple[HeadSite, ...]] = {}
+        """Every output projection, and the sites that take turns with it: one, as a rule."""
         self._slots: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # asked for again and again
-        if not self._sites:
+        if not self:
             raise InputError("this model has no heads", "there is nothing to silence, read or cut")
-        self._turns: dict[nn.Module, tuple[HeadSite, ...]] = {}
-        for name, site in sorted(self._sites.items(), key=lambda each: each[1].call):
+        for name, site in sorted(self.items(), key=lambda each: each[1].call):
             _require_unquantised(name, site.projection)
-            sharing = self._turns[site.projection] = (*self._turns.get(site.projection, ()), name)
+            sharing = self.projections[site.projection] = (*self.projections.get(site.projection, ()), name)
             if site.call != len(sharing) - 1:
                 share = f"{sharing[0]} and {name} share" if len(sharing) > 1 else f"{name} is call {site.call} of"
                 raise InputError(
@@ -93,7 +92,7 @@ class Sites(Mapping[HeadSite, Site]):
     def empty(cls) -> Sites:
         """Of a model that has lost all of its heads."""
         made = cls.__new__(cls)
-        made._sites, made._slots, made._turns = {}, {}, {}
+        made.heads, made.projections, made._slots = (), {}, {}
         return made
 
     @classmethod
@@ -119,104 +118,21 @@ class Sites(Mapping[HeadSite, Site]):
             )
         return cls({site: Site(projection, model.heads_at(site)) for site, projection in model.projections.items()})
 
-    def __getitem__(self, site: HeadSite) -> Site:
-        return self._sites[site]
-
-    def __iter__(self) -> Iterator[HeadSite]:
-        return iter(self._sites)
-
-    def __len__(self) -> int:
-        return len(self._sites)
-
-    @property
-    def heads(self) -> tuple[HeadId, ...]:
-        """Every head."""
-        return tuple(head for site in self._sites.values() for head in site.heads)
-
-    @property
-    def projections(self) -> Mapping[nn.Module, tuple[HeadSite, ...]]:
-        """Every output projection, and the sites that take turns with it: one, as a rule."""
-        return self._turns
-
     def head_slots(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
         """The places in z of these heads, site by site."""
         heads = tuple(heads)
         if heads not in self._slots:
             slots: dict[HeadSite, set[int]] = {}
             for head in heads:
-                if head.site not in self._sites or head not in self._sites[head.site].heads:
+                if head.site not in self or head not in self[head.site].heads:
                     names = [each.short for each in self.heads]
                     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
                     raise InputError(
                         f"no head {str(head)!r} in this model", f"it has: {', '.join(names[:LISTED])}{more}"
                     )
-                slots.setdefault(head.site, set()).add(self._sites[head.site].heads.index(head))
+                slots.setdefault(head.site, set()).add(self[head.site].heads.index(head))
             self._slots[heads] = {site: tuple(sorted(found)) for site, found in slots.items()}
         return self._slots[heads]
-
-    @contextmanager
-    def unfused(self) -> Iterator[None]:
-        """Inside, PyTorch's own attention modules among the sites call their output projections; contexts may nest.
-
-        They compute it without a call else, so that hooks there never fire. The fused paths of
-        `nn.TransformerEncoderLayer` and of the module itself are off meanwhile.
-        """
-        attentions = dict.fromkeys(site.mha for site in self._sites.values() if site.mha is not None)
-        closed = [mha for mha in attentions if "forward" not in mha.__dict__]
-        fused = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(fused and not attentions)
-        try:
-            for mha in closed:
-                mha.__dict__["forward"] = partial(_unfused_forward, mha)
-            yield
-        finally:
-            for mha in closed:
-                mha.__dict__.pop("forward", None)
-            torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _unfused_forward(
-    mha: nn.MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Its own code, with an identity in the place of the output projection; then the projection is called, rows first.
-
-    The identity hands on what it is given, bit for bit: each sum has one term that is not 0.
-    """
-    projection, identity = mha.out_proj, nn.Module()
-    identity.weight = nn.Parameter(torch.eye(query.shape[-1], device=query.device, dtype=query.dtype), False)
-    identity.bias = None  # type: ignore[assignment]
-    mha._modules["out_proj"] = identity
-    try:
-        z, weights = type(mha).forward(mha, query, *args, **kwargs)
-    finally:
-        mha._modules["out_proj"] = projection
-    if mha.batch_first or z.dim() == 2:
-        return projection(z), weights
-    return projection(z.transpose(0, 1)).transpose(0, 1), weights
-
-
-class SharedSiteCounter:
-    """Whose turn it is when a projection is called."""
-
-    def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
-        """`skipped`: calls that others make up for, as they go."""
-        self._sites, self._skipped = sites, {} if skipped is None else skipped  # empty as yet, perhaps, and filling
-        self._n: Counter[nn.Module] = Counter()
-
-    def next(self, projection: nn.Module) -> HeadSite:
-        """The site that this call belongs to."""
-        sharing = self._sites.projections[projection]
-        n = self._n[projection] + self._skipped.get(projection, 0)
-        self._n[projection] += 1
-        return sharing[n % len(sharing)]
-
-    def unfinished(self) -> list[str]:
-        """Sites whose projection was called, but not a whole number of rounds."""
-        return [
-            str(self._sites.projections[projection][0])
-            for projection, n in self._n.items()
-            if (n + self._skipped.get(projection, 0)) % len(self._sites.projections[projection])
-        ]
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -36,8 +36,7 @@ from headcount.hooks.wrapping import BIASED, CUT, FOLDED, Wrapped, blocks_at, cu
 from headcount.models.attention import MultiHeadAttention
 from headcount.models.blocks import Transformer
 from headcount.surgery.family import family_plans
-from headcount.surgery.layers import add_bias, features
-from headcount.surgery.plan import Made, SitePlan, apply_plan
+from headcount.surgery.plan import Made, SitePlan, add_bias, apply_plan, features
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)

@@ -27,8 +27,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.families import AttentionLayout, Family
 from headcount.hooks.wrapping import base_of, blocks_at
-from headcount.surgery.layers import Places, features, n_inputs, require_plain
-from headcount.surgery.plan import SitePlan
+from headcount.surgery.plan import Places, SitePlan, features, n_inputs, require_plain
 
 COUNTS = ("num_heads", "n_heads", "num_attention_heads")
 """What attention modules call the number of their heads."""

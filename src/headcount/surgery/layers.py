@@ -16,8 +16,6 @@ from torch.nn import functional as F
 
 from headcount.errors import InputError
 
-Places = tuple[int, ...]
-
 
 class RepeatedKV(nn.Linear):
     """A layer some of whose outputs are handed on more than once: keys and values that queries share unevenly."""
@@ -96,65 +94,6 @@ class InputSubset(nn.Module):
         return self.inner(z.index_select(-1, self.kept))
 
 
-def features(places: Sequence[int], size: int) -> Places:
-    """The features of heads at these places, each head having `size` of them.
-
-    >>> features([0, 2], 2)
-    (0, 1, 4, 5)
-    """
-    return tuple(place * size + i for place in places for i in range(size))
-
-
-def n_inputs(layer: nn.Module) -> int:
-    """How many features the weights of a layer take."""
-    return weight_of(layer).shape[0 if is_conv(layer) else 1]
-
-
-def leave_bias(projection: nn.Module) -> None:
-    """Drop all weights of an output projection, where it stands."""
-    projection.n_outputs = weight_of(projection).shape[1 if is_conv(projection) else 0]  # type: ignore[assignment]
-    if isinstance(projection, SharedSlice):
-        del projection.picks
-    del projection.weight
-    projection.__class__ = BiasAlone
-
-
-def add_bias(projection: nn.Module) -> None:
-    """Give a linear layer without a bias one of zeros."""
-    require_plain("an output projection", projection)
-    weight = weight_of(projection)
-    projection.bias = nn.Parameter(weight.new_zeros(weight.shape[1 if is_conv(projection) else 0]))
-
-
-def require_plain(what: str, layer: nn.Module) -> None:
-    """Adapters and quantised layers keep their weights elsewhere."""
-    if not (is_linear(layer) or type(layer) in (RepeatedKV, SharedSlice)):
-        raise InputError(
-            f"{what} is a {type(layer).__module__}.{type(layer).__name__}, which heads cannot be cut out of",
-            "merge adapters into the model first, and load it unquantised",
-        )
-
-
-def weight_of(layer: nn.Module) -> nn.Parameter:
-    """Its weights, which must be its own parameter."""
-    if not isinstance(layer.weight, nn.Parameter):
-        raise InputError(
-            f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",
-            "give it plain weights first, as torch.nn.utils.remove_weight_norm does",
-        )
-    return layer.weight
-
-
-def is_linear(layer: nn.Module) -> bool:
-    """Whether it is a layer whose outputs can be dropped one by one."""
-    return type(layer) is nn.Linear or is_conv(layer)
-
-
-def is_conv(layer: nn.Module) -> bool:
-    """Hugging Face's Conv1D, a linear layer with its weights transposed."""
-    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
-
-
 # --- T5's position biases ---------------------------------------------------------------------------------------------
 # They are computed once for all heads of all layers and handed from layer to layer.
 #
@@ -229,17 +168,16 @@ class PrunedMHA(nn.Module):
             raise InputError("heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them")
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
         self.head_dim, self.num_heads = old.head_dim, len(keep)
-        chosen = torch.tensor(features(keep, old.head_dim), dtype=torch.long, device=old.out_proj.weight.device)
+        every = torch.arange(old.embed_dim, device=old.out_proj.weight.device)
+        kept = every.unflatten(0, (-1, old.head_dim))[list(keep)].flatten()
         weights: Any = (old.q_proj_weight, old.k_proj_weight, old.v_proj_weight)
         weights = old.in_proj_weight.chunk(3) if old._qkv_same_embed_dim else weights
         biases: Any = [None] * 3 if old.in_proj_bias is None else old.in_proj_bias.detach().chunk(3)
         for name, weight, bias in zip("qkv", weights, biases, strict=True):
-            own_bias = None if bias is None else nn.Parameter(bias[chosen])
-            self.add_module(name, _linear(nn.Parameter(weight.detach()[chosen]), own_bias))
+            own_bias = None if bias is None else nn.Parameter(bias[kept])
+            self.add_module(name, _linear(nn.Parameter(weight.detach()[kept]), own_bias))
         weight = old.out_proj.weight
-        self.out_proj = _linear(nn.Parameter(weight.detach()[:, chosen], weight.requires_grad), old.out_proj.bias)
-        if not keep:
-            leave_bias(self.out_proj)
+        self.out_proj = _linear(nn.Parameter(weight.detach()[:, kept], weight.requires_grad), old.out_proj.bias)
 
     def forward(
         self,

@@ -12,7 +12,7 @@ The ways:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,22 +24,17 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.sites import Site, Sites
 from headcount.models.blocks import AttentionBlock
 from headcount.surgery.layers import (
+    BiasAlone,
     InputSubset,
-    Places,
     PrunedMHA,
     RepeatedKV,
     SharedSlice,
     ZeroFilledLinear,
     Zeros,
-    features,
-    is_conv,
-    leave_bias,
-    n_inputs,
     pick_bias,
-    require_plain,
-    weight_of,
 )
 
+Places = tuple[int, ...]
 Made = dict[tuple[Tensor, int, Places], nn.Parameter]
 """Narrowed parameters by the whole ones, the axis and what was kept of it: layers that share them still do."""
 CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
@@ -130,6 +125,8 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
     elif plan.way == "torch":
         above = projection.rpartition(".")[0]
         _replace(model, above, PrunedMHA(model.get_submodule(above), plan.keep))
+        if not plan.keep:
+            leave_bias(model.get_submodule(projection))
         for module in model.modules():
             if isinstance(module, nn.TransformerEncoder):  # its layers cannot read nested tensors any more
                 module.enable_nested_tensor = module.use_nested_tensor = False
@@ -241,3 +238,65 @@ def _make_plain(layer: nn.Module) -> None:
         del layer.picks
         layer.__class__ = nn.Linear  # type: ignore[assignment]
         layer.out_features, layer.in_features = layer.weight.shape
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def features(places: Sequence[int], size: int) -> Places:
+    """The features of heads at these places, each head having `size` of them.
+
+    >>> features([0, 2], 2)
+    (0, 1, 4, 5)
+    """
+    return tuple(place * size + i for place in places for i in range(size))
+
+
+def n_inputs(layer: nn.Module) -> int:
+    """How many features the weights of a layer take."""
+    return weight_of(layer).shape[0 if is_conv(layer) else 1]
+
+
+def leave_bias(projection: nn.Module) -> None:
+    """Drop all weights of an output projection, where it stands."""
+    projection.n_outputs = weight_of(projection).shape[1 if is_conv(projection) else 0]  # type: ignore[assignment]
+    if isinstance(projection, SharedSlice):
+        del projection.picks
+    del projection.weight
+    projection.__class__ = BiasAlone
+
+
+def add_bias(projection: nn.Module) -> None:
+    """Give a linear layer without a bias one of zeros."""
+    require_plain("an output projection", projection)
+    weight = weight_of(projection)
+    projection.bias = nn.Parameter(weight.new_zeros(weight.shape[1 if is_conv(projection) else 0]))
+
+
+def require_plain(what: str, layer: nn.Module) -> None:
+    """Adapters and quantised layers keep their weights elsewhere."""
+    if not (is_linear(layer) or type(layer) in (RepeatedKV, SharedSlice)):
+        raise InputError(
+            f"{what} is a {type(layer).__module__}.{type(layer).__name__}, which heads cannot be cut out of",
+            "merge adapters into the model first, and load it unquantised",
+        )
+
+
+def weight_of(layer: nn.Module) -> nn.Parameter:
+    """Its weights, which must be its own parameter."""
+    if not isinstance(layer.weight, nn.Parameter):
+        raise InputError(
+            f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",
+            "give it plain weights first, as torch.nn.utils.remove_weight_norm does",
+        )
+    return layer.weight
+
+
+def is_linear(layer: nn.Module) -> bool:
+    """Whether it is a layer whose outputs can be dropped one by one."""
+    return type(layer) is nn.Linear or is_conv(layer)
+
+
+def is_conv(layer: nn.Module) -> bool:
+    """Hugging Face's Conv1D, a linear layer with its weights transposed."""
+    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")

@@ -48,8 +48,8 @@ def prove_cut(model: nn.Module, cut: nn.Module, heads: Iterable[HeadId | str], i
     gone = [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
     doubles = (deepcopy(whole.model).cpu().double(), deepcopy(cut).cpu().double())
     with in_double_precision():
-        _require(_apart(wrap(doubles[0]), doubles[1], gone, inputs), TOLERANCE, ABLATED)
-    return _require_own(_apart(whole, cut, gone, inputs), cut, ABLATED)
+        _require(_apart(wrap(doubles[0]), doubles[1], gone, inputs), ABLATED)
+    return _require(_apart(whole, cut, gone, inputs), ABLATED, in_own_precision_of=cut)
 
 
 def prove_folded(
@@ -66,8 +66,8 @@ def prove_folded(
     fold_in_place(folded.head_sites, heads, means)
     gates = Gates(folded.head_sites, closed_gates(folded.head_sites, heads))
     with in_double_precision(), gates:
-        _require(_apart(double, folded.model, heads, inputs, means), TOLERANCE, AT_MEANS)
-    return _require_own(_apart(whole, cut, heads, inputs, means), cut, AT_MEANS)
+        _require(_apart(double, folded.model, heads, inputs, means), AT_MEANS)
+    return _require(_apart(whole, cut, heads, inputs, means), AT_MEANS, in_own_precision_of=cut)
 
 
 @torch.no_grad()
@@ -85,7 +85,11 @@ def _apart(
     return difference(output, expected)
 
 
-def _require(apart: float, most: float, against: str, where: str = "in double precision") -> float:
+def _require(apart: float, against: str, in_own_precision_of: nn.Module | None = None) -> float:
+    most, where = TOLERANCE, "in double precision"
+    if in_own_precision_of is not None:
+        most = max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(in_own_precision_of)).eps)
+        where = "in the model's own precision"
     if not apart <= most:  # NaN is not
         raise CheckFailed(
             f"the cut model and the model with {against} differ by {apart:.2g} of the largest value "
@@ -93,11 +97,6 @@ def _require(apart: float, most: float, against: str, where: str = "in double pr
             "if these are the heads that were cut, it is a fault in headcount: please report it",
         )
     return apart
-
-
-def _require_own(apart: float, cut: nn.Module, against: str) -> float:
-    most = max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(cut)).eps)
-    return _require(apart, most, against, "in the model's own precision")
 
 
 def require_same_output(one: nn.Module, other: nn.Module, inputs: Sequence[Tensor]) -> None:

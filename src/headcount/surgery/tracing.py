@@ -30,8 +30,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
-from headcount.surgery.layers import Places, is_linear, n_inputs
-from headcount.surgery.plan import CustomCut, SitePlan, apply_to_sites
+from headcount.surgery.plan import CustomCut, Places, SitePlan, apply_to_sites, is_linear, n_inputs
 from headcount.surgery.proof import TOLERANCE, in_double_precision, prove_cut
 
 FAILURES = (HeadcountError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
