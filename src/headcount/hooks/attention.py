@@ -46,12 +46,9 @@ def read_attention(
         z = input_of(name, args)
         show(name, _of_site(name, len(sites[name].heads), len(inputs[0]), z, *seen.take()))
 
-    with ExitStack() as stack, torch.no_grad():
-        stack.enter_context(eval_mode(model))
-        stack.enter_context(unfused(sites))
+    with ExitStack() as hooks, torch.no_grad(), eval_mode(model), unfused(sites), seen:
         for projection in sites.projections:
-            stack.callback(projection.register_forward_pre_hook(reached).remove)
-        stack.enter_context(seen)
+            hooks.callback(projection.register_forward_pre_hook(reached).remove)
         output = model(*inputs)
     if missed := [str(site) for site in sites if site not in shown]:
         raise InstrumentError(f"the output projection of {', '.join(missed)} was never called")

@@ -37,10 +37,8 @@ class AttentionLayout:
 
     def projection_path(self) -> str:
         """From the base model."""
-        up = len(self.projection) - len(self.projection.lstrip("."))
-        parts = self.path.split(".")
-        kept = parts[: len(parts) - up // 2] if up else parts
-        return ".".join([*kept, *self.projection.lstrip(".").split(".")])
+        home = self.path.rpartition(".")[0] if self.projection.startswith("..") else self.path
+        return f"{home}.{self.projection.removeprefix('..')}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ class Family:
 
 
 _q_k_v_proj = partial(AttentionLayout, query="q_proj", key="k_proj", value="v_proj")
+_query_key_value = partial(AttentionLayout, query="query", key="key", value="value")
 
 
 def _bart_blocks(path: str, stack: str, kind: str = "self") -> AttentionLayout:
@@ -77,7 +76,7 @@ PARTS: dict[str, Family] = {
     "bert": Family(
         "encoders laid out like BERT",
         ("bert", "roberta", "electra", "xlm-roberta", "camembert"),
-        (AttentionLayout("encoder.layer.*.attention.self", "..output.dense", query="query", key="key", value="value"),),
+        (_query_key_value("encoder.layer.*.attention.self", "..output.dense"),),
     ),
     "distilbert": Family(
         "DistilBERT",
@@ -88,15 +87,7 @@ PARTS: dict[str, Family] = {
     "albert": Family(
         "encoders whose layers share one block",
         ("albert",),
-        (
-            AttentionLayout(
-                "encoder.albert_layer_groups.*.albert_layers.*.attention",
-                "dense",
-                query="query",
-                key="key",
-                value="value",
-            ),
-        ),
+        (_query_key_value("encoder.albert_layer_groups.*.albert_layers.*.attention", "dense"),),
         takes_turns=True,
     ),
     # GPT-2: queries, keys and values come from one layer, all queries first.
@@ -137,7 +128,6 @@ PARTS: dict[str, Family] = {
         inputs=BOTH,
         has_position_bias=True,
     ),
-    # ViT: an encoder of patches of an image.
     "vit": Family(
         "vision transformers",
         ("vit",),
@@ -149,14 +139,11 @@ PARTS: dict[str, Family] = {
 
 def family_of(model_type: str) -> Family | None:
     """The family that a configuration's `model_type` belongs to, if we know it."""
-    return next((family for family in families() if model_type in family.model_types), None)
+    known = map(FAMILIES.get, FAMILIES.names())
+    return next((family for family in known if model_type in family.model_types), None)
 
 
 def model_types() -> tuple[str, ...]:
-    """Every one we know."""
-    return tuple(sorted(name for family in families() for name in family.model_types))
-
-
-def families() -> tuple[Family, ...]:
     """Those of the table, and those that other packages add."""
-    return tuple(map(FAMILIES.get, FAMILIES.names()))
+    known = map(FAMILIES.get, FAMILIES.names())
+    return tuple(sorted(name for family in known for name in family.model_types))

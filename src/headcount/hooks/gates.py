@@ -55,8 +55,7 @@ class Gates:
         allow_prefix: bool = False,
         skipped: Mapping[nn.Module, int] | None = None,
     ) -> None:
-        """With `allow_prefix`, passes may see only the first positions of a replacement, as decoding without a cache
-        does.
+        """With `allow_prefix`, passes may see the first positions of a replacement, as in decoding without a cache.
 
         (A decoder with a cache sees one position at a time and would get the first one's replacement at each.)
         `skipped` counts calls of projections that do not happen because others make up for them.

@@ -63,8 +63,7 @@ def sweep(
 ) -> Iterator[tuple[int, Tensor]]:
     """The model's output with each intervention, and which one it is; grouped by where passes begin to differ.
 
-    If it is to be `checked`, the first rows of one intervention of each group are compared with a plain pass in the
-    end.
+    If `checked`, the first rows of one intervention of each group are compared with a plain pass in the end.
     """
     groups: dict[HeadSite, list[int]] = {}
     for i, intervention in enumerate(interventions):
@@ -189,8 +188,7 @@ class CachedPass:
                     if is_returned and record.carrier in call.inside:
                         record.carrier = call
 
-        with ExitStack() as hooks:
-            hooks.enter_context(unfused(self.sites))
+        with ExitStack() as hooks, unfused(self.sites):
             if self.base:
                 hooks.enter_context(Gates(self.sites, closed_gates(self.sites, self.base)))
             for module in self.model.modules():

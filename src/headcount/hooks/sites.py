@@ -54,6 +54,10 @@ class SupportsSites(Protocol):
         """Where its heads are."""
 
 
+SUPPORTED = (SupportsSites, SupportsHeads)
+"""Models that tell where their heads are."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One output projection, and the heads side by side in its input."""
@@ -137,13 +141,11 @@ class Sites(dict[HeadSite, Site]):
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The module itself, out of what torch.compile and DataParallel put around it."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
+    inner: object = model
+    while isinstance(inner, nn.Module):
+        model, inner = inner, getattr(inner, "_orig_mod", None)
         if inner is None and type(model).__name__ in ("DataParallel", "DistributedDataParallel"):
             inner = model.module
-        if not isinstance(inner, nn.Module):
-            break
-        model = inner
     compiled = [path or "itself" for path, each in model.named_modules() if each._compiled_call_impl is not None]
     if compiled:
         raise InputError(

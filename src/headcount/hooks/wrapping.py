@@ -21,17 +21,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.families import BOTH, AttentionLayout, Family, family_of, model_types
 from headcount.hooks.proof import first_tensor
-from headcount.hooks.sites import (
-    Site,
-    Sites,
-    SupportsHeads,
-    SupportsSites,
-    find_mha,
-    guess,
-    modules_at,
-    sites_calls,
-    unwrap,
-)
+from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, modules_at, sites_calls, unwrap
 
 CUT = "headcount_cut"
 """Where a configuration keeps the names of heads that were cut out."""
@@ -51,18 +41,9 @@ class Wrapped(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.head_sites, self.inputs, self.family = model, sites, tuple(inputs), family
+        self.heads, self.sites = sites.heads, tuple(sites)
         takes = inspect.signature(model.forward).parameters
         self._always: dict[str, Any] = {"use_cache": False} if family and "use_cache" in takes else {}
-
-    @property
-    def heads(self) -> tuple[HeadId, ...]:
-        """Every head."""
-        return self.head_sites.heads
-
-    @property
-    def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention block that has heads."""
-        return tuple(self.head_sites)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
         """Those of one block."""
@@ -106,7 +87,7 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
         # Those that it asks for: an encoder alone would swallow, and ignore, what is meant for a decoder.
         taken = [name for name in family.inputs if name in takes]
         return Wrapped(model, _sites_of(model, family), inputs or taken, family)
-    if isinstance(model, SupportsSites | SupportsHeads):
+    if isinstance(model, SUPPORTED):
         return Wrapped(model, Sites.of(model), inputs or ())
     if attentions := find_mha(model):
         return Wrapped(model, Sites(attentions), inputs or ())

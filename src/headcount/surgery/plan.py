@@ -240,9 +240,6 @@ def _make_plain(layer: nn.Module) -> None:
         layer.out_features, layer.in_features = layer.weight.shape
 
 
-# --- layers -----------------------------------------------------------------------------------------------------------
-
-
 def features(places: Sequence[int], size: int) -> Places:
     """The features of heads at these places, each head having `size` of them.
 

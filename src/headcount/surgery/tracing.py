@@ -37,8 +37,6 @@ FAILURES = (HeadcountError, AttributeError, LookupError, RuntimeError, TypeError
 """What a plan for somebody's modules may end in; whatever goes wrong in their own code is a HeadcountError."""
 ROWS = 16
 """Examples that each way to cut is tried on; what comes out is proven on more."""
-Connectivity = dict[str, Tensor]
-"""By a layer's path, [head, output]: whether the head depends on the output."""
 Numbers = dict[str, int]
 _HEADS = re.compile(r"head|^n?h$", re.IGNORECASE)
 
@@ -57,14 +55,8 @@ class Traceable(Protocol):
     def head_sites(self) -> Sites:
         """Where its heads are."""
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the module inside."""
-
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Self:
         """The same around a model that a plan was applied to."""
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """Logits."""
 
 
 def cut_traced(traced: Traceable, heads: Sequence[HeadId], inputs: Sequence[Tensor]) -> Any:
@@ -194,8 +186,8 @@ def _settings(
 # --- tracing ----------------------------------------------------------------------------------------------------------
 
 
-def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> Connectivity:
-    """The layers that some head of a site depends on."""
+def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    """By the path of each layer that heads of a site depend on, [head, output]: whether the head does on the output."""
     copy = _copied(traced).cpu().double().eval()
     site = copy.head_sites[name]
     n_heads, detached, z = len(site.heads), dict[str, list[Tensor]](), list[Tensor]()
