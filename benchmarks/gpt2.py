@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks import sweeps
 from benchmarks.lens import enlarge, lens
-from headcount.hooks.sweep import rows_at_once
+from headcount.hooks.replay import rows_at_once
 from headcount.hooks.wrapping import wrap
 
 LAYERS, HEADS, D_HEAD, TOKENS, WORDS = 4, 8, 8, 20, 500

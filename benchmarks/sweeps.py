@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount.heads import HeadSite
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Site, Sites
-from headcount.hooks.sweep import sweep
 
 LENS = Path(".venv-lens/bin/python")
 

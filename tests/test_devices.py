@@ -23,11 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headcount.hooks.attention import attention_of
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.gates import Capture, Gates, closed_gates
+from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
-from headcount.hooks.sweep import sweep
 from headcount.models.attention import AttentionCache
 from headcount.models.masking import Padding
 from headcount.models.transformer import EncoderDecoder, Model, greedy

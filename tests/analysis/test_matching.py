@@ -12,7 +12,7 @@ from headcount.analysis.matching import ALONE, Effort, Matching, match
 from headcount.analysis.pairing import cka, observe, relabelled
 from headcount.analysis.transplants import Stage
 from headcount.errors import InputError
-from headcount.hooks.capture import Capture
+from headcount.hooks.gates import Capture
 from headcount.hooks.sites import Sites
 from headcount.models.attention import AttentionCache
 from headcount.runs.config import RunConfig

@@ -22,9 +22,8 @@ from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import BatchOutcome, means_of, run_interventions
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
-from headcount.hooks.replay import Intervention
+from headcount.hooks.replay import Intervention, plain_pass
 from headcount.hooks.sites import Site, Sites
-from headcount.hooks.sweep import plain_pass
 from headcount.models.config import ClassifierConfig
 from headcount.models.transformer import Classifier
 from headcount.runs.run import Run

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Sites
-from headcount.hooks.sweep import plain_pass, sweep
 from headcount.models.transformer import Model
 
 close = {"atol": 1e-9, "rtol": 1e-9}

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.gates import Capture, Gates, closed_gates
 from headcount.hooks.replay import CachedPass
 from headcount.hooks.sites import Sites
 from headcount.models.transformer import Model

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadSite
-from headcount.hooks.finding import guess
 from headcount.hooks.proof import prove
-from headcount.hooks.sites import Sites
+from headcount.hooks.sites import Sites, guess
 from headcount.hooks.wrapping import Wrapped, wrap
 
 WIDTH = 8

@@ -19,9 +19,8 @@ from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import first_tensor, prove
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Sites
-from headcount.hooks.sweep import plain_pass, sweep
 
 LENGTH = 5
 SOUND = (

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import Gates, closed_gates, eval_mode
+from headcount.hooks.gates import Capture, Gates, closed_gates, eval_mode
 from headcount.hooks.proof import prove
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Site, Sites
-from headcount.hooks.sweep import plain_pass, sweep
 from headcount.models.transformer import EncoderDecoder, Model
 
 INPUTS = (SOURCE, FED)

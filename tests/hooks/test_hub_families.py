@@ -19,8 +19,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import prove
-from headcount.hooks.replay import CachedPass, Intervention
-from headcount.hooks.sweep import plain_pass, sweep
+from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.wrapping import wrap
 
 close = {"atol": 1e-9, "rtol": 1e-9}

@@ -13,9 +13,8 @@ from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import TOLERANCE, difference, first_tensor, prove
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Site, Sites
-from headcount.hooks.sweep import sweep
 from headcount.models.transformer import Model
 
 TOKENS = torch.randint(N_TOKENS, (5, 6), generator=torch.Generator().manual_seed(0))

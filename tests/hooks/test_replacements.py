@@ -9,9 +9,8 @@ from torch import Tensor
 
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replacements import Replacement, ReplacementInputs
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.hooks.sites import Sites
-from headcount.hooks.sweep import plain_pass, sweep
 from headcount.models.transformer import Model
 from headcount.surgery.cutting import cut_heads
 

@@ -13,8 +13,8 @@ from torch_models import HEADS, LATER, PADDING, SLOPES, attention, flags, states
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.attention import attention_of
-from headcount.hooks.gates import Gates, closed_gates
-from headcount.hooks.sites import Sites, unfused
+from headcount.hooks.gates import Gates, closed_gates, unfused
+from headcount.hooks.sites import Sites
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 
@@ -60,7 +60,7 @@ def test_unfused_its_output_is_the_same_and_heads_can_be_ablated(
     assert sites[SITE].mha is module
     with torch.set_grad_enabled(grad):
         output, weights = module(query, key, value, **call)
-        with sites.unfused():
+        with unfused(sites):
             again, same = module(query, key, value, **call)
         torch.testing.assert_close(again, output, **close)
         if weights is None:
@@ -107,7 +107,7 @@ def test_attention_is_what_it_shows_itself(call: dict[str, Any], first: bool) ->
 def test_single_precision() -> None:
     module, x = attention().float(), states().float()
     sites = Sites.of(module, layer="out_proj")
-    with torch.no_grad(), sites.unfused():
+    with torch.no_grad(), unfused(sites):
         torch.testing.assert_close(module(x, x, x)[0], deepcopy(module)(x, x, x)[0], atol=1e-6, rtol=1e-6)
 
 
@@ -122,14 +122,15 @@ def leave() -> None:
 @pytest.mark.parametrize("enabled", [True, False])
 def test_everything_is_put_back(enabled: bool) -> None:
     module, x = attention(), states()
+    sites = Sites.of(module, layer="out_proj")
     torch.backends.mha.set_fastpath_enabled(enabled)
     before = flags(module)
     try:
         for wrong in (x[..., :3], x[:, :, None]):
-            with pytest.raises((RuntimeError, AssertionError)), unfused([module, module]):
+            with pytest.raises((RuntimeError, AssertionError)), unfused(sites):
                 module(wrong, wrong, wrong)
             assert flags(module) == before
-        with pytest.raises(ZeroDivisionError), unfused([module]), unfused([module]):
+        with pytest.raises(ZeroDivisionError), unfused(sites), unfused(sites):
             leave()
         assert flags(module) == before
     finally:
@@ -146,7 +147,7 @@ def test_contexts_nest() -> None:
     with Gates(sites, shut):
         with Gates(sites, closed_gates(sites, [SITE.head(1)])):
             torch.testing.assert_close(module(x, x, x)[0], both(x, x, x)[0], **close)
-        with sites.unfused():
+        with unfused(sites):
             pass
         torch.testing.assert_close(module(x, x, x)[0], first(x, x, x)[0], **close)
     assert torch.backends.mha.get_fastpath_enabled()

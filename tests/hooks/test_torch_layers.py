@@ -16,9 +16,8 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import prove
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
-from headcount.hooks.sweep import sweep
 from headcount.hooks.wrapping import wrap
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

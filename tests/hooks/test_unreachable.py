@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.attention import attention_of
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.gates import Capture, Gates, closed_gates
 from headcount.hooks.proof import prove
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Site, Sites
-from headcount.hooks.sweep import sweep
 from headcount.hooks.wrapping import wrap
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

@@ -29,9 +29,8 @@ from headcount.runs.folder import RunFolder, staged
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run, load
 from headcount.runs.train import train_run, weights_of
-from headcount.surgery import folding, proof
-from headcount.surgery.cutting import cut_heads
-from headcount.surgery.folding import fold_in_place, mean_outputs
+from headcount.surgery import cutting, proof
+from headcount.surgery.cutting import cut_heads, fold_in_place, mean_outputs
 from headcount.tasks.base import Batch, ClassTask, SequenceTask
 from headcount.training.loop import StepScores
 
@@ -175,7 +174,7 @@ def test_means_that_are_folded_wrongly_are_not_written(
         fold_in_place(sites, heads, {site: (1 + wrong) * mean for site, mean in means.items()})
 
     monkeypatch.setattr(prune, "N_FOLDED", 300)
-    for module in (folding, proof):
+    for module in (cutting, proof):
         monkeypatch.setattr(module, "fold_in_place", askew)
     with pytest.raises(CheckFailed, match=r"means in their places differ by .*: nothing was written"):
         prune_run(tiny_run, GONE, tmp_path / "cut", fold_mean=True)

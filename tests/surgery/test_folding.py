@@ -25,12 +25,10 @@ from headcount.errors import CheckFailed, InputError
 from headcount.experiments.experiment import Experiment, experiment_on
 from headcount.experiments.models import LoadedModel, means_over
 from headcount.external.hugging_face import load_model, save_model
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.gates import Capture, Gates, closed_gates
 from headcount.hooks.wrapping import BIASED, FOLDED, wrap
 from headcount.surgery import proof
-from headcount.surgery.cutting import cut_heads
-from headcount.surgery.folding import Means, fold, fold_in_place, mean_outputs
+from headcount.surgery.cutting import Means, cut_heads, fold, fold_in_place, mean_outputs
 from headcount.surgery.proof import prove_cut, prove_folded
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

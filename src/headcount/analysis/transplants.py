@@ -27,12 +27,10 @@ from headcount.data.from_task import held_out, of_length
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import means_of
 from headcount.heads import HeadId
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import eval_mode
+from headcount.hooks.gates import Capture, eval_mode
 from headcount.hooks.proof import first_tensor, prove
-from headcount.hooks.replay import CachedPass, Intervention
+from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
-from headcount.hooks.sweep import sweep
 from headcount.models.transformer import Model
 from headcount.runs.run import Run
 from headcount.seeds import stream

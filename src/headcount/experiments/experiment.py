@@ -21,8 +21,8 @@ from headcount.data.dataset import (
 )
 from headcount.data.from_task import task_dataset
 from headcount.errors import InputError
+from headcount.hooks.replay import rows_at_once
 from headcount.hooks.sites import Sites
-from headcount.hooks.sweep import rows_at_once
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Aggregator

@@ -1,7 +1,7 @@
 """What a model scores, example by example, with some of its heads ablated: many interventions in one job.
 
 The hooks are proven on the model first; then each batch of examples is passed once and cached, and all interventions
-are replayed from where they begin to differ (hooks/sweep.py).
+are replayed from where they begin to differ (hooks/replay.py).
 
 What replaces a head's output is itself a draw: another example that happened to be next, or a mean over some inputs. An
 intervention says which `draw`, so that its noise can be measured: another donor, or the mean over one part of the
@@ -30,8 +30,7 @@ from headcount.hooks import REPLACEMENTS
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.proof import difference, first_tensor, prove, tolerance
 from headcount.hooks.replacements import Replacement, ReplacementInputs
-from headcount.hooks.replay import CachedPass, Intervention
-from headcount.hooks.sweep import plain_pass, sweep
+from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
 from headcount.limits import BATCH, require_room
 from headcount.models.finite import require_numbers
 from headcount.seeds import stream

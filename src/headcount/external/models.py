@@ -38,8 +38,7 @@ from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.models.finite import require_finite_model
 from headcount.runs.folder import RunFolder, claimed_folder, digest
 from headcount.runs.prune import cut_and_prove
-from headcount.surgery.cutting import Cut, Size
-from headcount.surgery.folding import Inputs
+from headcount.surgery.cutting import Cut, Inputs, Size
 
 LENGTH = 128
 """Tokens that a model is shown at once, unless told otherwise."""

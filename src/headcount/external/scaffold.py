@@ -19,7 +19,7 @@ from headcount.external.adapter import built, load_adapter, read_weights
 from headcount.external.user_code import at_home, import_class, relative_path, user_code_errors
 from headcount.files import write_atomically
 from headcount.heads import HeadId
-from headcount.hooks.finding import Guess, guess, sites_calls
+from headcount.hooks.sites import Guess, guess, sites_calls
 from headcount.tasks import TASKS
 
 TAKEN = ("Model", "Adapter", "Sites", "HeadcountError", "Path")

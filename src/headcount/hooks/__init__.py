@@ -1,15 +1,12 @@
 """What acts on a model's heads, or reads them: usable alone, on any PyTorch module.
 
-    sites         where heads meet the residual stream: the output projections
-    finding       output projections in somebody's modules, by path; and guesses of paths
+    sites         where heads meet the residual stream: the output projections, and how they are found
     families      layouts of Hugging Face models: a table
     wrapping      any model, called with tensors, its heads named
-    gates         ablate, scale or replace heads while a model runs
+    gates         ablate, scale or replace heads while a model runs; read z and contributions
     replacements  what replaces the output of an ablated head: a table
-    capture       read z and contributions
     attention     read attention weights, off any model
-    replay        one pass, cached, so that passes that differ from it late begin late
-    sweep         many interventions as one job
+    replay        one pass, cached, and many interventions replayed from it as one job
     proof         show that the above reach what they should
 
 Everything here is written against output projections, not against a model class: any PyTorch module that has them

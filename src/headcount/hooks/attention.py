@@ -1,4 +1,4 @@
-"""Where heads look, read off any model: whatever it computes attention with.
+"""Attention weights, read off any model: whatever it computes them with.
 
 Attention weights are a softmax over keys, and every way to compute them comes by `softmax` or by PyTorch's
 `scaled_dot_product_attention`, which is shown here what it was given and computes them again. The weights of a site are
@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
-from headcount.hooks.gates import eval_mode, split_input
-from headcount.hooks.sites import SharedSiteCounter, Sites
+from headcount.hooks.gates import SharedSiteCounter, eval_mode, input_of, unfused
+from headcount.hooks.sites import Sites
 
 Weights = Float[Tensor, "row head query key"]
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch._softmax, torch.special.softmax)
@@ -34,7 +34,7 @@ PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bm
 def read_attention(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], show: Callable[[HeadSite, Weights], None]
 ) -> Any:
-    """Make one pass and `show` every site's attention weights as they come; returns what the model says."""
+    """Make one pass and `show` every site's attention weights as they come; returns the model's output."""
     seen = _Seen()
     turns, shown = SharedSiteCounter(sites), set[HeadSite]()
 
@@ -43,15 +43,12 @@ def read_attention(
         if name in shown:
             raise InstrumentError(f"the output projection of {name} was called twice in one pass")
         shown.add(name)
-        z, _ = split_input(name, args)
-        show(name, _of_site(name, len(sites[name].heads), len(inputs[0]), z, *seen.taken()))
+        z = input_of(name, args)
+        show(name, _of_site(name, len(sites[name].heads), len(inputs[0]), z, *seen.take()))
 
-    with ExitStack() as stack, torch.no_grad():
-        stack.enter_context(eval_mode(model))
-        stack.enter_context(sites.unfused())
+    with ExitStack() as hooks, torch.no_grad(), eval_mode(model), unfused(sites), seen:
         for projection in sites.projections:
-            stack.callback(projection.register_forward_pre_hook(reached).remove)
-        stack.enter_context(seen)
+            hooks.callback(projection.register_forward_pre_hook(reached).remove)
         output = model(*inputs)
     if missed := [str(site) for site in sites if site not in shown]:
         raise InstrumentError(f"the output projection of {', '.join(missed)} was never called")
@@ -66,14 +63,13 @@ def attention_of(model: nn.Module, sites: Sites, *inputs: Tensor) -> dict[HeadSi
 
 
 class _Seen(TorchFunctionMode):
-    """Keeps what looks like attention weights, and products that may be z, until somebody takes them."""
+    """Keeps what may be attention weights, and products that may be z, until somebody takes them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._weights: list[Tensor] = []
-        self._products: list[Tensor] = []
+        self._weights, self._products = list[Tensor](), list[Tensor]()
 
-    def taken(self) -> tuple[list[Tensor], list[Tensor]]:
+    def take(self) -> tuple[list[Tensor], list[Tensor]]:
         """Everything since the last time."""
         taken, self._weights, self._products = (self._weights, self._products), [], []
         return taken
@@ -87,15 +83,13 @@ class _Seen(TorchFunctionMode):
         elif func is F.scaled_dot_product_attention:
             self._weights.append(_computed(*args, **kwargs))
             self._products.append(result)
-        elif func in SOFTMAX and result.dim() >= 3 and _over_keys(result, *args[1:2], **kwargs):
-            self._weights.append(result)
+        elif func in SOFTMAX and result.dim() >= 3:
+            dim = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
+            if dim in (-1, result.dim() - 1):  # over keys
+                self._weights.append(result)
         elif func in PRODUCTS and self._weights and result.dim() in (3, 4):
             self._products.append(result)
         return result
-
-
-def _over_keys(result: Tensor, dim: Any = None, **kwargs: Any) -> bool:
-    return (kwargs.get("dim") if dim is None else dim) in (-1, result.dim() - 1)
 
 
 def _computed(
@@ -117,7 +111,7 @@ def _computed(
         score = score.masked_fill(~seen, -torch.inf)
     if attn_mask is not None:
         score = score.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else score + attn_mask
-    return score.softmax(dim=-1).nan_to_num(0.0)  # a query that may see nothing looks nowhere
+    return score.softmax(dim=-1).nan_to_num(0.0)  # a query that may see nothing attends to nothing
 
 
 def _of_site(
@@ -161,13 +155,10 @@ def _read(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_turned: bool,
 
 def _is_z(products: Sequence[Tensor], n_rows: int, n_heads: int, is_turned: bool, z: Tensor) -> bool:
     """Whether one of these products, so read, is what the projection was given."""
+    rounding = 1e-3 * float(z.abs().max())
     for product in reversed(_read(products, n_rows, n_heads, is_turned, z)):
         side_by_side = product.transpose(1, 2).flatten(start_dim=2).to(z)
         for given in (z, z.transpose(0, 1)) if z.dim() == 3 else ():
-            if given.shape == side_by_side.shape and torch.allclose(given, side_by_side, rtol=0, atol=_rounding(z)):
+            if given.shape == side_by_side.shape and torch.allclose(given, side_by_side, rtol=0, atol=rounding):
                 return True
     return False
-
-
-def _rounding(z: Tensor) -> float:
-    return 1e-3 * float(z.abs().max())

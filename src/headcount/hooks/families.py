@@ -6,6 +6,7 @@ Everything is written as paths from the family's base model (`model.bert`, `mode
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from headcount.hooks import FAMILIES
 
@@ -33,15 +34,11 @@ class AttentionLayout:
     """Or one layer for all three."""
     by_head: bool = False
     """Whether a fused layer has q, k and v of one head beside each other; else all queries, all keys, all values."""
-    returns: int = 2
-    """How many things the module returns, the first being its output."""
 
     def projection_path(self) -> str:
         """From the base model."""
-        up = len(self.projection) - len(self.projection.lstrip("."))
-        parts = self.path.split(".")
-        kept = parts[: len(parts) - up // 2] if up else parts
-        return ".".join([*kept, *self.projection.lstrip(".").split(".")])
+        home = self.path.rpartition(".")[0] if self.projection.startswith("..") else self.path
+        return f"{home}.{self.projection.removeprefix('..')}"
 
 
 @dataclass(frozen=True)
@@ -62,13 +59,16 @@ class Family:
     """Whether blocks hand a bias for every head from layer to layer."""
 
 
+_q_k_v_proj = partial(AttentionLayout, query="q_proj", key="k_proj", value="v_proj")
+_query_key_value = partial(AttentionLayout, query="query", key="key", value="value")
+
+
 def _bart_blocks(path: str, stack: str, kind: str = "self") -> AttentionLayout:
-    return AttentionLayout(
-        path, "out_proj", stack, kind, f"{stack}_attention_heads", query="q_proj", key="k_proj", value="v_proj"
-    )
+    return _q_k_v_proj(path, "out_proj", stack, kind, f"{stack}_attention_heads")
 
 
-_T5_LAYERS = {"query": "q", "key": "k", "value": "v", "returns": 3}
+def _t5_blocks(path: str, stack: str, kind: str = "self") -> AttentionLayout:
+    return AttentionLayout(path, "o", stack, kind, query="q", key="k", value="v")
 
 
 PARTS: dict[str, Family] = {
@@ -76,9 +76,8 @@ PARTS: dict[str, Family] = {
     "bert": Family(
         "encoders laid out like BERT",
         ("bert", "roberta", "electra", "xlm-roberta", "camembert"),
-        (AttentionLayout("encoder.layer.*.attention.self", "..output.dense", query="query", key="key", value="value"),),
+        (_query_key_value("encoder.layer.*.attention.self", "..output.dense"),),
     ),
-    # DistilBERT.
     "distilbert": Family(
         "DistilBERT",
         ("distilbert",),
@@ -88,25 +87,12 @@ PARTS: dict[str, Family] = {
     "albert": Family(
         "encoders whose layers share one block",
         ("albert",),
-        (
-            AttentionLayout(
-                "encoder.albert_layer_groups.*.albert_layers.*.attention",
-                "dense",
-                query="query",
-                key="key",
-                value="value",
-            ),
-        ),
+        (_query_key_value("encoder.albert_layer_groups.*.albert_layers.*.attention", "dense"),),
         takes_turns=True,
     ),
     # GPT-2: queries, keys and values come from one layer, all queries first.
     "gpt2": Family("decoders laid out like GPT-2", ("gpt2",), (AttentionLayout("h.*.attn", "c_proj", fused="c_attn"),)),
-    # GPT-Neo.
-    "gpt-neo": Family(
-        "GPT-Neo",
-        ("gpt_neo",),
-        (AttentionLayout("h.*.attn.attention", "out_proj", query="q_proj", key="k_proj", value="v_proj"),),
-    ),
+    "gpt-neo": Family("GPT-Neo", ("gpt_neo",), (_q_k_v_proj("h.*.attn.attention", "out_proj"),)),
     # GPT-NeoX (Pythia): one layer for queries, keys and values, head by head.
     "gpt-neox": Family(
         "GPT-NeoX, so Pythia too",
@@ -117,10 +103,9 @@ PARTS: dict[str, Family] = {
     "llama": Family(
         "decoders laid out like Llama",
         ("llama", "mistral", "qwen2"),
-        (AttentionLayout("layers.*.self_attn", "o_proj", query="q_proj", key="k_proj", value="v_proj"),),
+        (_q_k_v_proj("layers.*.self_attn", "o_proj"),),
         is_grouped=True,
     ),
-    # BART and Marian.
     "bart": Family(
         "encoder-decoders laid out like BART",
         ("bart", "mbart", "marian"),
@@ -136,18 +121,17 @@ PARTS: dict[str, Family] = {
         "encoder-decoders laid out like T5",
         ("t5", "mt5"),
         (
-            AttentionLayout("encoder.block.*.layer.0.SelfAttention", "o", "encoder", **_T5_LAYERS),  # type: ignore[arg-type]
-            AttentionLayout("decoder.block.*.layer.0.SelfAttention", "o", "decoder", **_T5_LAYERS),  # type: ignore[arg-type]
-            AttentionLayout("decoder.block.*.layer.1.EncDecAttention", "o", "decoder", "cross", **_T5_LAYERS),  # type: ignore[arg-type]
+            _t5_blocks("encoder.block.*.layer.0.SelfAttention", "encoder"),
+            _t5_blocks("decoder.block.*.layer.0.SelfAttention", "decoder"),
+            _t5_blocks("decoder.block.*.layer.1.EncDecAttention", "decoder", "cross"),
         ),
         inputs=BOTH,
         has_position_bias=True,
     ),
-    # ViT: an encoder of patches of an image.
     "vit": Family(
         "vision transformers",
         ("vit",),
-        (AttentionLayout("layers.*.attention", "o_proj", query="q_proj", key="k_proj", value="v_proj"),),
+        (_q_k_v_proj("layers.*.attention", "o_proj"),),
         inputs=("pixel_values",),
     ),
 }
@@ -155,14 +139,11 @@ PARTS: dict[str, Family] = {
 
 def family_of(model_type: str) -> Family | None:
     """The family that a configuration's `model_type` belongs to, if we know it."""
-    return next((family for family in families() if model_type in family.model_types), None)
+    known = map(FAMILIES.get, FAMILIES.names())
+    return next((family for family in known if model_type in family.model_types), None)
 
 
 def model_types() -> tuple[str, ...]:
-    """Every one we know."""
-    return tuple(sorted(name for family in families() for name in family.model_types))
-
-
-def families() -> tuple[Family, ...]:
     """Those of the table, and those that other packages add."""
-    return tuple(map(FAMILIES.get, FAMILIES.names()))
+    known = map(FAMILIES.get, FAMILIES.names())
+    return tuple(sorted(name for family in known for name in family.model_types))

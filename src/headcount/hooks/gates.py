@@ -1,11 +1,14 @@
-"""Silence, scale or replace heads while a model runs: z' = g z + (1 - g) r.
+"""Act on heads while a model runs, and read them.
 
     with Gates(sites, closed_gates(sites, [HeadId.parse("E0H1")])):
         model(source, decoder_input)                       # without that head
+    with Capture(sites) as seen:
+        model(source, decoder_input)
+    seen.z(site), seen.contributions(site)                 # what its heads found, and add to the residual stream
 
-A gate g is per row and head, so that many experiments ride in one batch; a replacement r (0 unless given) is per row
-and position. A gate that is open for all rows leaves no hook at all, so open gates change no bit. Contexts nest, and
-leave the model as it was, whatever happens inside.
+Gates make z' = g z + (1 - g) r of z: g is per row and head, so that many experiments ride in one batch; a replacement r
+(0 unless given) is per row and position. A gate that is open for all rows leaves no hook at all, so open gates change
+no bit. Contexts nest, and leave the model as it was, whatever happens inside.
 
 An intervention that did nothing is an error: gates that no forward pass came through raise when the context is left.
 """
@@ -15,20 +18,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import TracebackType
+from functools import partial
 from typing import Any, Self
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.sites import SharedSiteCounter, Sites
+from headcount.hooks.sites import Sites
 
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
-"""What stands in for heads."""
+"""What replaces the outputs of heads."""
 
 
 def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
@@ -50,21 +53,26 @@ class Gates:
         replacements: Mapping[HeadSite, Values] | None = None,
         *,
         allow_prefix: bool = False,
-        skipped: Mapping[torch.nn.Module, int] | None = None,
+        skipped: Mapping[nn.Module, int] | None = None,
     ) -> None:
-        """With `allow_prefix`, passes may see only the first positions of a replacement, as decoding without a cache
-        does.
+        """With `allow_prefix`, passes may see the first positions of a replacement, as in decoding without a cache.
 
         (A decoder with a cache sees one position at a time and would get the first one's replacement at each.)
         `skipped` counts calls of projections that do not happen because others make up for them.
         """
         self._sites, self._gates, self._replacements = sites, dict(gates), dict(replacements or {})
-        self._growing, self._skipped = allow_prefix, skipped
+        self._allow_prefix, self._skipped = allow_prefix, skipped
         self.calls: Counter[HeadSite] = Counter()
         """How often each gated site was passed."""
         self._stack = ExitStack()
         for name, gate in self._gates.items():
-            _check(name, sites, gate)
+            if name not in sites:
+                there = ", ".join(map(str, sites))
+                raise InputError(f"no attention site {str(name)!r} in this model", f"it has: {there}")
+            n_heads = len(sites[name].heads)
+            if gate.dim() != 2 or gate.shape[1] != n_heads:
+                wanted = f"give [rows or 1, {n_heads}]: a column for each head"
+                raise InputError(f"gates at {name} have shape {tuple(gate.shape)}", wanted)
         if unknown := set(self._replacements) - set(self._gates):
             raise InputError(f"a replacement for {sorted(map(str, unknown))[0]}, but no gate", "shut a gate there")
 
@@ -76,52 +84,45 @@ class Gates:
         }
         for name in self._gates.keys() - self._acting.keys():
             self.calls[name] = 0  # open: nothing to do, and nothing to prove
-        self._stack.enter_context(self._sites.unfused())
+        self._stack.enter_context(unfused(self._sites))
         for projection in dict.fromkeys(self._sites[name].projection for name in self._acting):
             self._stack.callback(projection.register_forward_pre_hook(self._act, with_kwargs=True).remove)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         self._stack.close()
         missed = [name for name in self._gates if name not in self.calls]
-        if kind is None and self._acting and missed:
+        if error_type is None and self._acting and missed:
             raise InstrumentError(
                 f"the gates at {', '.join(map(str, missed))} were never reached: nothing was silenced there",
                 "the model does not call that output projection (a fused path, or a module that is not in use), or no "
                 "forward pass was made",
             )
-        if kind is None and (odd := self._turns.unfinished()):
+        if error_type is None and (odd := self._turns.unfinished()):
             raise InstrumentError(
                 f"the output projection that {odd[0]} shares was not called once for each of its sites in every pass",
                 "so gates cannot tell whose turn it was",
             )
 
     def _act(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
         name = self._turns.next(module)
         if name not in self._acting:
             return None
         self.calls[name] += 1
-        z, rest = split_input(name, args)
-        return (gated(name, z, self._acting[name], self._replacement(name, z)), *rest), kwargs
-
-    def _replacement(self, name: HeadSite, z: Tensor) -> Tensor | None:
-        value = self._replacements.get(name)
-        if value is not None and self._growing:
+        z, value = input_of(name, args), self._replacements.get(name)
+        if value is not None and self._allow_prefix:
             value = value[:, : z.shape[1]]
-        return value
+        return (gated(name, z, self._acting[name], value), *args[1:]), kwargs
 
 
-def split_input(name: HeadSite, args: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-    """The z that a projection was called with, and whatever else."""
+def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
+    """The z that a projection was called with."""
     if not args or not isinstance(args[0], Tensor):
-        raise InstrumentError(
-            f"the output projection of {name} was not called with a tensor", "its input cannot be gated"
-        )
-    return args[0], args[1:]
+        what = f"the output projection of {name} was not called with a tensor"
+        raise InstrumentError(what, "its input cannot be gated")
+    return args[0]
 
 
 def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None) -> Tensor:
@@ -142,22 +143,70 @@ def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None) -> Tensor
     return torch.where(g == 1, z_BQHE, mixed).flatten(start_dim=-2)  # 1 z + 0 r would turn -0 into 0
 
 
-def _check(name: HeadSite, sites: Sites, gate: Gate) -> None:
-    if name not in sites:
-        raise InputError(f"no attention site {str(name)!r} in this model", f"it has: {', '.join(map(str, sites))}")
-    n_heads = len(sites[name].heads)
-    if gate.dim() != 2 or gate.shape[1] != n_heads:
-        raise InputError(
-            f"gates at {name} have shape {tuple(gate.shape)}", f"give [rows or 1, {n_heads}]: a column for each head"
-        )
+class Capture:
+    """Keeps the input and the output of every output projection of the pass made inside the context."""
 
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._kept: dict[HeadSite, list[tuple[Tensor, Tensor]]] = {}
+        self._stack = ExitStack()
 
-# --- how a model runs while it is measured ----------------------------------------------------------------------------
-# How a model runs while it is measured.
+    def __enter__(self) -> Self:
+        self._turns = SharedSiteCounter(self._sites)
+        self._stack.enter_context(unfused(self._sites))
+        for projection in self._sites.projections:
+            self._stack.callback(projection.register_forward_hook(self._keep).remove)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        name = self._turns.next(module)
+        # Copies, for the model may go on to add to its tensors in place.
+        self._kept.setdefault(name, []).append((input_of(name, args).clone(), output.clone()))
+
+    def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
+        """What each head found."""
+        return self._only_call(site)[0].unflatten(-1, (len(self._sites[site].heads), -1))
+
+    def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:
+        """What the block adds to the residual stream."""
+        return self._only_call(site)[1]
+
+    def contributions(self, site: HeadSite) -> Float[Tensor, "row query head d_model"]:
+        """What each head adds to the residual stream; with the bias they make up the block's output.
+
+        Through the projection itself, head by head: whatever the layout of its weights, it is linear.
+        """
+        z, bias, alone = self.z(site), self.bias(site), []
+        for i in range(z.shape[-2]):
+            only = torch.zeros_like(z)
+            only[..., i, :] = z[..., i, :]
+            alone.append(self._sites[site].projection.forward(only.flatten(start_dim=-2)) - bias)
+        return torch.stack(alone, dim=-2)
+
+    def bias(self, site: HeadSite) -> Float[Tensor, " d_model"]:
+        """What the block adds when all its heads are ablated: the projection of nothing."""
+        z = self._only_call(site)[0]
+        nothing = z.new_zeros(1, z.shape[-1])
+        bias: Tensor = self._sites[site].projection.forward(nothing)[
+            0
+        ]  # not by a call, which would set off hooks again
+        return bias
+
+    def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor]:
+        calls = self._kept.get(site, [])
+        if len(calls) != 1:
+            raise InstrumentError(
+                f"{site} was passed {len(calls)} times, not once",
+                "make exactly one forward pass inside the context" if calls else "the model never called it",
+            )
+        return calls[0]
 
 
 @contextmanager
-def eval_mode(model: torch.nn.Module, *, gradients: bool = True) -> Iterator[torch.device]:
+def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.device]:
     """Dropout off inside and, unless they are asked for, gradients; yields the model's device."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -168,3 +217,72 @@ def eval_mode(model: torch.nn.Module, *, gradients: bool = True) -> Iterator[tor
     finally:
         for module in training:
             module.training = True
+
+
+# --- where hooks fire -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unfused(sites: Sites) -> Iterator[None]:
+    """Inside, PyTorch's own attention modules among the sites call their output projections; contexts may nest.
+
+    They compute it without a call else, so that hooks there never fire. The fused paths of `nn.TransformerEncoderLayer`
+    and of the module itself are off meanwhile.
+    """
+    attentions = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
+    closed = [mha for mha in attentions if "forward" not in mha.__dict__]
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(fused and not attentions)
+    try:
+        for mha in closed:
+            mha.__dict__["forward"] = partial(_unfused_forward, mha)
+        yield
+    finally:
+        for mha in closed:
+            mha.__dict__.pop("forward", None)
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _unfused_forward(
+    mha: nn.MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Its own code, with an identity in the place of the output projection; then the projection is called, rows first.
+
+    The identity hands on what it is given, bit for bit: each sum has one term that is not 0.
+    """
+    projection, identity = mha.out_proj, nn.Module()
+    identity.weight = nn.Parameter(torch.eye(query.shape[-1], device=query.device, dtype=query.dtype), False)
+    identity.bias = None  # type: ignore[assignment]
+    mha._modules["out_proj"] = identity
+    try:
+        z, weights = type(mha).forward(mha, query, *args, **kwargs)
+    finally:
+        mha._modules["out_proj"] = projection
+    if mha.batch_first or z.dim() == 2:
+        return projection(z), weights
+    return projection(z.transpose(0, 1)).transpose(0, 1), weights
+
+
+class SharedSiteCounter:
+    """Whose turn it is when a projection is called."""
+
+    def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
+        """`skipped`: calls that others make up for, as they go."""
+        self._sharing = sites.projections
+        self._skipped = {} if skipped is None else skipped  # empty as yet, perhaps, and filling
+        self._n: Counter[nn.Module] = Counter()
+
+    def next(self, projection: nn.Module) -> HeadSite:
+        """The site that this call belongs to."""
+        sharing = self._sharing[projection]
+        n = self._n[projection] + self._skipped.get(projection, 0)
+        self._n[projection] += 1
+        return sharing[n % len(sharing)]
+
+    def unfinished(self) -> list[str]:
+        """Sites whose projection was called, but not a whole number of rounds."""
+        return [
+            str(self._sharing[projection][0])
+            for projection, n in self._n.items()
+            if (n + self._skipped.get(projection, 0)) % len(self._sharing[projection])
+        ]

@@ -1,11 +1,11 @@
-"""Show that the instrument acts on a model, before anything is concluded from it.
+"""Show that the hooks act on a model, before anything is concluded from them.
 
 At every site, on a few rows:
 
     the heads' contributions and the bias add up to the block's output   (z is the heads side by side, nothing else)
     all gates shut leave the bias alone                                  (nothing passes around the projection's input)
-    noise in place of z changes what the model says                      (the block's output is used at all)
-    noise in one row changes what the model says of that row alone       (rows come first, and do not mix)
+    noise in place of z changes the model's output                       (the block's output is used at all)
+    noise in one row changes the output of that row alone                (rows come first, and do not mix)
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import InstrumentError
-from headcount.heads import HeadSite
-from headcount.hooks.capture import Capture
-from headcount.hooks.gates import Gates, eval_mode
+from headcount.hooks.gates import Capture, Gates, eval_mode
 from headcount.hooks.sites import Sites
 
 TOLERANCE = 1e-4
@@ -48,53 +46,44 @@ class SiteProof:
 def prove(model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> tuple[SiteProof, ...]:
     """Proof for every site, or an error that says which one failed and how."""
     few = [each[:ROWS] for each in inputs]
+    n_rows, proofs = len(few[0]), []
     with eval_mode(model), torch.no_grad():
         with Capture(sites) as clean:
             logits = first_tensor(model(*few))
-        return tuple(_prove(model, sites, name, few, clean, logits) for name in sites)
+        for name, site in sites.items():
+            z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
+            sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
+            shut = {name: torch.zeros(1, len(site.heads))}
+            with Gates(sites, shut), Capture(sites) as ablated:
+                model(*few)
+            shut_error = difference(ablated.output(name), bias.expand_as(output))
+            noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z) * z.std().clamp(min=1.0)
+            with Gates(sites, shut, {name: noise}):
+                output_change = float((first_tensor(model(*few)) - logits).abs().max())
+            cross_row_effect = 0.0
+            if n_rows > 1 and len(logits) == n_rows:  # what noise in the first row does to the others
+                first_shut = torch.ones(n_rows, len(site.heads))
+                first_shut[0] = 0.0
+                with Gates(sites, {name: first_shut}, {name: noise}):
+                    cross_row_effect = difference(first_tensor(model(*few))[1:], logits[1:])
+            found = SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
+            _require(found, tolerance(output.dtype))
+            proofs.append(found)
+    return tuple(proofs)
 
 
-def _prove(
-    model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], clean: Capture, logits: Tensor
-) -> SiteProof:
-    output, bias = clean.output(name), clean.bias(name)
-    sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
-    shut = {name: torch.zeros(1, len(sites[name].heads))}
-    with Gates(sites, shut), Capture(sites) as silent:
-        model(*inputs)
-    shut_error = difference(silent.output(name), bias.expand_as(output))
-    noise = _noise(clean.z(name))
-    with Gates(sites, shut, {name: noise}):
-        output_change = float((first_tensor(model(*inputs)) - logits).abs().max())
-    cross_row_effect = _cross_row_effect(model, sites, name, inputs, noise, logits)
+def _require(found: SiteProof, most: float) -> None:
     faults = [
-        (sum_error, f"its heads' contributions miss its output by {sum_error:.1e} of the largest value"),
-        (shut_error, f"with all heads silent it still adds more than its bias (by {shut_error:.1e})"),
-        (0.0 if output_change > 0 else 1.0, "noise in place of its heads changes nothing in the model's output"),
-        (
-            cross_row_effect,
-            "noise in one row changes the output of other rows: rows do not come first, or mix",
-        ),
+        (found.sum_error, f"its heads' contributions miss its output by {found.sum_error:.1e} of the largest value"),
+        (found.shut_error, f"with all heads silent it still adds more than its bias (by {found.shut_error:.1e})"),
+        (0.0 if found.output_change > 0 else 1.0, "noise in place of its heads changes nothing in the model's output"),
+        (found.cross_row_effect, "noise in one row changes the output of other rows: rows do not come first, or mix"),
     ]
     for error, why in faults:
-        if not error <= tolerance(output.dtype):  # NaN fails too
+        if not error <= most:  # NaN fails too
             raise InstrumentError(
-                f"the instrument does not act at {name}: {why}", "so silencing heads there would prove nothing"
+                f"the instrument does not act at {found.site}: {why}", "so silencing heads there would prove nothing"
             )
-    return SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
-
-
-def _cross_row_effect(
-    model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], noise: Tensor, logits: Tensor
-) -> float:
-    """How much the others' output changes when the first of several rows is disturbed."""
-    n = len(inputs[0])
-    if n < 2 or len(logits) != n:
-        return 0.0
-    gates = torch.ones(n, len(sites[name].heads))
-    gates[0] = 0.0
-    with Gates(sites, {name: gates}, {name: noise}):
-        return difference(first_tensor(model(*inputs))[1:], logits[1:])
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -109,13 +98,8 @@ def difference(one: Tensor, other: Tensor) -> float:
 
 
 def first_tensor(output: Any) -> Tensor:
-    """What a model says: its output, or the first tensor in it."""
+    """A model's output, or the first tensor in it."""
     if isinstance(output, Tensor):
         return output
     parts = output.values() if isinstance(output, dict) else output
     return next(part for part in parts if isinstance(part, Tensor))
-
-
-def _noise(z: Tensor) -> Tensor:
-    made = torch.randn(z.shape, generator=torch.Generator().manual_seed(0))
-    return made.to(z) * z.std().clamp(min=1.0)

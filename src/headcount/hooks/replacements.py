@@ -16,12 +16,12 @@ from torch import Tensor
 
 
 class ReplacementInputs(NamedTuple):
-    """What a stand-in can be made of, at one site, for one block of examples."""
+    """What a replacement can be made of, at one site, for one block of examples."""
 
     z: Float[Tensor, "row query head d_head"]
     """What the heads found in these examples."""
     mean: Float[Tensor, "query head d_head"] | None
-    """What they found on average over many inputs, position by position; only for kinds that need it."""
+    """What they found on average over many inputs, position by position; only for those that need it."""
     donors: Int[Tensor, " row"]
     """For each example, another one of the block: its donor."""
     token_mask: Bool[Tensor, "row query"] | None = None
@@ -30,7 +30,7 @@ class ReplacementInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Replacement:
-    """One kind of ablation."""
+    """What replaces the outputs of ablated heads."""
 
     summary: str
     make: Callable[[ReplacementInputs], Float[Tensor, "#row query head d_head"] | None]
@@ -43,7 +43,7 @@ def of_donor(inputs: ReplacementInputs) -> Tensor | None:
     """Another row of the same block."""
     if inputs.token_mask is None or bool(inputs.token_mask.all()):
         return inputs.z[inputs.donors]
-    # Where the other one is shorter, it is read again from its beginning: padding is nothing that a head says.
+    # Where the other one is shorter, it is read again from its beginning: padding is no output of a head.
     n_queries = inputs.z.shape[1]
     lengths = inputs.token_mask.sum(dim=1).clamp(min=1)[inputs.donors]
     places = torch.arange(n_queries, device=inputs.z.device) % lengths[:, None]
@@ -57,15 +57,15 @@ def of_mean(inputs: ReplacementInputs) -> Tensor | None:
 
 
 PARTS: dict[str, Replacement] = {
-    # The head says what it says about another example (Chan et al. 2022, "Causal scrubbing").
+    # The head's output on another example (Chan et al. 2022, "Causal scrubbing").
     #
-    # Unlike the mean, what it says is something that later layers have met before; but not together with what the other
-    # heads say about this example. So it measures misleading as well as missing.
+    # Unlike the mean, that is something that later layers have met before; but not together with the other heads'
+    # outputs on this example. So it measures misleading as well as missing.
     "resample": Replacement("the head says what it says about another example", of_donor, needs_donors=True),
-    # Nothing stands in: the head adds nothing to the residual stream, just as if it were cut out.
+    # Nothing: the head adds nothing to the residual stream, just as if it were cut out.
     "zero": Replacement("the head says nothing, as if it were cut out", lambda inputs: None),
-    # The head says what it says on average at that position, whatever the example.
+    # The head's average output at that position, whatever the example.
     #
-    # What is left out is only what the head knows of the example; a constant that later layers count on stays.
+    # What is left out is only what depends on the example; a constant that later layers count on stays.
     "mean": Replacement("the head says its average over many inputs, position by position", of_mean, needs_mean=True),
 }

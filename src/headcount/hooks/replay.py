@@ -1,6 +1,6 @@
-"""One forward pass, kept module call by module call, so that passes which differ from it late begin late.
+"""One forward pass, kept module call by module call; and many interventions replayed from it as one job.
 
-An ablated pass is the recorded one up to the first silenced head. So it is run again with the rows of many ablations
+An ablated pass is the cached one up to the first ablated head. So it is run again with the rows of many ablations
 side by side, but
 
     every module call that was over before that head's output projection hands back what was recorded;
@@ -14,6 +14,7 @@ that was changed in place later is not handed back. `sweep` compares samples wit
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,8 +28,19 @@ from torch.utils import _pytree as pytree
 
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.gates import Gates, Values, closed_gates, gated, split_input
-from headcount.hooks.sites import SharedSiteCounter, Sites
+from headcount.hooks.gates import Gates, SharedSiteCounter, Values, closed_gates, gated, input_of, unfused
+from headcount.hooks.proof import difference, first_tensor, tolerance
+from headcount.hooks.sites import Sites
+from headcount.limits import BATCH
+
+CHECKED = 2
+"""Rows of each group that are compared with a plain pass: two, so that rows which mix are found out."""
+CACHED, FEWEST = 2**17, 256
+"""Numbers of the residual stream that one pass should have at most (beyond that, a processor's cache is too small for
+what layers make of them), and tokens that it should have at least (below that, matrix products are slow)."""
+LEAVES = (Tensor, int, float, bool, str, type(None))
+"""What a tree may consist of, so that all of its tensors are known."""
+Forward = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -43,8 +55,83 @@ class Intervention:
     """The replacement as numbers, for one batch; nothing where it is zero."""
 
 
+# --- many interventions -----------------------------------------------------------------------------------------------
+
+
+def sweep(
+    cached: CachedPass, interventions: Sequence[Intervention], *, batch_size: int = BATCH, checked: bool = False
+) -> Iterator[tuple[int, Tensor]]:
+    """The model's output with each intervention, and which one it is; grouped by where passes begin to differ.
+
+    If `checked`, the first rows of one intervention of each group are compared with a plain pass in the end.
+    """
+    groups: dict[HeadSite, list[int]] = {}
+    for i, intervention in enumerate(interventions):
+        groups.setdefault(cached.first_site(intervention.heads), []).append(i)
+    at_once = max(1, batch_size // cached.n_rows)
+    samples: list[tuple[Intervention, Tensor]] = []
+    for group in groups.values():
+        for start in range(0, len(group), at_once):
+            part = group[start : start + at_once]
+            output = first_tensor(cached.replay([interventions[i] for i in part]))
+            outputs = output.unflatten(0, (len(part), cached.n_rows))
+            if checked and start == 0:
+                samples.append((interventions[part[-1]], outputs[-1, :CHECKED].clone()))
+            yield from zip(part, outputs, strict=True)
+    most = max(2, batch_size // CHECKED)  # a single row would not show whether rows come first
+    for start in range(0, len(samples), most):
+        _compare(cached, samples[start : start + most])
+
+
+def _compare(cached: CachedPass, samples: Sequence[tuple[Intervention, Tensor]]) -> None:
+    """Outputs must be those of a plain pass; these samples ride in one."""
+    n, interventions = min(CHECKED, cached.n_rows), [intervention for intervention, _ in samples]
+    tiler = BatchTiler(n, len(samples))
+    inputs = [tiler.repeat(each[:n] if len(each) == cached.n_rows else each) for each in cached.inputs]
+    gates = Gates(cached.sites, *cached.gates_and_values(interventions, cached.sites, n))
+    try:
+        with gates:
+            slow = first_tensor(cached.model(*inputs)).unflatten(0, (len(samples), n))
+    except RuntimeError as error:
+        raise InstrumentError(
+            f"a plain pass over {len(samples)} times {n} rows failed: {error}",
+            "rows should come first in everything that the model is given",
+        ) from error
+    for (intervention, outputs), plain in zip(samples, slow, strict=True):
+        found = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
+        if not found <= tolerance(outputs.dtype):
+            first = cached.first_site(intervention.heads)
+            raise ReplayError(
+                f"a pass begun at {first} differs from a whole one by {found:.1e} of the largest value",
+                "the model's modules depend on more than what they are called with",
+            )
+
+
+def plain_pass(
+    model: nn.Module, sites: Sites, inputs: Sequence[Tensor], intervention: Intervention, base: Collection[HeadId] = ()
+) -> Any:
+    """The same by gates alone, from the first layer on."""
+    with (
+        Gates(sites, closed_gates(sites, base)),
+        Gates(sites, closed_gates(sites, intervention.heads), intervention.values),
+    ):
+        return model(*inputs)
+
+
+def rows_at_once(sites: Sites, n_tokens: int) -> int:
+    """How many rows of so many tokens a pass should have, by the width of the model's heads."""
+    widths = []
+    for site in sites.values():
+        weight = getattr(site.projection, "weight", None)
+        widths.append(max(weight.shape) if isinstance(weight, Tensor) and weight.dim() else len(site.heads))
+    return max(2, CACHED // (n_tokens * max(widths)), FEWEST // n_tokens)
+
+
+# --- one pass ---------------------------------------------------------------------------------------------------------
+
+
 class CachedPass:
-    """A pass of `model` over `inputs` with the heads of `base` silent; make it inside `torch.no_grad()`."""
+    """A pass of `model` over `inputs` with the heads of `base` ablated; make it inside `torch.no_grad()`."""
 
     def __init__(self, model: nn.Module, sites: Sites, inputs: Sequence[Tensor], base: Collection[HeadId] = ()) -> None:
         self.model, self.sites, self.inputs, self.base = model, sites, tuple(inputs), tuple(base)
@@ -65,9 +152,6 @@ class CachedPass:
         touched = self.sites.head_slots(heads)
         return next(site for site in self.site_records if site in touched)
 
-    # --- record
-    # -----------------------------------------------------------------------------------------------------------
-
     def _record(self) -> Any:
         names, turns = self.sites.projections, SharedSiteCounter(self.sites)
         open_calls: list[ModuleCall] = []
@@ -87,15 +171,24 @@ class CachedPass:
             n_over += 1
             if module in names:
                 name = turns.next(module)
-                self._pass(name, call, split_input(name, args)[0])
+                if name in self.site_records:
+                    raise InstrumentError(
+                        f"the output projection of {name} was called twice in one pass",
+                        "a gate could not tell the calls apart",
+                    )
+                z = input_of(name, args)
+                self.site_records[name] = SiteRecord(z, z._version, call, call)
             elif not any(inner.module in names for inner in call.inside):
-                for inner in call.inside:
-                    inner.forget()
+                for inner in call.inside:  # they keep no tensors: this call hands back its own
+                    inner.inputs, inner.output, inner.held = (), None, None
             else:
-                self._carry(call)
+                returned = {id(tensor) for tensor in tensors_in(output) or ()}
+                for record in self.site_records.values():  # who returns a carrier's very tensor, unchanged, carries it
+                    is_returned = record.call.is_intact and id(record.call.output) in returned
+                    if is_returned and record.carrier in call.inside:
+                        record.carrier = call
 
-        with ExitStack() as hooks:
-            hooks.enter_context(self.sites.unfused())
+        with ExitStack() as hooks, unfused(self.sites):
             if self.base:
                 hooks.enter_context(Gates(self.sites, closed_gates(self.sites, self.base)))
             for module in self.model.modules():
@@ -108,25 +201,8 @@ class CachedPass:
             )
         return output
 
-    def _pass(self, name: HeadSite, call: ModuleCall, z: Tensor) -> None:
-        if name in self.site_records:
-            raise InstrumentError(
-                f"the output projection of {name} was called twice in one pass",
-                "a gate could not tell the calls apart",
-            )
-        self.site_records[name] = SiteRecord(z, z._version, call, call)
-
-    def _carry(self, call: ModuleCall) -> None:
-        """Whoever encloses a carrier and returns its very tensor, unchanged, carries it too."""
-        for record in self.site_records.values():
-            if record.carrier in call.inside and record.call.is_intact and _holds(call.output, record.call.output):
-                record.carrier = call
-
-    # --- run again
-    # --------------------------------------------------------------------------------------------------------
-
     def replay(self, interventions: Sequence[Intervention]) -> Any:
-        """The output with each change, their rows one block after another: [change * row, ...].
+        """The output with each intervention, their rows one block after another: [intervention * row, ...].
 
         All of them must begin to differ at the same site.
         """
@@ -137,12 +213,11 @@ class CachedPass:
         if len(interventions) not in self._tilers:
             self._tilers[len(interventions)] = BatchTiler(self.n_rows, len(interventions))
         tiler, order = self._tilers[len(interventions)], list(self.site_records)
-        later = order[order.index(site) + 1 :]
-        gates, values = self.gates(interventions, later, self.n_rows), self.values(interventions, later, self.n_rows)
-        patcher = ReplayPatcher(self.site_records[site], self._projected(site, interventions, tiler), tiler)
+        gates, values = self.gates_and_values(interventions, order[order.index(site) + 1 :], self.n_rows)
+        patcher = ReplayPatcher(self.site_records[site], self._projected(site, interventions), tiler)
         try:
             patching = patcher.patching(self._patched_modules(site))
-            with self.sites.unfused(), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
+            with unfused(self.sites), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
                 output = self.model(*(tiler.repeat(each) for each in self.inputs))
         except RuntimeError as error:
             raise ReplayError(
@@ -156,73 +231,66 @@ class CachedPass:
             )
         return output
 
-    def gates(
+    def gates_and_values(
         self, interventions: Sequence[Intervention], sites: Iterable[HeadSite], n_rows: int
-    ) -> dict[HeadSite, Tensor]:
-        """Gates for the first rows, with each change; what the base silences stays silent."""
-        places = [self.sites.head_slots((*intervention.heads, *self.base)) for intervention in interventions]
-        gates = {}
+    ) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
+        """Gates and replacements for the first rows, with each intervention; the heads of the base stay ablated.
+
+        A replacement is for an intervention's own heads and no others.
+        """
+        slots = [self.sites.head_slots((*intervention.heads, *self.base)) for intervention in interventions]
+        gates, values = {}, {}
         for site in sites:
-            if any(site in each for each in places):
+            if any(site in each for each in slots):
                 gate = torch.ones(len(interventions), len(self.sites[site].heads))
-                for row, each in zip(gate, places, strict=True):
+                for row, each in zip(gate, slots, strict=True):
                     row[list(each.get(site, ()))] = 0.0
                 gates[site] = gate.repeat_interleave(n_rows, dim=0)
-        return gates
-
-    def values(
-        self, interventions: Sequence[Intervention], sites: Iterable[HeadSite], n_rows: int
-    ) -> dict[HeadSite, Tensor]:
-        """Replacements for the first rows, with each change; nothing stands in for other heads than its own."""
-        values = {}
-        for site in sites:
             if any(site in intervention.values for intervention in interventions):
                 z = self.z(site)[:n_rows]
-                value = values[site] = z.new_zeros(len(interventions), *z.shape)
+                value = z.new_zeros(len(interventions), *z.shape)
                 for part, intervention in zip(value, interventions, strict=True):
                     if site in intervention.values:
                         own = list(self.sites.head_slots(intervention.heads)[site])
                         part[..., own, :] = intervention.values[site][:n_rows].to(z).expand(z.shape)[..., own, :]
                 values[site] = value.flatten(end_dim=1)
-        return values
+        return gates, values
 
-    def _projected(self, site: HeadSite, interventions: Sequence[Intervention], tiler: BatchTiler) -> Tensor:
-        """The output of a site's projection with each change."""
+    def _projected(self, site: HeadSite, interventions: Sequence[Intervention]) -> Tensor:
+        """The output of a site's projection with each intervention."""
         record, projection = self.site_records[site], self.sites[site].projection
         if record.z._version != record.version:
             raise ReplayError(f"z at {site} is changed in place later in the pass", "no pass can begin there")
         weight = _plain_weight(projection)
-        if weight is not None and record.call.is_intact:
-            return self._subtracted(site, interventions, weight)
-        gates = self.gates(interventions, [site], self.n_rows)
-        values = self.values(interventions, [site], self.n_rows)
-        z = gated(site, record.z.repeat(tiler.times, *[1] * (record.z.dim() - 1)), gates[site], values.get(site))
-        changed: Tensor = projection.forward(z)
-        return changed
-
-    def _subtracted(self, site: HeadSite, interventions: Sequence[Intervention], weight: Tensor) -> Tensor:
-        """Likewise, for a plain layer: what it said, less what the silenced heads said, which is quicker."""
-        z, outputs = self.z(site), self.site_records[site].call.output
+        if weight is None or not record.call.is_intact:
+            gates, values = self.gates_and_values(interventions, [site], self.n_rows)
+            z = record.z.repeat(len(interventions), *[1] * (record.z.dim() - 1))
+            projected: Tensor = projection.forward(gated(site, z, gates[site], values.get(site)))
+            return projected
+        # Of a plain layer, the output less that of the ablated heads, which is quicker.
+        z, output = self.z(site), record.call.output
         weight_DHE = weight.unflatten(1, (z.shape[-2], -1))
-        changed = outputs.new_empty(len(interventions), *outputs.shape)
+        changed = output.new_empty(len(interventions), *output.shape)
         for part, intervention in zip(changed, interventions, strict=True):
             own = list(self.sites.head_slots(intervention.heads)[site])
             lost = z[..., own, :]
             if site in intervention.values:
                 lost = lost - intervention.values[site].to(z).expand(z.shape)[..., own, :]
-            torch.sub(outputs, F.linear(lost.flatten(start_dim=-2), weight_DHE[:, own].flatten(start_dim=1)), out=part)
+            torch.sub(output, F.linear(lost.flatten(start_dim=-2), weight_DHE[:, own].flatten(start_dim=1)), out=part)
         return changed.flatten(end_dim=1)
 
     def _patched_modules(self, site: HeadSite) -> dict[nn.Module, list[ModuleCall]]:
-        """The modules that may have someone stand in for them when a pass begins at this site."""
+        """The modules that may hand back what was recorded when a pass begins at this site.
+
+        They have a call that was over by then, carries the change or is plain, and is not inside one that was over.
+        """
         if site not in self._patched:
-            record, patched = self.site_records[site], dict[nn.Module, list[ModuleCall]]()
-            over = [call for calls in self._calls.values() for call in calls if call.order < record.call.order]
-            unused = {id(inner) for call in over if call.is_intact for inner in call.inside}
-            for module, calls in self._calls.items():
-                if any(id(call) not in unused and record.concerns(call) for call in calls):
-                    patched[module] = calls
-            self._patched[site] = patched
+            record, every = self.site_records[site], [call for calls in self._calls.values() for call in calls]
+            over = {call for call in every if call.order < record.call.order}
+            unused = {inner for call in over if call.is_intact for inner in call.inside}
+            concerned = {call for call in every if call in over or call is record.carrier or call.inputs}
+            modules = {call.module for call in concerned - unused}
+            self._patched[site] = {module: calls for module, calls in self._calls.items() if module in modules}
         return self._patched[site]
 
 
@@ -236,13 +304,7 @@ def _plain_weight(projection: nn.Module) -> Tensor | None:
     return None
 
 
-# --- stand ins --------------------------------------------------------------------------------------------------------
-# Whoever stands in for modules while a recorded pass is run again, and what was recorded of each call.
-#
-# Why a module may hand back what was recorded is told in recording.py.
-
-
-Forward = Callable[..., Any]
+# --- what was recorded, and who hands it back -------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -253,7 +315,7 @@ class ModuleCall:
     inside: list[ModuleCall] = field(default_factory=list)
     """Calls that were made meanwhile."""
     inputs: tuple[Tensor, ...] = ()
-    """What a plain layer was given."""
+    """What a plain layer was given: one of PyTorch's own that has no others inside."""
     output: Any = None
     held: tuple[tuple[Tensor, int], ...] | None = None
     """Every tensor of the above and its version, which counts changes in place; None if they cannot be handed back."""
@@ -262,7 +324,8 @@ class ModuleCall:
 
     def finish(self, args: Any, output: Any, order: int) -> None:
         """Keep what it was given (if it is a plain layer) and what it returned."""
-        self.inputs = tuple(tensors_in(args) or ()) if _is_plain(self.module) else ()
+        if type(self.module).__module__.startswith("torch.nn.modules") and not any(self.module.children()):
+            self.inputs = tuple(tensors_in(args) or ())
         self.output, self.order = output, order
         found = tensors_in(output)
         self.held = None if found is None else tuple((tensor, tensor._version) for tensor in (*self.inputs, *found))
@@ -271,10 +334,6 @@ class ModuleCall:
     def is_intact(self) -> bool:
         """Whether what it returned can still be handed back."""
         return self.held is not None and all(tensor._version == version for tensor, version in self.held)
-
-    def forget(self) -> None:
-        """Keep no tensors: whoever made this call hands back its own."""
-        self.inputs, self.output, self.held = (), None, None
 
 
 @dataclass(eq=False)
@@ -287,19 +346,15 @@ class SiteRecord:
     carrier: ModuleCall
     """The outermost call that returned the projection's output itself."""
 
-    def concerns(self, call: ModuleCall) -> bool:
-        """Whether a call may be stood in for when a pass begins here: it was over, carries the change, or is plain."""
-        return call is self.carrier or call.order < self.call.order or bool(call.inputs)
-
 
 class ReplayPatcher:
-    """Whoever stands in for modules while a pass is run again."""
+    """Lets modules hand back what was recorded while a pass is run again."""
 
     def __init__(self, record: SiteRecord, projected: Tensor, tiler: BatchTiler) -> None:
         self.record, self.projected, self.tiler = record, projected, tiler
         self.n_called: Counter[nn.Module] = Counter()
         self.n_skipped: Counter[nn.Module] = Counter()
-        """Calls that did not happen because whoever would have made them was stood in for."""
+        """Calls that did not happen because whoever would have made them was skipped."""
         self.has_acted = False
         """Whether the change was handed over."""
 
@@ -319,22 +374,22 @@ class ReplayPatcher:
                     module.__dict__["forward"] = own
 
     def _forward(self, module: nn.Module, calls: Sequence[ModuleCall], forward: Forward) -> Forward:
+        record, repeat = self.record, self.tiler.repeat
+
         def patched_forward(*args: Any, **kwargs: Any) -> Any:
             n = self.n_called[module]
             self.n_called[module] += 1
             call = calls[n] if n < len(calls) else None
-            if call is self.record.carrier:
+            if call is record.carrier:
                 self.has_acted = True
-                self._skip(self.record.carrier)
-                was = self.record.call.output
-                return map_tensors(
-                    self.record.carrier.output, lambda x: self.projected if x is was else self.tiler.repeat(x)
-                )
+                self._skip(call)
+                was = record.call.output
+                return pytree.tree_map_only(Tensor, lambda x: self.projected if x is was else repeat(x), call.output)
             if call is None or not call.is_intact:
                 return forward(*args, **kwargs)
-            if call.order < self.record.call.order or self._unchanged(call, args, kwargs):
+            if call.order < record.call.order or self._is_unchanged(call, args, kwargs):
                 self._skip(call)
-                return self.tiler.repeat_tree(call.output)
+                return pytree.tree_map_only(Tensor, repeat, call.output)
             return forward(*args, **kwargs)
 
         return patched_forward
@@ -345,45 +400,18 @@ class ReplayPatcher:
             self.n_called[inner.module] += 1
             self.n_skipped[inner.module] += 1
 
-    def _unchanged(self, call: ModuleCall, args: Any, kwargs: Any) -> bool:
+    def _is_unchanged(self, call: ModuleCall, args: Any, kwargs: Any) -> bool:
         """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""
-        found = tensors_in((args, kwargs))
-        if not found or len(found) != len(call.inputs):
-            return False
-        return all(
-            self.tiler.repeats_very(tensor, recorded) or self.tiler.repeats(tensor, recorded)
-            for tensor, recorded in zip(found, call.inputs, strict=True)
-        )
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """PyTorch's own layers, which have no others inside."""
-    return type(module).__module__.startswith("torch.nn.modules") and not any(module.children())
-
-
-# --- trees ------------------------------------------------------------------------------------------------------------
-# Tensors inside what modules return: tuples, lists and dictionaries of them, and their rows.
-
-
-PLAIN = (int, float, bool, str, type(None))
+        found = tensors_in((args, kwargs)) or []
+        return bool(found) and len(found) == len(call.inputs) and all(map(self.tiler.repeats, found, call.inputs))
 
 
 def tensors_in(tree: Any) -> list[Tensor] | None:
     """Every tensor, in order; None if there is something whose tensors cannot be known."""
     leaves = pytree.tree_leaves(tree)
-    if not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves):
+    if not all(isinstance(leaf, LEAVES) for leaf in leaves):
         return None
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-def _holds(tree: Any, wanted: Tensor) -> bool:
-    """Whether this very tensor is in it."""
-    return any(tensor is wanted for tensor in tensors_in(tree) or ())
-
-
-def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same tree with every tensor changed."""
-    return pytree.tree_map_only(Tensor, change, tree)
 
 
 class BatchTiler:
@@ -403,17 +431,11 @@ class BatchTiler:
             self._made[id(tensor)] = tensor, made, made._version  # both kept, so that no other gets their ids
         return made
 
-    def repeat_tree(self, tree: Any) -> Any:
-        """Every tensor in it."""
-        return map_tensors(tree, self.repeat)
-
-    def repeats_very(self, tensor: Tensor, recorded: Tensor) -> bool:
-        """Whether this very tensor is our repetition of the recorded one, and was not changed in place since."""
-        _, made, version = self._made.get(id(recorded), (recorded, None, -1))
-        return made is tensor and tensor._version == version
-
     def repeats(self, tensor: Tensor, recorded: Tensor) -> bool:
         """Whether a tensor holds the recorded rows, `times` over, bit for bit."""
+        _, made, version = self._made.get(id(recorded), (recorded, None, -1))
+        if made is tensor and tensor._version == version:
+            return True  # our own repetition, not changed in place since
         if tensor.shape[1:] != recorded.shape[1:] or len(tensor) != self.times * self.n or len(recorded) != self.n:
             return False
         if not torch.equal(tensor[0], recorded[0]):

@@ -1,28 +1,41 @@
-"""Where heads meet the residual stream.
+"""Where heads meet the residual stream, and how that is found in other people's modules.
 
 The input of an attention block's output projection is its heads' outputs side by side, z [..., head * d_head]. That is
-the one place where a head can be silenced, scaled, replaced and measured, in everybody's models alike.
+the one place where a head can be ablated, scaled, replaced and measured, in everybody's models alike. Projections are
+found by path; paths are guessed, too, to be confirmed by whoever asked.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from difflib import get_close_matches
+from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.finding import NamedPatterns, SiteMatch, find_sites, require_unquantised, unwrap
+
+NamedPatterns = str | Sequence[str]
+LISTED = 40
+"""Heads that an error lists at most."""
+_CROSS = re.compile(r"cross|enc_?dec|enc(oder)?_?att|src_att|memory|context|multihead_attn", re.IGNORECASE)
+_SELF = re.compile(r"(^|[._])self", re.IGNORECASE)
+_DECODER, _ENCODER = re.compile(r"(^|[._])dec", re.IGNORECASE), re.compile(r"(^|[._])enc", re.IGNORECASE)
+_COUNTS = ("num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "h")
+_ROLES = {"layer": ("layer", "self"), "encoder": ("encoder", "self"), "decoder": ("decoder", "self")}
+_ROLES |= {"cross": ("decoder", "cross")}
+_LAST = frozenset(("out_proj", "o_proj", "c_proj", "w_o", "wo", "to_out", "out_lin", "out", "o", "proj", "dense"))
+_LAST |= {"fc_out", "output", "linear_out", "final_linear", "w_out", "out_linear", "fc_o", "output_linear"}
+_QUANTISED = ("AffineQuantizedTensor", "Params4bit", "Int8Params")
 
 
 @runtime_checkable
 class SupportsHeads(Protocol):
-    """A model that can say where its heads are."""
+    """A model that knows where its heads are."""
 
     @property
     def projections(self) -> Mapping[HeadSite, nn.Module]:
@@ -38,7 +51,11 @@ class SupportsSites(Protocol):
 
     @property
     def head_sites(self) -> Sites:
-        """They."""
+        """Where its heads are."""
+
+
+SUPPORTED = (SupportsSites, SupportsHeads)
+"""Models that tell where their heads are."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +70,20 @@ class Site:
     """PyTorch's own attention, if that is whose projection it is: it must be opened to call it."""
 
 
-class Sites(Mapping[HeadSite, Site]):
-    """Every output projection of a model."""
+class Sites(dict[HeadSite, Site]):
+    """Every output projection of a model; they do not change."""
 
     def __init__(self, sites: Mapping[HeadSite, Site]) -> None:
-        self._sites = dict(sites)
-        self._places: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # asked for again and again
-        if not self._sites:
+        super().__init__(sites)
+        self.heads: tuple[HeadId, ...] = tuple(head for site in self.values() for head in site.heads)
+        self.projections: dict[nn.Module, tuple[HeadSite, ...]] = {}
+        """Every output projection, and the sites that take turns with it: one, as a rule."""
+        self._slots: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # asked for again and again
+        if not self:
             raise InputError("this model has no heads", "there is nothing to silence, read or cut")
-        self._turns: dict[nn.Module, tuple[HeadSite, ...]] = {}
-        for name, site in sorted(self._sites.items(), key=lambda each: each[1].call):
-            require_unquantised(str(name), site.projection)
-            sharing = self._turns[site.projection] = (*self._turns.get(site.projection, ()), name)
+        for name, site in sorted(self.items(), key=lambda each: each[1].call):
+            _require_unquantised(name, site.projection)
+            sharing = self.projections[site.projection] = (*self.projections.get(site.projection, ()), name)
             if site.call != len(sharing) - 1:
                 share = f"{sharing[0]} and {name} share" if len(sharing) > 1 else f"{name} is call {site.call} of"
                 raise InputError(
@@ -77,7 +96,7 @@ class Sites(Mapping[HeadSite, Site]):
     def empty(cls) -> Sites:
         """Of a model that has lost all of its heads."""
         made = cls.__new__(cls)
-        made._sites, made._places, made._turns = {}, {}, {}
+        made.heads, made.projections, made._slots = (), {}, {}
         return made
 
     @classmethod
@@ -92,7 +111,7 @@ class Sites(Mapping[HeadSite, Site]):
         """
         model = unwrap(model)
         if patterns or named:
-            return cls.of_found(find_sites(model, patterns, named, n_heads))
+            return cls(_find_sites(model, patterns, named, n_heads))
         if isinstance(model, SupportsSites):
             return model.head_sites
         if not isinstance(model, SupportsHeads):
@@ -103,126 +122,222 @@ class Sites(Mapping[HeadSite, Site]):
             )
         return cls({site: Site(projection, model.heads_at(site)) for site, projection in model.projections.items()})
 
-    @classmethod
-    def of_found(cls, found: Iterable[SiteMatch]) -> Sites:
-        """Output projections as they were found."""
-        return cls({each.name: Site(each.projection, each.heads, mha=each.mha) for each in found})
-
-    def __getitem__(self, site: HeadSite) -> Site:
-        return self._sites[site]
-
-    def __iter__(self) -> Iterator[HeadSite]:
-        return iter(self._sites)
-
-    def __len__(self) -> int:
-        return len(self._sites)
-
-    @property
-    def heads(self) -> tuple[HeadId, ...]:
-        """Every head."""
-        return tuple(head for site in self._sites.values() for head in site.heads)
-
-    @property
-    def projections(self) -> Mapping[nn.Module, tuple[HeadSite, ...]]:
-        """Every output projection, and the sites that take turns with it: one, as a rule."""
-        return self._turns
-
-    @contextmanager
-    def unfused(self) -> Iterator[None]:
-        """Inside, PyTorch's own attention modules among the sites call their output projections."""
-        with ExitStack() as stack:
-            attentions = [site.mha for site in self._sites.values() if site.mha is not None]
-            if attentions:
-                stack.enter_context(unfused(attentions))
-            yield
-
     def head_slots(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
         """The places in z of these heads, site by site."""
         heads = tuple(heads)
-        if heads not in self._places:
-            self._places[heads] = self._find(heads)
-        return self._places[heads]
-
-    def _find(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
-        places: dict[HeadSite, list[int]] = {}
-        for head in heads:
-            if head.site not in self._sites or head not in self._sites[head.site].heads:
-                raise InputError(f"no head {str(head)!r} in this model", f"it has: {_listed(self.heads)}")
-            places.setdefault(head.site, []).append(self._sites[head.site].heads.index(head))
-        return {site: tuple(sorted(set(found))) for site, found in places.items()}
-
-
-class SharedSiteCounter:
-    """Whose turn it is when a projection is called."""
-
-    def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
-        """`skipped`: calls that others make up for, as they go."""
-        self._sites, self._skipped = sites, {} if skipped is None else skipped  # empty as yet, perhaps, and filling
-        self._n: Counter[nn.Module] = Counter()
-
-    def next(self, projection: nn.Module) -> HeadSite:
-        """The site that this call belongs to."""
-        sharing = self._sites.projections[projection]
-        n = self._n[projection] + self._skipped.get(projection, 0)
-        self._n[projection] += 1
-        return sharing[n % len(sharing)]
-
-    def unfinished(self) -> list[str]:
-        """Sites whose projection was called, but not a whole number of rounds."""
-        return [
-            str(self._sites.projections[projection][0])
-            for projection, n in self._n.items()
-            if (n + self._skipped.get(projection, 0)) % len(self._sites.projections[projection])
-        ]
+        if heads not in self._slots:
+            slots: dict[HeadSite, set[int]] = {}
+            for head in heads:
+                if head.site not in self or head not in self[head.site].heads:
+                    names = [each.short for each in self.heads]
+                    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+                    raise InputError(
+                        f"no head {str(head)!r} in this model", f"it has: {', '.join(names[:LISTED])}{more}"
+                    )
+                slots.setdefault(head.site, set()).add(self[head.site].heads.index(head))
+            self._slots[heads] = {site: tuple(sorted(found)) for site, found in slots.items()}
+        return self._slots[heads]
 
 
-def _listed(heads: tuple[HeadId, ...], most: int = 40) -> str:
-    names = [head.short for head in heads[:most]]
-    return ", ".join(names) + (f" and {len(heads) - most} more" if len(heads) > most else "")
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module itself, out of what torch.compile and DataParallel put around it."""
+    inner: object = model
+    while isinstance(inner, nn.Module):
+        model, inner = inner, getattr(inner, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DataParallel", "DistributedDataParallel"):
+            inner = model.module
+    compiled = [path or "itself" for path, each in model.named_modules() if each._compiled_call_impl is not None]
+    if compiled:
+        raise InputError(
+            f"{type(model).__name__} was compiled in place ({compiled[0]}): compiled code may pass hooks by",
+            "instrument a copy that was not compiled",
+        )
+    return model
 
 
-# --- PyTorch's own attention ------------------------------------------------------------------------------------------
-# PyTorch's own attention computes its output projection without calling it, so hooks there never fire.
-#
-# While it is open, an `nn.MultiheadAttention` computes z just as it always does - its own code runs, with an identity
-# in the place of the output projection - and then calls the projection, rows first. The fused paths of
-# `nn.TransformerEncoderLayer` and of the module itself are off meanwhile.
+def _require_unquantised(name: HeadSite, projection: nn.Module) -> None:
+    """Quantised weights do not add up head by head."""
+    home, weight = type(projection).__module__, type(getattr(projection, "weight", None)).__name__
+    if ".quantized" in home or "bitsandbytes" in home or weight in _QUANTISED:
+        raise InputError(
+            f"the output projection of {name} is quantised ({type(projection).__name__})",
+            "its heads' contributions do not add up: load the model in float32",
+        )
 
 
-@contextmanager
-def unfused(attentions: Iterable[nn.MultiheadAttention]) -> Iterator[None]:
-    """Inside, these modules call their output projections; contexts may nest."""
-    closed = [mha for mha in dict.fromkeys(attentions) if "forward" not in mha.__dict__]
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        for mha in closed:
-            mha.__dict__["forward"] = _open_forward(mha)
-        yield
-    finally:
-        for mha in closed:
-            mha.__dict__.pop("forward", None)
-        torch.backends.mha.set_fastpath_enabled(fused)
+# --- sites by path ----------------------------------------------------------------------------------------------------
 
 
-def _open_forward(mha: nn.MultiheadAttention) -> Callable[..., Any]:
-    def forward(query: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        projection, through = mha.out_proj, _identity(query)
-        mha._modules["out_proj"] = through
-        try:
-            z, weights = type(mha).forward(mha, query, *args, **kwargs)
-        finally:
-            mha._modules["out_proj"] = projection
-        if mha.batch_first or z.dim() == 2:
-            return projection(z), weights
-        return projection(z.transpose(0, 1)).transpose(0, 1), weights
-
-    return forward
+def modules_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
+    """Paths and modules that a pattern matches, `*` being any part of a path; by the numbers in them."""
+    shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+    everywhere = model.named_modules(remove_duplicate=False)  # a projection that layers share is not that of one layer
+    found = [(path, module) for path, module in everywhere if shape.fullmatch(path)]
+    return sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", each[0])])
 
 
-def _identity(query: Tensor) -> nn.Module:
-    """A projection that hands on what it is given, bit for bit: each sum has one term that is not 0."""
-    through = nn.Module()
-    through.weight = nn.Parameter(torch.eye(query.shape[-1], device=query.device, dtype=query.dtype), False)
-    through.bias = None  # type: ignore[assignment]
-    return through
+def find_mha(model: nn.Module) -> dict[HeadSite, Site]:
+    """PyTorch's own attention modules, which tell how many heads they have."""
+    found, n_layers = {}, Counter[str]()
+    attentions = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)]
+    for (path, module), role in zip(attentions, _roles([path for path, _ in attentions]), strict=True):
+        name = HeadSite(_ROLES[role][0], n_layers[role], _ROLES[role][1])
+        n_layers[role] += 1
+        found[name] = _site_at(model, name, path, module, None)
+    return found
+
+
+def _find_sites(
+    model: nn.Module,
+    patterns: Sequence[str],
+    named: Mapping[str, NamedPatterns],
+    n_heads: int | Mapping[str, int] | None,
+) -> dict[HeadSite, Site]:
+    """Every module that a pattern matches."""
+    asked = [(pattern, _role(pattern, alone=len(patterns) == 1)) for pattern in patterns]
+    for role, given in named.items():
+        if role not in _ROLES:
+            raise InputError(f"no kind of site {role!r}", f"there are: {', '.join(_ROLES)}")
+        asked += [(pattern, role) for pattern in ([given] if isinstance(given, str) else given)]
+    found: dict[HeadSite, Site] = {}
+    for pattern, role in asked:
+        matches = modules_at(model, pattern)
+        if not matches:
+            starred = list(dict.fromkeys(_starred(path) for path, _ in model.named_modules() if path))
+            close = get_close_matches(pattern, starred, n=3, cutoff=0.4)
+            raise InputError(
+                f"no module of {type(model).__name__} is at {pattern!r}",
+                f"close to it: {', '.join(close)}" if close else f"it has, for example: {', '.join(starred[:8])}",
+            )
+        for layer, (path, module) in enumerate(matches):
+            name = HeadSite(_ROLES[role][0], layer, _ROLES[role][1])
+            if name in found:
+                raise InputError(
+                    f"{pattern!r} and another pattern both mean {name}",
+                    "say which is which: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...)",
+                )
+            found[name] = _site_at(model, name, path, module, n_heads)
+    return found
+
+
+def _site_at(
+    model: nn.Module, name: HeadSite, path: str, module: nn.Module, n_heads: int | Mapping[str, int] | None
+) -> Site:
+    """An output projection, or PyTorch's attention, which may be meant by its projection."""
+    above, _, last = path.rpartition(".")
+    is_own = isinstance(module, nn.MultiheadAttention) or last != "out_proj"
+    mha = module if is_own else model.get_submodule(above)
+    count = n_heads.get(name.stack if name.kind == "self" else "cross") if isinstance(n_heads, Mapping) else n_heads
+    if isinstance(mha, nn.MultiheadAttention):
+        if count is not None and count != mha.num_heads:
+            raise InputError(f"{path} has {mha.num_heads} heads, not {count}", "leave n_heads out for such modules")
+        return Site(mha.out_proj, tuple(map(name.head, range(mha.num_heads))), mha=mha)
+    if not isinstance(count, int):  # a pasted n_heads=..., perhaps
+        count = _count_above(model, path, module)
+        outputs = "" if count is None else f"; a module above it says {count}"
+        raise InputError(f"how many heads end in {path}?", f"say n_heads=...{outputs}")
+    width = _width(module)
+    if width is not None and (count < 1 or width % count):
+        raise InputError(f"{count} heads cannot share the {width} inputs of {path}", "is n_heads right?")
+    return Site(module, tuple(map(name.head, range(count))))
+
+
+def _width(module: nn.Module) -> int | None:
+    """How many numbers a projection takes, where that can be read."""
+    return next((getattr(module, name) for name in ("in_features", "nx") if hasattr(module, name)), None)
+
+
+def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
+    """What a module on the way to this one calls its number of heads."""
+    if isinstance(module, nn.MultiheadAttention):
+        return module.num_heads
+    parts, width = path.split("."), _width(module)
+    for end in range(len(parts) - 1, -1, -1):
+        above = model.get_submodule(".".join(parts[:end]))
+        for holder in (above, getattr(above, "config", None)):
+            for name in _COUNTS:
+                count = getattr(holder, name, None)
+                if type(count) is int and count > 0 and not (width or 0) % count:
+                    return count
+    return None
+
+
+def _role(pattern: str, *, alone: bool) -> str:
+    """What a path tells about the stack and the kind of attention."""
+    stack, _, block = _starred(pattern).rpartition("*")
+    if _CROSS.search(block) and not _SELF.search(block):
+        return "cross"
+    for part in (stack or block).split("."):
+        is_encoder, is_decoder = _ENCODER.search(part), _DECODER.search(part)
+        if (is_encoder is None) != (is_decoder is None):  # a part called encoder_decoder tells nothing
+            return "encoder" if is_encoder else "decoder"
+    if alone:
+        return "layer"
+    raise InputError(
+        f"{pattern!r} does not say which stack it belongs to",
+        "name it: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...), or layer=... for a single stack",
+    )
+
+
+def _roles(paths: Sequence[str]) -> list[str]:
+    """Those of several, so that they fit each other."""
+    roles = [_role(path, alone=True) for path in paths]
+    if "cross" in roles and "decoder" not in roles:  # a decoder alone; or a single stack whose attention is called so
+        turned = {"layer": "decoder"} if "layer" in roles else {"cross": "layer"} if set(roles) == {"cross"} else {}
+        return [turned.get(role, role) for role in roles]
+    return roles
+
+
+def _starred(path: str) -> str:
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+
+
+# --- guesses ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Modules that may be output projections."""
+
+    pattern: str
+    n_layers: int
+    n_heads: int | None
+    """If some module above has such a number."""
+    role: str
+    """`layer`, `encoder`, `decoder` or `cross`, as far as the path tells."""
+
+
+def guess(model: nn.Module) -> list[Guess]:
+    """Modules whose names and places are like those of output projections, as patterns."""
+    layers: dict[str, list[tuple[str, nn.Module]]] = {}
+    model = unwrap(model)
+    for path, module in model.named_modules():
+        *above, last = path.lower().split(".")
+        weight = getattr(module, "weight", None)
+        is_matrix = isinstance(weight, Tensor) and weight.dim() == 2 and not any(module.children())
+        is_last = last in _LAST and any("att" in part for part in above)
+        if isinstance(module, nn.MultiheadAttention) or (is_matrix and is_last):
+            layers.setdefault(_starred(path), []).append((path, module))
+    guesses = []
+    for (pattern, found), role in zip(layers.items(), _roles(list(layers)), strict=True):
+        counts = {_count_above(model, *each) for each in found}
+        guesses.append(Guess(pattern, len(found), counts.pop() if len(counts) == 1 else None, role))
+    return guesses
+
+
+def sites_calls(guesses: Sequence[Guess]) -> list[str]:
+    """The guesses as calls that whoever asked may confirm: one, unless two of them mean the same sites."""
+    calls: list[dict[str, Guess]] = []
+    for each in guesses:
+        free = next((call for call in calls if each.role not in call), None)
+        if free is None:
+            calls.append(free := {})
+        free[each.role] = each
+    written = []
+    for call in calls:
+        paths = ", ".join(f'{role}="{each.pattern}"' for role, each in call.items())
+        counts = {role: str(each.n_heads or "...") for role, each in call.items()}
+        several = "{" + ", ".join(f'"{role}": {count}' for role, count in counts.items()) + "}"
+        heads = several if len(set(counts.values())) > 1 else next(iter(counts.values()))
+        written.append(f"Sites.of(model, {paths}, n_heads={heads})")
+    return written

@@ -33,8 +33,7 @@ from headcount.runs.folder import RunFolder, require_vacant, staged
 from headcount.runs.run import Run, load
 from headcount.runs.train import Log, environment, stop_on_interrupt, weights_of
 from headcount.seeds import integer, stream
-from headcount.surgery.cutting import Cut, Size, cut_heads
-from headcount.surgery.folding import Inputs, fold, mean_outputs
+from headcount.surgery.cutting import Cut, Inputs, Size, cut_heads, fold, mean_outputs
 from headcount.surgery.proof import prove_cut, prove_folded, require_same_output
 from headcount.surgery.tracing import cut_traced
 from headcount.tasks.base import ClassTask, Examples, SequenceTask

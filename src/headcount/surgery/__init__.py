@@ -2,10 +2,8 @@
 
 plan     what is to be done at each site, as data; one application, in place
 family   plans for Hugging Face models, from their family's table
-own      plans for headcount's own models, from their settings
 tracing  plans for anybody's modules, by tracing which outputs go to which head; tried, and never without proof
 layers   layers without some of their features, and what stands where no head is left
-cutting  a copy of a model without some of its heads
-folding  what heads output on average, kept in the biases of their output projections
+cutting  a copy of a model without some of its heads, whose means may stay in biases; plans for headcount's own models
 proof    a cut model has the output that the whole one has with those heads ablated
 """

@@ -1,6 +1,7 @@
 """Layers without the features of heads that are gone, and what stands where no head is left.
 
-All of this changes a layer where it stands, so that whoever holds it, by whatever name, holds the changed one.
+Where a layer becomes one of these, it changes where it stands, so that whoever holds it, by whatever name, holds the
+changed one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount.errors import InputError
-
-Made = dict[tuple[Tensor, int, tuple[int, ...]], nn.Parameter]
-"""Narrowed parameters by the whole ones, the axis and what was kept of it: layers that share them still do."""
 
 
 class RepeatedKV(nn.Linear):
@@ -96,113 +94,6 @@ class InputSubset(nn.Module):
         return self.inner(z.index_select(-1, self.kept))
 
 
-def features(places: Sequence[int], size: int) -> Tensor:
-    """The features of heads at these places, each head having `size` of them.
-
-    >>> features([0, 2], 2).tolist()
-    [0, 1, 4, 5]
-    """
-    return (torch.tensor(places, dtype=torch.long)[:, None] * size + torch.arange(size)).flatten()
-
-
-def n_inputs(layer: nn.Module) -> int:
-    """How many features the weights of a layer take."""
-    return _weight(layer).shape[1 - _axis(layer)]
-
-
-def n_outputs(layer: nn.Module) -> int:
-    """How many features a layer outputs."""
-    n: int = layer.nf if _is_conv(layer) else layer.out_features  # type: ignore[assignment]
-    return n
-
-
-def keep_outputs(layer: nn.Module, kept: Tensor, made: Made) -> None:
-    """Drop the other outputs."""
-    layer.weight = _taken(_weight(layer), _axis(layer), kept, made)
-    if isinstance(layer.bias, nn.Parameter):
-        layer.bias = _taken(layer.bias, 0, kept, made)
-    setattr(layer, "nf" if _is_conv(layer) else "out_features", len(kept))
-
-
-def keep_inputs(layer: nn.Module, kept: Tensor, made: Made) -> None:
-    """Drop the other inputs."""
-    layer.weight = _taken(_weight(layer), 1 - _axis(layer), kept, made)
-    setattr(layer, "nx" if _is_conv(layer) else "in_features", len(kept))
-
-
-def make_plain(layer: nn.Module) -> None:
-    """Undo `pick_outputs` and `use_part`."""
-    if isinstance(layer, RepeatedKV | SharedSlice):
-        del layer.picks
-        layer.__class__ = nn.Linear  # type: ignore[assignment]
-        layer.out_features, layer.in_features = layer.weight.shape
-
-
-def pick_outputs(layer: nn.Linear, picks: Tensor) -> None:
-    """Let a layer hand on these outputs, in this order."""
-    layer.__class__ = RepeatedKV
-    layer.register_buffer("picks", picks.to(layer.weight.device), persistent=False)
-    layer.out_features = len(picks)
-
-
-def use_part(layer: nn.Linear, picks: Tensor, axis: int) -> None:
-    """Let a layer use these rows (axis 0) or columns (axis 1) of its weights, which stay whole for others."""
-    layer.__class__ = SharedSlice
-    layer.axis = axis  # type: ignore[assignment]
-    layer.register_buffer("picks", picks.to(layer.weight.device), persistent=False)
-    setattr(layer, "in_features" if axis else "out_features", len(picks))
-
-
-def leave_bias(projection: nn.Module) -> None:
-    """Drop all weights of an output projection."""
-    projection.n_outputs = _weight(projection).shape[_axis(projection)]  # type: ignore[assignment]
-    if isinstance(projection, SharedSlice):
-        del projection.picks
-    del projection.weight
-    projection.__class__ = BiasAlone
-
-
-def add_bias(projection: nn.Module) -> None:
-    """Give a linear layer without a bias one of zeros."""
-    require_plain("an output projection", projection)
-    projection.bias = nn.Parameter(_weight(projection).new_zeros(_weight(projection).shape[_axis(projection)]))
-
-
-def require_plain(what: str, layer: nn.Module) -> None:
-    """Adapters and quantised layers keep their weights elsewhere."""
-    if not (type(layer) in (nn.Linear, RepeatedKV, SharedSlice) or _is_conv(layer)):
-        raise InputError(
-            f"{what} is a {type(layer).__module__}.{type(layer).__name__}, which heads cannot be cut out of",
-            "merge adapters into the model first, and load it unquantised",
-        )
-
-
-def _taken(old: nn.Parameter, axis: int, kept: Tensor, made: Made) -> nn.Parameter:
-    key = old, axis, tuple(kept.tolist())
-    if key not in made:
-        made[key] = nn.Parameter(old.detach().index_select(axis, kept.to(old.device)), old.requires_grad)
-    return made[key]
-
-
-def _weight(layer: nn.Module) -> nn.Parameter:
-    if not isinstance(layer.weight, nn.Parameter):
-        raise InputError(
-            f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",
-            "give it plain weights first, as torch.nn.utils.remove_weight_norm does",
-        )
-    return layer.weight
-
-
-def _axis(layer: nn.Module) -> int:
-    """Which axis of the weights is that of the outputs."""
-    return 1 if _is_conv(layer) else 0
-
-
-def _is_conv(layer: nn.Module) -> bool:
-    """Hugging Face's Conv1D, a linear layer with its weights transposed."""
-    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
-
-
 # --- T5's position biases ---------------------------------------------------------------------------------------------
 # They are computed once for all heads of all layers and handed from layer to layer.
 #
@@ -244,20 +135,20 @@ class _PicksBias:
 def pick_bias(attention: nn.Module, places: Sequence[int], n_all: int, device: torch.device | None) -> None:
     """Let an attention module of fewer heads than there were use the biases at these places."""
     if not isinstance(attention, _PicksBias):
-        kind: Any = type(attention)
-        attention.__class__ = _picking(kind)
+        attention_class: Any = type(attention)
+        attention.__class__ = _picking(attention_class)
     attention.n_all = n_all  # type: ignore[assignment]
     attention.register_buffer("places", torch.tensor(places, dtype=torch.long, device=device), persistent=False)
 
 
 @cache
-def _picking(kind: Any) -> type[nn.Module]:
-    return type(f"Cut{kind.__name__}", (_PicksBias, kind), {})
+def _picking(attention_class: Any) -> Any:
+    return type(f"Cut{attention_class.__name__}", (_PicksBias, attention_class), {})
 
 
-def _blank(kind: Any) -> nn.Module:
-    made = _picking(kind)
-    return made.__new__(made)
+def _blank(attention_class: Any) -> nn.Module:
+    made: nn.Module = _picking(attention_class).__new__(_picking(attention_class))
+    return made
 
 
 # --- PyTorch's own attention ------------------------------------------------------------------------------------------
@@ -277,16 +168,16 @@ class PrunedMHA(nn.Module):
             raise InputError("heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them")
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
         self.head_dim, self.num_heads = old.head_dim, len(keep)
-        chosen = features(keep, old.head_dim).to(old.out_proj.weight.device)
-        for i, name in enumerate("qkv"):
-            self.add_module(name, _part(old, i, chosen))
-        self.out_proj = nn.Linear(1, 1, bias=old.out_proj.bias is not None)
-        self.out_proj.weight = nn.Parameter(old.out_proj.weight.detach()[:, chosen], old.out_proj.weight.requires_grad)
-        self.out_proj.bias = old.out_proj.bias
-        self.out_proj.in_features, self.out_proj.out_features = len(chosen), old.embed_dim
-        if not keep:
-            leave_bias(self.out_proj)
-        self.train(old.training)
+        every = torch.arange(old.embed_dim, device=old.out_proj.weight.device)
+        kept = every.unflatten(0, (-1, old.head_dim))[list(keep)].flatten()
+        weights: Any = (old.q_proj_weight, old.k_proj_weight, old.v_proj_weight)
+        weights = old.in_proj_weight.chunk(3) if old._qkv_same_embed_dim else weights
+        biases: Any = [None] * 3 if old.in_proj_bias is None else old.in_proj_bias.detach().chunk(3)
+        for name, weight, bias in zip("qkv", weights, biases, strict=True):
+            own_bias = None if bias is None else nn.Parameter(bias[kept])
+            self.add_module(name, _linear(nn.Parameter(weight.detach()[kept]), own_bias))
+        weight = old.out_proj.weight
+        self.out_proj = _linear(nn.Parameter(weight.detach()[:, kept], weight.requires_grad), old.out_proj.bias)
 
     def forward(
         self,
@@ -330,30 +221,12 @@ class PrunedMHA(nn.Module):
         return total if padding is None else total + _added(q, padding)[:, None, None, :]
 
 
-def leave_fast_path(model: nn.Module) -> None:
-    """Keep nn.TransformerEncoder from handing nested tensors to layers that cannot read them any more."""
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoder):
-            module.enable_nested_tensor = module.use_nested_tensor = False
-
-
 def _added(q: Tensor, mask: Tensor) -> Tensor:
     return q.new_zeros(mask.shape).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask.to(q)
 
 
-def _part(old: nn.MultiheadAttention, i: int, chosen: Tensor) -> nn.Linear:
-    """The queries, keys or values of the heads that stay, as a layer."""
-    whole: Any = [old.q_proj_weight, old.k_proj_weight, old.v_proj_weight][i]
-    if old._qkv_same_embed_dim:
-        whole = old.in_proj_weight.chunk(3)[i]
-    part = nn.Linear(1, 1, bias=old.in_proj_bias is not None)
-    part.weight = nn.Parameter(whole.detach()[chosen], requires_grad=True)
-    if old.in_proj_bias is not None:
-        part.bias = nn.Parameter(old.in_proj_bias.detach().chunk(3)[i][chosen])
-    part.out_features, part.in_features = part.weight.shape
-    return part
-
-
-def is_linear(layer: nn.Module) -> bool:
-    """Whether it is a layer whose outputs can be dropped one by one."""
-    return type(layer) is nn.Linear or (type(layer).__name__ == "Conv1D" and hasattr(layer, "nf"))
+def _linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
+    made = nn.Linear(1, 1, bias=bias is not None)
+    made.weight, made.bias = weight, bias  # type: ignore[assignment]
+    made.out_features, made.in_features = weight.shape
+    return made

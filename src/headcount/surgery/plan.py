@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +23,20 @@ from headcount.errors import HeadcountError, InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.sites import Site, Sites
 from headcount.models.transformer import AttentionBlock
-from headcount.surgery import layers as cut
-from headcount.surgery.layers import InputSubset, Made, PrunedMHA, ZeroFilledLinear, Zeros
+from headcount.surgery.layers import (
+    BiasAlone,
+    InputSubset,
+    PrunedMHA,
+    RepeatedKV,
+    SharedSlice,
+    ZeroFilledLinear,
+    Zeros,
+    pick_bias,
+)
 
 Places = tuple[int, ...]
+Made = dict[tuple[Tensor, int, Places], nn.Parameter]
+"""Narrowed parameters by the whole ones, the axis and what was kept of it: layers that share them still do."""
 CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
 """An adapter's own way: the model, the site, and the places in z of the heads that stay."""
 MOST = 2**20
@@ -106,25 +115,43 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
     """Change a model in place; where the output projection is from now on. `made` are parameters narrowed already."""
     for path, (places, n_all) in plan.biases.items():
         weight = model.get_submodule(plan.projection).weight
-        cut.pick_bias(model.get_submodule(path), places, n_all, weight.device if isinstance(weight, Tensor) else None)
+        device = weight.device if isinstance(weight, Tensor) else None
+        pick_bias(model.get_submodule(path), places, n_all, device)
+    projection = plan.projection
     if plan.way == "adapter":
         if custom is None:
             raise InputError("these heads were cut out by cut() of the adapter, which it does not have any more")
         custom(model, plan.name, list(plan.keep))
     elif plan.way == "torch":
-        replace(model, plan.projection.rpartition(".")[0], lambda old: PrunedMHA(old, plan.keep))
-        cut.leave_fast_path(model)
+        above = projection.rpartition(".")[0]
+        _replace(model, above, PrunedMHA(model.get_submodule(above), plan.keep))
+        if not plan.keep:
+            leave_bias(model.get_submodule(projection))
+        for module in model.modules():
+            if isinstance(module, nn.TransformerEncoder):  # its layers cannot read nested tensors any more
+                module.enable_nested_tensor = module.use_nested_tensor = False
     elif plan.way == "headless":
-        block = model.get_submodule(plan.projection.rpartition(".attention.")[0])
+        block = model.get_submodule(projection.rpartition(".attention.")[0])
         assert isinstance(block, AttentionBlock), "planned for one"
         block.drop_attention()
         block.train(block.training)
     elif plan.way == "empty":
-        _empty(plan, model)
+        for path in plan.layers:
+            _replace(model, path, Zeros(plan.widths.get(path) or _n_outputs(model.get_submodule(path))))
+        require_plain(projection, model.get_submodule(projection))
+        leave_bias(model.get_submodule(projection))
     else:
-        return _narrow(plan, model, made)
-    _set(model, plan)
-    return plan.projection
+        projection = _narrow(plan, model, made)
+    for name in (*plan.tensors, *plan.numbers):
+        above, _, last = name.rpartition(".")
+        holder = model.get_submodule(above)
+        value = plan.numbers.get(name)
+        if name in plan.tensors:
+            old: Tensor = getattr(holder, last)
+            value = old.detach().index_select(plan.tensors[name], _index(plan.keep, old))
+            value = nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value
+        setattr(holder, last, value)
+    return projection
 
 
 def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: CustomCut | None = None) -> Sites:
@@ -138,75 +165,135 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
         raise
     except Exception as error:  # somebody's modules, whose attributes are set: anything may happen
         raise InputError(f"{name} cannot be changed: {type(error).__name__}: {error}") from error
-    left = {site: each for site, each in sites.items() if site != name}
+    left = dict(sites)
     if plan.keep:
-        heads = tuple(sites[name].heads[place] for place in plan.keep)
-        left = {site: Site(model.get_submodule(path), heads) if site == name else sites[site] for site in sites}
+        left[name] = Site(model.get_submodule(path), tuple(sites[name].heads[place] for place in plan.keep))
+    else:
+        del left[name]
     return Sites(left)
 
 
-def replace(model: nn.Module, path: str, make: Callable[[Any], nn.Module]) -> None:
-    """Put what is made of a module in its place."""
-    above, _, last = path.rpartition(".")
-    old = model.get_submodule(path)
-    setattr(model.get_submodule(above), last, make(old).train(old.training))
-
-
-def _empty(plan: SitePlan, model: nn.Module) -> None:
-    for path in plan.layers:
-        replace(model, path, partial(_zeros, plan.widths.get(path)))
-    projection = model.get_submodule(plan.projection)
-    cut.require_plain(plan.projection, projection)
-    cut.leave_bias(projection)
-
-
-def _zeros(width: int | None, layer: nn.Module) -> nn.Module:
-    return Zeros(width or cut.n_outputs(layer))
-
-
-def _zero_filled(kept: Tensor, n: int, layer: Any) -> nn.Module:
-    return ZeroFilledLinear(layer, kept.to(layer.weight.device), n)
-
-
 def _narrow(plan: SitePlan, model: nn.Module, made: Made) -> str:
-    """Drop outputs and inputs; the path of the projection from now on."""
+    """Drop outputs and inputs, layers staying where they stand; the path of the projection from now on."""
     for path, kept in plan.layers.items():
         layer: Any = model.get_submodule(path)
-        cut.make_plain(layer)
-        n, chosen = cut.n_outputs(layer), torch.tensor(kept, dtype=torch.long)
-        cut.keep_outputs(layer, chosen, made)
+        _make_plain(layer)
+        n = _n_outputs(layer)
+        layer.weight = _taken(weight_of(layer), 1 if is_conv(layer) else 0, kept, made)
+        if isinstance(layer.bias, nn.Parameter):
+            layer.bias = _taken(layer.bias, 0, kept, made)
+        setattr(layer, "nf" if is_conv(layer) else "out_features", len(kept))
         if path in plan.repeats:
-            cut.pick_outputs(layer, torch.tensor(plan.repeats[path], dtype=torch.long))
+            _pick(layer, RepeatedKV, plan.repeats[path])
         if path in plan.slices:
-            cut.use_part(layer, torch.tensor(plan.slices[path], dtype=torch.long), axis=0)
+            _pick(layer, SharedSlice, plan.slices[path])
         if plan.way == "spread":
-            replace(model, path, partial(_zero_filled, chosen, n))
+            _replace(model, path, ZeroFilledLinear(layer, _index(kept, layer.weight), n))
     projection: Any = model.get_submodule(plan.projection)
-    cut.require_plain(plan.projection, projection)
-    cut.make_plain(projection)
-    inputs = cut.features(plan.keep, cut.n_inputs(projection) // len(plan.heads))
-    inputs = inputs if plan.inputs is None else torch.tensor(plan.inputs, dtype=torch.long)
-    cut.keep_inputs(projection, inputs, made)
+    require_plain(plan.projection, projection)
+    _make_plain(projection)
+    inputs = features(plan.keep, n_inputs(projection) // len(plan.heads)) if plan.inputs is None else plan.inputs
+    projection.weight = _taken(weight_of(projection), 0 if is_conv(projection) else 1, inputs, made)
+    setattr(projection, "nx" if is_conv(projection) else "in_features", len(inputs))
     if plan.projection in plan.slices:
-        cut.use_part(projection, torch.tensor(plan.slices[plan.projection], dtype=torch.long), axis=1)
-    _set(model, plan)
+        _pick(projection, SharedSlice, plan.slices[plan.projection], axis=1)
     if plan.way != "spread":
         return plan.projection
-    replace(model, plan.projection, lambda old: InputSubset(old, inputs.to(old.weight.device)))
+    _replace(model, plan.projection, InputSubset(projection, _index(inputs, projection.weight)))
     return f"{plan.projection}.inner"
 
 
-def _set(model: nn.Module, plan: SitePlan) -> None:
-    for name, axis in plan.tensors.items():
-        _choose(model, name, axis, plan.keep)
-    for name, value in plan.numbers.items():
-        above, _, last = name.rpartition(".")
-        setattr(model.get_submodule(above), last, value)
+def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
+    """Put a module in another's place."""
+    above, _, last = path.rpartition(".")
+    setattr(model.get_submodule(above), last, new.train(model.get_submodule(path).training))
 
 
-def _choose(model: nn.Module, name: str, axis: int, keep: Sequence[int]) -> None:
-    above, _, last = name.rpartition(".")
-    module = model.get_submodule(above)
-    old: Tensor = getattr(module, last)
-    new = old.detach().index_select(axis, torch.tensor(keep, device=old.device))
-    setattr(module, last, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
+def _index(places: Places, beside: Tensor) -> Tensor:
+    return torch.tensor(places, dtype=torch.long, device=beside.device)
+
+
+def _n_outputs(layer: Any) -> int:
+    n: int = layer.nf if is_conv(layer) else layer.out_features
+    return n
+
+
+def _taken(old: nn.Parameter, axis: int, kept: Places, made: Made) -> nn.Parameter:
+    if (old, axis, kept) not in made:
+        made[old, axis, kept] = nn.Parameter(old.detach().index_select(axis, _index(kept, old)), old.requires_grad)
+    return made[old, axis, kept]
+
+
+def _pick(layer: nn.Linear, into: type[RepeatedKV | SharedSlice], picks: Places, axis: int = 0) -> None:
+    """Let a layer hand on, or use of its weights, these outputs (axis 0) or inputs (axis 1) alone."""
+    layer.__class__ = into
+    layer.axis = axis  # type: ignore[assignment]
+    layer.register_buffer("picks", _index(picks, layer.weight), persistent=False)
+    setattr(layer, "in_features" if axis else "out_features", len(picks))
+
+
+def _make_plain(layer: nn.Module) -> None:
+    """Undo `_pick`."""
+    if isinstance(layer, RepeatedKV | SharedSlice):
+        del layer.picks
+        layer.__class__ = nn.Linear  # type: ignore[assignment]
+        layer.out_features, layer.in_features = layer.weight.shape
+
+
+def features(places: Sequence[int], size: int) -> Places:
+    """The features of heads at these places, each head having `size` of them.
+
+    >>> features([0, 2], 2)
+    (0, 1, 4, 5)
+    """
+    return tuple(place * size + i for place in places for i in range(size))
+
+
+def n_inputs(layer: nn.Module) -> int:
+    """How many features the weights of a layer take."""
+    return weight_of(layer).shape[0 if is_conv(layer) else 1]
+
+
+def leave_bias(projection: nn.Module) -> None:
+    """Drop all weights of an output projection, where it stands."""
+    projection.n_outputs = weight_of(projection).shape[1 if is_conv(projection) else 0]  # type: ignore[assignment]
+    if isinstance(projection, SharedSlice):
+        del projection.picks
+    del projection.weight
+    projection.__class__ = BiasAlone
+
+
+def add_bias(projection: nn.Module) -> None:
+    """Give a linear layer without a bias one of zeros."""
+    require_plain("an output projection", projection)
+    weight = weight_of(projection)
+    projection.bias = nn.Parameter(weight.new_zeros(weight.shape[1 if is_conv(projection) else 0]))
+
+
+def require_plain(what: str, layer: nn.Module) -> None:
+    """Adapters and quantised layers keep their weights elsewhere."""
+    if not (is_linear(layer) or type(layer) in (RepeatedKV, SharedSlice)):
+        raise InputError(
+            f"{what} is a {type(layer).__module__}.{type(layer).__name__}, which heads cannot be cut out of",
+            "merge adapters into the model first, and load it unquantised",
+        )
+
+
+def weight_of(layer: nn.Module) -> nn.Parameter:
+    """Its weights, which must be its own parameter."""
+    if not isinstance(layer.weight, nn.Parameter):
+        raise InputError(
+            f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",
+            "give it plain weights first, as torch.nn.utils.remove_weight_norm does",
+        )
+    return layer.weight
+
+
+def is_linear(layer: nn.Module) -> bool:
+    """Whether it is a layer whose outputs can be dropped one by one."""
+    return type(layer) is nn.Linear or is_conv(layer)
+
+
+def is_conv(layer: nn.Module) -> bool:
+    """Hugging Face's Conv1D, a linear layer with its weights transposed."""
+    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")

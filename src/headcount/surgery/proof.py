@@ -17,7 +17,7 @@ from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates, eval_mode
 from headcount.hooks.proof import difference
 from headcount.hooks.wrapping import Wrapped, wrap
-from headcount.surgery.folding import Means, fold_in_place
+from headcount.surgery.cutting import Means, fold_in_place
 
 TOLERANCE = 1e-9
 """Most that two outputs may differ in double precision, as a share of the largest: sums in another order, no fault."""
@@ -47,12 +47,9 @@ def prove_cut(model: nn.Module, cut: nn.Module, heads: Iterable[HeadId | str], i
     whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
     gone = [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
     doubles = (deepcopy(whole.model).cpu().double(), deepcopy(cut).cpu().double())
-    with ForceFloat64(), double_by_default():
-        exact = _apart(wrap(doubles[0]), doubles[1], gone, inputs)
-    _require(exact, TOLERANCE, ABLATED, "in double precision")
-    found = _apart(whole, cut, gone, inputs)
-    _require(found, _own_tolerance(cut), ABLATED, "in the model's own precision")
-    return found
+    with in_double_precision():
+        _require(_apart(wrap(doubles[0]), doubles[1], gone, inputs), ABLATED)
+    return _require(_apart(whole, cut, gone, inputs), ABLATED, in_own_precision_of=cut)
 
 
 def prove_folded(
@@ -68,27 +65,38 @@ def prove_folded(
     folded = deepcopy(double)
     fold_in_place(folded.head_sites, heads, means)
     gates = Gates(folded.head_sites, closed_gates(folded.head_sites, heads))
-    with ForceFloat64(), double_by_default(), gates:
-        exact = _apart(double, folded.model, heads, inputs, means)
-    _require(exact, TOLERANCE, AT_MEANS, "in double precision")
-    found = _apart(whole, cut, heads, inputs, means)
-    _require(found, _own_tolerance(cut), AT_MEANS, "in the model's own precision")
-    return found
+    with in_double_precision(), gates:
+        _require(_apart(double, folded.model, heads, inputs, means), AT_MEANS)
+    return _require(_apart(whole, cut, heads, inputs, means), AT_MEANS, in_own_precision_of=cut)
 
 
 @torch.no_grad()
 def _apart(
     whole: Wrapped, cut: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], means: Means | None = None
 ) -> float:
-    first = next(whole.parameters())
-    given = [each.to(first.device, _dtype(whole) if each.is_floating_point() else each.dtype) for each in inputs]
+    device, dtype = next(whole.parameters()).device, _dtype(whole)
+    given = [each.to(device, dtype if each.is_floating_point() else each.dtype) for each in inputs]
     sites = whole.head_sites
     values = None if means is None else {site: means[site][None, None] for site in sites.head_slots(gone)}
     with eval_mode(whole), Gates(sites, closed_gates(sites, gone), values):
         expected = whole(*given)
     with eval_mode(cut):
-        output = Wrapped(cut, sites, whole.inputs, whole.family)(*given)  # sites are not looked at: it may have none
+        output = Wrapped(cut, sites, whole.inputs, whole.family)(*given)  # its sites are not used: it may have none
     return difference(output, expected)
+
+
+def _require(apart: float, against: str, in_own_precision_of: nn.Module | None = None) -> float:
+    most, where = TOLERANCE, "in double precision"
+    if in_own_precision_of is not None:
+        most = max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(in_own_precision_of)).eps)
+        where = "in the model's own precision"
+    if not apart <= most:  # NaN is not
+        raise CheckFailed(
+            f"the cut model and the model with {against} differ by {apart:.2g} of the largest value "
+            f"{where} (at most {most:.2g})",
+            "if these are the heads that were cut, it is a fault in headcount: please report it",
+        )
+    return apart
 
 
 def require_same_output(one: nn.Module, other: nn.Module, inputs: Sequence[Tensor]) -> None:
@@ -106,25 +114,13 @@ def _dtype(model: nn.Module) -> torch.dtype:
     return next(each.dtype for each in model.parameters() if each.is_floating_point())
 
 
-def _own_tolerance(model: nn.Module) -> float:
-    return max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(model)).eps)
-
-
-def _require(apart: float, most: float, against: str, where: str) -> None:
-    if not apart <= most:  # NaN is not
-        raise CheckFailed(
-            f"the cut model and the model with {against} differ by {apart:.2g} of the largest value "
-            f"{where} (at most {most:.2g})",
-            "if these are the heads that were cut, it is a fault in headcount: please report it",
-        )
-
-
 @contextmanager
-def double_by_default() -> Iterator[None]:
-    """Inside, tensors that a model makes without saying how are in double precision."""
+def in_double_precision() -> Iterator[None]:
+    """Inside, a model in double precision computes in it throughout, and makes tensors of it."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        yield
+        with ForceFloat64():
+            yield
     finally:
         torch.set_default_dtype(before)
