@@ -13,8 +13,7 @@ from headcount.heads import HeadId
 from headcount.views.style import GREY, PALETTE, Page, wrapped
 
 if TYPE_CHECKING:
-    from headcount.analysis.cost import Cost
-    from headcount.analysis.pruning import Curve, Point, Pruning
+    from headcount.analysis.pruning import Cost, Curve, Point, Pruning
 
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
