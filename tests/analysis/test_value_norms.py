@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.calibration import untrained as control
 from headcount.analysis.head_measures import ValueNorms, eval_inputs, measure
+from headcount.analysis.labels import untrained as control
 from headcount.analysis.patterns import AttentionPatterns, average_patterns, patterns_on
 from headcount.models.attention import AttentionCache
 

@@ -23,10 +23,9 @@ from tests.views import test_pruning_figures as prunings
 from tests.views import test_stretch_figures as stretches
 
 from headcount import views
-from headcount.analysis.calibration import Calibration
 from headcount.analysis.contrasts import MOVED, Shift
 from headcount.analysis.head_measures import WEIGHTINGS
-from headcount.analysis.labels import THRESHOLDS, Measure
+from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
 from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
 from headcount.analysis.patterns import AttentionPatterns, HeadPattern, SitePattern
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings

@@ -16,10 +16,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from headcount.analysis.calibration import CONTROLS, N_CONTROLS, RANK, Calibration, calibrate
 from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
 from headcount.analysis.head_measures import WEIGHTINGS, Measured, control_inputs, eval_inputs, measure
-from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Bars, Measure, Thresholds, label
+from headcount.analysis.labels import (
+    ALL,
+    CONTROLS,
+    DIFFERENCE,
+    N_CONTROLS,
+    RANK,
+    THRESHOLDS,
+    Bars,
+    Calibration,
+    Measure,
+    Thresholds,
+    calibrate,
+    label,
+)
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.results import Result
