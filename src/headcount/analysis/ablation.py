@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -303,13 +304,7 @@ def decide(
         done += len(experiment.batches)
         if noise:
             _, found = measure(
-                experiment,
-                list(noise),
-                run.means,
-                noise=noise,
-                donors=donors,
-                batch_size=batch_size,
-                progress=report,
+                experiment, list(noise), run.means, noise=noise, donors=donors, batch_size=batch_size, progress=report
             )
             again |= zip(noise, found, strict=True)
     told = f"{more.n:,} {more.data}" + (f" ({fewer.n:,} of them by resample)" if noise and fewer.n < more.n else "")
@@ -332,24 +327,24 @@ def measure(
 
     The noise of means is measured, on some of the examples, unless it is given.
     """
+    run = partial(run_interventions, batch_size=batch_size, proven=True, means=means)
     interventions, some = _interventions(asked, donors), experiment.some(N_NOISE)
     by_mean = {replacement for _, replacement in asked if REPLACEMENTS.get(replacement).needs_mean}
     n_batches = len(experiment.batches)
     total = n_batches + (len(some.batches) if by_mean and noise is None else 0)
-    found = run_interventions(
-        experiment,
-        interventions,
-        batch_size=batch_size,
-        proven=True,
-        means=means,
-        progress=_after(0, total, progress),
-        on_batch=on_batch,
-    )
+    found = run(experiment, interventions, progress=_after(0, total, progress), on_batch=on_batch)
     scores = np.split(found.scores, [i for i, each in enumerate(interventions) if not each.draw][1:])
     if noise is None:
+        # Each part of the inputs has a mean of its own: what drops differ in between them, less by the root of their
+        # number, is what comes of a mean being over so many inputs and no more.
         pairs = zip(asked, scores, strict=True)
         changed = [each for each, scores_DN in pairs if each[1] in by_mean and (scores_DN != found.clean).any()]
-        noise = _noise(some, changed, means, batch_size, _after(n_batches, total, progress)) if changed else {}
+        parts = [Intervention((head,), name, part) for head, name in changed for part in range(1, PARTS + 1)]
+        noise = {}
+        if parts:
+            by_part = run(some, parts, progress=_after(n_batches, total, progress)).scores
+            errors = some.aggregate(by_part).reshape(-1, PARTS).std(axis=1, ddof=1) / np.sqrt(PARTS)
+            noise = dict(zip(changed, errors.tolist(), strict=True))
     return found, _measurements(experiment, asked, found.clean, scores, [noise.get(each, 0.0) for each in asked])
 
 
@@ -371,23 +366,6 @@ def _interventions(asked: Sequence[tuple[HeadId, str]], donors: int) -> list[Int
         for head, replacement in asked
         for draw in range(donors if REPLACEMENTS.get(replacement).needs_donors else 1)
     ]
-
-
-def _noise(
-    experiment: Experiment,
-    asked: Sequence[tuple[HeadId, str]],
-    means: Means,
-    batch_size: int,
-    progress: Progress | None,
-) -> dict[tuple[HeadId, str], float]:
-    """Standard error of each drop that comes of a mean being over so many inputs and no more.
-
-    Each part of the inputs has a mean of its own: what drops differ in between them, less by the root of their number.
-    """
-    parts = [Intervention((head,), replacement, draw) for head, replacement in asked for draw in range(1, PARTS + 1)]
-    found = run_interventions(experiment, parts, batch_size=batch_size, proven=True, means=means, progress=progress)
-    by_part = experiment.aggregate(found.scores).reshape(-1, PARTS)
-    return dict(zip(asked, (by_part.std(axis=1, ddof=1) / np.sqrt(PARTS)).tolist(), strict=True))
 
 
 def _measurements(
