@@ -204,10 +204,7 @@ def prune_curves(
     )
     alone = ablate(selection_set, replacements, batch_size=batch_size, progress=_part(progress, 0, 15))
     by_zero, harmless = _redundant(alone, {"zero"}), _redundant(alone, replacements)
-    worst = {
-        head: max(measurement.drop.mean for measurement in alone.measurements if measurement.head == head)
-        for head in heads
-    }
+    worst = {head: max(each.drop.mean for each in alone.measurements if each.head == head) for head in heads}
     importance = {each.head: each.importance for each in alone.condition.importances}
     finer = _with_ties_broken(selection_set)
     found = run(finer, [Intervention((head,)) for head in heads])
@@ -271,14 +268,9 @@ def _part(progress: Progress | None, start: int, end: int) -> Progress | None:
 
 def _redundant(alone: AblationRun, replacements: Collection[str]) -> tuple[HeadId, ...]:
     """Heads whose whole interval lies under 1 point with each of these replacements."""
-    costly = {
-        measurement.head
-        for measurement in alone.measurements
-        if measurement.replacement in replacements and band_of(measurement.drop) != "redundant"
-    }
-    return tuple(
-        head for head in dict.fromkeys(measurement.head for measurement in alone.measurements) if head not in costly
-    )
+    asked = [each for each in alone.measurements if each.replacement in replacements]
+    costly = {each.head for each in asked if band_of(each.drop) != "redundant"}
+    return tuple(head for head in dict.fromkeys(each.head for each in asked) if head not in costly)
 
 
 def _with_ties_broken(experiment: Experiment) -> Experiment:
@@ -331,10 +323,7 @@ def _best_random(
 
 
 def _points(
-    experiment: Experiment,
-    interventions: Mapping[tuple[str, int], Intervention],
-    run: Run,
-    progress: Progress | None,
+    experiment: Experiment, interventions: Mapping[tuple[str, int], Intervention], run: Run, progress: Progress | None
 ) -> tuple[Point, dict[tuple[str, int], Point]]:
     """The whole model; and what is left without these heads, and what was lost with them."""
     found = run(experiment, list(interventions.values()), progress=progress)
@@ -365,7 +354,11 @@ def _chance(experiment: Experiment, n_orders: int, run: Run, progress: Progress 
 def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:
     """Side by side on the examples of an experiment."""
     after, heads = cut.model.module, cut.heads
-    scores = [_scores(model, experiment) for model in (experiment.model, after)]
+    scores = np.empty((2, experiment.n))
+    for model, its in zip((experiment.model, after), scores, strict=True):
+        with eval_mode(model), torch.no_grad():
+            for batch in experiment.batches:
+                its[batch.rows] = experiment.score(batch, model(*batch.inputs)).cpu().double().numpy()
     times = _times(experiment.model, after, experiment.batches[:TIMED])
     left = set(experiment.sites.heads) - set(heads)
     gone = [site for site in experiment.sites if not left & set(experiment.sites[site].heads)]
@@ -390,14 +383,6 @@ def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment,
         is_accuracy=experiment.metric.is_accuracy,
         folded_over=cut.folded_over,
     )
-
-
-def _scores(model: nn.Module, experiment: Experiment) -> NDArray[np.float64]:
-    found = np.empty(experiment.n)
-    with eval_mode(model), torch.no_grad():
-        for batch in experiment.batches:
-            found[batch.rows] = experiment.score(batch, model(*batch.inputs)).cpu().double().numpy()
-    return found
 
 
 def _times(before: nn.Module, after: nn.Module, batches: Sequence[EvalBatch]) -> tuple[list[float], list[float]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -134,15 +133,14 @@ class Stage:
         """Hits with outputs of this model's heads, linearly mapped, instead of ours; for each choice of partners."""
         needed = {partner for partners in choices for partner in partners.values()}
         fit, test = (_outputs(model, each, needed) for each in (self.fit, self.test))
-        return [
-            self.hits(
-                {
-                    head: mapped(fit[its], self.target[head], test[its], mean)
-                    for (head, its), mean in zip(partners.items(), self.means(partners).values(), strict=True)
-                }
-            )
-            for partners in choices
-        ]
+        found = []
+        for partners in choices:
+            means = self.means(partners)
+            values = {
+                head: mapped(fit[its], self.target[head], test[its], means[head]) for head, its in partners.items()
+            }
+            found.append(self.hits(values))
+        return found
 
 
 def transplant(
@@ -173,17 +171,29 @@ def transplant(
     n_rounds = max(map(len, others.values()))
     rounds = [{head: its[i] for head, its in others.items() if i < len(its)} for i in range(n_rounds)]
     with_partner, *with_others = stage.hits_with(other.model, [_only(costly, partners), *rounds])
-    null = []
+    with_untrained = []
     for i, (make, offered) in enumerate(untrained):
-        null += stage.hits_with(make(), [_only(costly, offered)])
+        with_untrained += stage.hits_with(make(), [_only(costly, offered)])
         if progress:
             progress(i + 1, len(untrained))
-    restored = _restored(clean, _only(costly, without), with_partner, null, with_others)
-    return {head: replace(each, restored=restored.get(head)) for head, each in found.items()}
+
+    def share(head: HeadId, hits: Mapping[HeadId, Hits]) -> float:
+        """Where a model offers no partner there is nothing to restore with."""
+        return 1 - _lost(clean, hits[head]) / _lost(clean, without[head]) if head in hits else 0.0
+
+    observed = np.array([share(head, with_partner) for head in costly])
+    null = np.array([[share(head, hits) for head in costly] for hits in with_untrained])
+    p = step_down(observed, null)
+    for i, head in enumerate(costly):
+        low, high = restored_interval(clean, without[head], with_partner[head])
+        most = max((share(head, hits) for hits in with_others if head in hits), default=None)
+        restored = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
+        found[head] = replace(found[head], restored=restored)
+    return found
 
 
-def _only(heads: Iterable[HeadId], found: Mapping[HeadId, Any]) -> dict[HeadId, Any]:
-    return {head: found[head] for head in heads if head in found}
+def _only(heads: Iterable[HeadId], partners: Partners) -> Partners:
+    return {head: partners[head] for head in heads if head in partners}
 
 
 def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = None) -> Tensor:
@@ -212,29 +222,6 @@ def _outputs(model: nn.Module, experiment: Experiment, heads: set[HeadId] | None
 
 def _right(score: Tensor) -> Hits:
     return score.cpu().numpy() > 0.5
-
-
-def _restored(
-    clean: Hits,
-    without: Mapping[HeadId, Hits],
-    partner: Mapping[HeadId, Hits],
-    untrained: Sequence[Mapping[HeadId, Hits]],
-    others: Sequence[Mapping[HeadId, Hits]],
-) -> dict[HeadId, Restored]:
-    def share(head: HeadId, hits: Mapping[HeadId, Hits]) -> float:
-        """Where a model offers no partner there is nothing to restore with."""
-        return 1 - _lost(clean, hits[head]) / _lost(clean, without[head]) if head in hits else 0.0
-
-    heads = list(without)
-    observed = np.array([share(head, partner) for head in heads])
-    null = np.array([[share(head, hits) for head in heads] for hits in untrained])
-    p = step_down(observed, null)
-    found = {}
-    for i, head in enumerate(heads):
-        low, high = restored_interval(clean, without[head], partner[head])
-        most = max((share(head, hits) for hits in others if head in hits), default=None)
-        found[head] = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
-    return found
 
 
 def _lost(clean: Hits, hits: Hits) -> float:
