@@ -122,6 +122,6 @@ def _shifts(
         n = int(rows.sum())
         if n > 1:
             difference = across[rows] - beside[rows]
-            means = beside[rows].mean(), across[rows].mean(), difference.mean()
-            numbers = (float(f"{number:.6g}") for number in (*means, difference.std(ddof=1) / np.sqrt(n)))
-            yield Shift(name, column, *numbers, n)
+            se, means = difference.std(ddof=1) / np.sqrt(n), (each[rows].mean() for each in (beside, across))
+            first, second, mean, error = (float(f"{number:.6g}") for number in (*means, difference.mean(), se))
+            yield Shift(name, column, first, second, mean, error, n)

@@ -100,6 +100,9 @@ class Stage:
         self.target, self._means = _outputs(run.model, self.fit), means_of(self.test)[0]
         with eval_mode(run.model), torch.no_grad():
             self._cached = [CachedPass(run.model, self.test.sites, batch.inputs) for batch in self.test.batches]
+        each = zip(self.test.batches, self._cached, strict=True)
+        clean = [_right(self.test.score(batch, first_tensor(cached.output))) for batch, cached in each]
+        self.clean: Hits = np.concatenate(clean)
 
     def hits(self, values: Outputs) -> dict[HeadId, Hits]:
         """Which examples are right with another output of each head, batch after batch."""
@@ -116,12 +119,6 @@ class Stage:
                     found[heads[j]].append(_right(self.test.score(batch, output)))
                 begin = rows.stop
         return {head: np.concatenate(parts) for head, parts in found.items()}
-
-    @property
-    def clean(self) -> Hits:
-        """Which are right as the model is."""
-        each = zip(self.test.batches, self._cached, strict=True)
-        return np.concatenate([_right(self.test.score(batch, first_tensor(cached.output))) for batch, cached in each])
 
     def means(self, heads: Iterable[HeadId]) -> Outputs:
         """What the run's heads find on average, position by position."""
@@ -170,10 +167,10 @@ def transplant(
         others[head] = [each for each in alike if each != partners[head]]
     n_rounds = max(map(len, others.values()))
     rounds = [{head: its[i] for head, its in others.items() if i < len(its)} for i in range(n_rounds)]
-    with_partner, *with_others = stage.hits_with(other.model, [_only(costly, partners), *rounds])
+    with_partner, *with_others = stage.hits_with(other.model, [{head: partners[head] for head in costly}, *rounds])
     with_untrained = []
     for i, (make, offered) in enumerate(untrained):
-        with_untrained += stage.hits_with(make(), [_only(costly, offered)])
+        with_untrained += stage.hits_with(make(), [{head: offered[head] for head in costly if head in offered}])
         if progress:
             progress(i + 1, len(untrained))
 
@@ -190,10 +187,6 @@ def transplant(
         restored = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
         found[head] = replace(found[head], restored=restored)
     return found
-
-
-def _only(heads: Iterable[HeadId], partners: Partners) -> Partners:
-    return {head: partners[head] for head in heads if head in partners}
 
 
 def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = None) -> Tensor:

@@ -47,13 +47,15 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     for i, replacement in enumerate(result.replacements):
         effects = {effect.head: effect for effect in _of(result, condition.length, replacement)}
         drops, doubt = _drops(result, [effects[head] for head in shown])
-        y, colour = np.arange(len(shown)) + 0.24 * (i - (n - 1) / 2), PALETTE[i % len(MARKERS)]
+        y = np.arange(len(shown)) + 0.24 * (i - (n - 1) / 2)
+        mark, colour = MARKERS[i % len(MARKERS)], PALETTE[i % len(MARKERS)]
         axes.barh(y, drops, height=0.2, color=colour, alpha=0.3, linewidth=0)
-        look = {"color": colour, "markersize": 4, "capsize": 2, "linewidth": 1}
-        axes.errorbar(drops, y, xerr=doubt, fmt=MARKERS[i % len(MARKERS)], label=replacement, **look)
+        axes.errorbar(
+            drops, y, xerr=doubt, fmt=mark, color=colour, markersize=4, capsize=2, linewidth=1, label=replacement
+        )
     mine = [effect for effect in result.heads if effect.length == condition.length]
     again = {effect.head for effect in mine if effect.n != condition.n}
-    names = [f"{head}  ({HeadId.parse(head).short}){' †' if head in again else ''}" for head in shown]
+    names = [f"{head}  ({effects[head].short}){' †' if head in again else ''}" for head in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     _mark_borders(axes, result, min(_scale(result) * effect.low for effect in mine))
@@ -215,8 +217,7 @@ def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], li
             drop, low, high = drop_texts(result.unit, effect.drop, effect.low, effect.high)
             text = f"{drop}{'*' if effect.p < 0.05 else ' '}[{low}, {high}] {effect.band or ''}".rstrip()
             cells.append(text if effect.n == condition.n else f"{text} (n={effect.n:,})")
-        low_rank, high_rank = mine[0].rank_low, mine[0].rank_high
-        place = f"{low_rank}-{high_rank}" if low_rank < high_rank else f"{low_rank}"
+        place = "-".join(map(str, dict.fromkeys((mine[0].rank_low, mine[0].rank_high))))
         rows.append([mine[0].short, place, *cells, gradients.get(head, "")])
     return ["head", f"rank ({result.replacements[0]})", *result.replacements, "gradient"], rows
 

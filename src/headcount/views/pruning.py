@@ -72,8 +72,8 @@ def _point_out(axes: Axes, result: Pruning) -> None:
     luck = result.best_random
     if result.n_tried and luck.n_removed:
         label = f"best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
-        look = {"color": PALETTE[4], "markeredgecolor": "black", "markersize": 9}
-        axes.plot([luck.n_removed], [_shown(result, luck.score)], "X", label=label, **look)
+        x, y = [luck.n_removed], [_shown(result, luck.score)]
+        axes.plot(x, y, "X", color=PALETTE[4], markeredgecolor="black", markersize=9, label=label)
 
 
 def pruning_table(result: Pruning) -> Table:
