@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from headcount.analysis.calibration import CONTROLS, N_CONTROLS, RANK, Values, bars_of, untrained, values_of
 from headcount.analysis.contrasts import MOVED, contrast_of, shifts
 from headcount.analysis.head_measures import control_inputs
-from headcount.analysis.labels import ALL, label
+from headcount.analysis.labels import ALL, CONTROLS, N_CONTROLS, RANK, Values, bars_of, label, untrained, values_of
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.runs.run import Run, load
 from headcount.tasks.base import Contrast

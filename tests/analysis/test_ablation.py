@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from torch import nn
 from torch.nn import functional as F
 
-from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide, redundant_in_all
+from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
 from headcount.data.dataset import ACCURACY, LOSS
 from headcount.errors import InputError, InstrumentError
 from headcount.experiments.experiment import Experiment, task_experiment
@@ -153,8 +153,8 @@ def test_scores_are_compared_as_what_they_are() -> None:
     assert known.low == known.high == 0.5
 
 
-def test_a_result_can_be_read_back(experiment: Experiment, found: AblationRun) -> None:
-    result = Ablation(
+def result_of(experiment: Experiment, found: AblationRun) -> Ablation:
+    return Ablation(
         name="r",
         weights_sha256="m",
         metric=experiment.metric.name,
@@ -165,6 +165,10 @@ def test_a_result_can_be_read_back(experiment: Experiment, found: AblationRun) -
         conditions=(found.condition,),
         proof=found.proof,
     )
+
+
+def test_a_result_can_be_read_back(experiment: Experiment, found: AblationRun) -> None:
+    result = result_of(experiment, found)
     assert Ablation.from_json(result.to_json()) == result
     assert [proof.site for proof in result.proof] == ["layer.0.self"]
 
@@ -218,7 +222,11 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(experiment: Ex
             assert after == before
         else:
             assert after.drop.low == after.drop.high == after.drop.mean == before.drop.mean, "all there are"
-    assert not any(measurement.band == "undecided" for measurement in again.measurements)
+    assert not any(effect.band == "undecided" for effect in again.effects)
+    assert more.some(10).n < more.n
+    assert decide(first, replace(more, is_all=False)).condition.decided_on == "40 of the same", (
+        "no donors were asked for"
+    )
 
 
 @pytest.mark.slow
@@ -226,18 +234,13 @@ def test_what_changes_any_answer_is_looked_at_again(experiment: Experiment) -> N
     blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in experiment.batches)
     many = Experiment(experiment.model, experiment.sites, blocks, experiment.metric, "fresh")
     first = ablate(many, donors=2)
-    assert {measurement.n for measurement in first.measurements} == {4000}
-    assert all(
-        measurement.settled == (not measurement.worse + measurement.better) for measurement in first.measurements
-    )
+    assert {effect.n for effect in first.effects} == {4000}
+    assert all(each.settled == (not each.effect.worse + each.effect.better) for each in first.measurements)
     seen = list[tuple[int, int]]()
     again = decide(first, many, donors=2, progress=lambda *done: seen.append(done))
-    assert {
-        measurement.n
-        for measurement in again.measurements
-        if measurement.replacement == "resample" and measurement.worse
-    } == {2000}, "each with two donors"
-    assert {measurement.n for measurement in again.measurements if measurement.replacement != "resample"} == {4000}
+    drawn = {effect.n for effect in again.effects if effect.replacement == "resample" and effect.worse}
+    assert drawn == {2000}, "each with two donors"
+    assert {effect.n for effect in again.effects if effect.replacement != "resample"} == {4000}
     assert again.condition.decided_on == "4,000 fresh (2,000 of them by resample)"
     n_blocks = len(blocks) + len(many.some(2000).batches)
     assert seen == [(i + 1, n_blocks) for i in range(n_blocks)]
@@ -254,9 +257,11 @@ def test_ranks_are_as_sure_as_intervals(experiment: Experiment, found: AblationR
 
 def test_harmless_is_redundant_in_every_way(experiment: Experiment, found: AblationRun) -> None:
     effects = [replace(effect, band="redundant") for effect in found.effects]
-    assert redundant_in_all(effects) == tuple(dict.fromkeys(effect.head for effect in effects))
+    result = replace(result_of(experiment, found), heads=tuple(effects))
+    assert result.harmless() == tuple(dict.fromkeys(effect.head for effect in effects))
+    assert result.harmless(length=7) == ()
     effects[-1] = replace(effects[-1], band="undecided")
-    assert effects[-1].head not in redundant_in_all(effects)
+    assert effects[-1].head not in replace(result, heads=tuple(effects)).harmless()
 
 
 def test_clusters_of_unequal_size_keep_the_mean_and_its_error() -> None:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from headcount.analysis.calibration import CONTROLS, bars_of, calibrate, shuffled, untrained, values_of
-from headcount.analysis.head_measures import control_inputs, eval_inputs
-from headcount.analysis.labels import ENTROPY_SHARE, THRESHOLDS
+from headcount.analysis.head_measures import ENTROPY_SHARE, control_inputs, eval_inputs
+from headcount.analysis.labels import CONTROLS, THRESHOLDS, bars_of, calibrate, shuffled, untrained, values_of
 from headcount.analysis.specialisation import specialise
 from headcount.runs.run import load
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headcount.analysis.calibration import N_CONTROLS, RANK
-from headcount.analysis.labels import THRESHOLDS
+from headcount.analysis.labels import N_CONTROLS, RANK, THRESHOLDS
 from headcount.cli import main
 
 pytestmark = pytest.mark.slow  # together they take over 5 s

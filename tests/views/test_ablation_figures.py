@@ -12,8 +12,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from rich.console import Console
 
-from headcount.analysis.ablation import Ablation, Condition, Effect
-from headcount.analysis.importance import Agreement, Importance
+from headcount.analysis.ablation import Ablation, Agreement, Condition, Effect, Importance
 from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.heads import HeadId
 from headcount.hooks.proof import SiteProof

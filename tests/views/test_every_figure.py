@@ -24,10 +24,9 @@ from tests.views import test_stretch_figures as stretches
 
 from headcount import views
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
-from headcount.analysis.calibration import Calibration
 from headcount.analysis.contrasts import MOVED, Shift
 from headcount.analysis.head_measures import WEIGHTINGS
-from headcount.analysis.labels import THRESHOLDS, Measure
+from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
 from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation

@@ -1,21 +1,29 @@
-"""Which heads count? Silence each alone, and compare answers on the same examples.
+"""Which heads count? Ablate each alone, and compare answers on the same examples.
 
-Heads whose silence changes any answer are looked at again, on many fresh examples, which alone count for them: what was
-chosen for being large on some examples is less so on others. Of heads that change nothing, the first look decides, at
-99.9 %.
+Heads whose ablation changes any answer are measured again, on many fresh examples, which alone count for them: what was
+chosen for being large on some examples is less so on others. Of heads that change nothing, the first measurement
+decides, at 99.9 %.
+
+Beside that stands gradient importance: how fast the loss would rise if a head's gate began to close.
+
+    importance(h) = mean over examples of | dL / dg_h |  at g = 1        (Michel et al. 2019, arXiv 1905.10650)
+
+Michel et al. also divide it by the norm of its layer's, sqrt(sum of squares); both are given. One backward pass for
+all heads: cheap, and often taken for the effect of removing them. So its agreement with that effect is measured too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
 from headcount.experiments.experiment import Experiment
@@ -31,24 +39,35 @@ from headcount.experiments.interventions import (
     means_of,
     run_interventions,
 )
-from headcount.heads import HeadId
+from headcount.heads import HeadId, HeadSite
 from headcount.hooks import REPLACEMENTS
-from headcount.hooks.proof import SiteProof, prove
+from headcount.hooks.gates import Gates, eval_mode
+from headcount.hooks.proof import SiteProof, first_tensor, prove
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, DONORS
 from headcount.results import Result
-from headcount.stats import CRITICAL, FEW, PairedDifference, band_of, examples_needed, holm
+from headcount.seeds import stream
+from headcount.stats import (
+    CRITICAL,
+    FEW,
+    PairedDifference,
+    RankAgreement,
+    band_of,
+    examples_needed,
+    holm,
+    rank_agreement,
+)
 
 MOST_DONORS = 64
 EARLY = 0.999
-"""Confidence at which a first look decides."""
+"""Confidence at which a first measurement decides."""
 N_NOISE = 512
 """Examples on which the noise of a mean is measured."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One head silenced in one way."""
+    """One head, ablated with one replacement."""
 
     head: str
     short: str
@@ -59,12 +78,12 @@ class Effect:
     ablated: float
     """The score without this one."""
     drop: float
-    """clean - silenced: a share of 1 for hits, else in the metric's own unit; negative if it got better."""
+    """clean - ablated: a share of 1 for hits, else in the metric's own unit; negative if it got better."""
     low: float
     high: float
     """95 % interval of the drop."""
     p: float
-    """Exact McNemar (hits), bootstrap-t (means) or swaps (else), corrected over the heads of this kind (Holm)."""
+    """Exact McNemar (hits), bootstrap-t (means) or swaps (else), corrected over heads (Holm)."""
     band: str | None
     """critical, important, redundant or undecided; None for a metric without points, or with nothing to lose."""
     examples_needed: int | None
@@ -78,15 +97,39 @@ class Effect:
     """Examples."""
     rank_low: int
     rank_high: int
-    """Its rank among the heads of this kind, 1 being the costliest: between these, by the intervals of all."""
+    """Its rank among the heads with this replacement, 1 being the costliest: between these, by the intervals of all."""
     carried: float
     """Share of all differences, by their size, that the ten largest carry: near 1, a few examples decide."""
     length: int | None = None
 
 
 @dataclass(frozen=True)
+class Importance:
+    """One head's gradient."""
+
+    head: str
+    importance: float
+    se: float | None
+    """Standard error over examples; None for a single one."""
+    normalised: float
+    """Divided by the norm of all heads of its site."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether gradients rank the heads as ablating them does (Spearman)."""
+
+    replacement: str
+    normalised: bool
+    """Whether gradients were divided by their site's norm."""
+    n_heads: int
+    found: RankAgreement | None
+    """None if all heads have the same drop."""
+
+
+@dataclass(frozen=True)
 class Condition:
-    """One set of examples that all heads were tried on."""
+    """One set of examples that all heads were ablated on."""
 
     length: int | None
     data: str
@@ -98,7 +141,7 @@ class Condition:
     decoded: int
     """Answers that were also decoded for real, with the same verdict on each, ..."""
     decoded_replacements: tuple[str, ...]
-    """... and which kinds of ablation those were of."""
+    """... and with which replacements."""
     importances: tuple[Importance, ...]
     agreements: tuple[Agreement, ...]
     clean_interval: tuple[float, float]
@@ -106,17 +149,17 @@ class Condition:
     n_mean: int
     """Inputs that means were taken over; 0 if none were."""
     donors: int
-    """Other examples that stood in for each; 0 if none did."""
+    """Other examples that replaced each; 0 if none did."""
     is_plain: bool = False
     """Whether every ablation was a whole forward pass, for modules that keep state."""
     decided_on: str = ""
-    """The examples that heads were looked at again on, if any."""
+    """The examples that heads were measured again on, if any."""
     failures: tuple[FailureProfile, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ablation(Result):
-    """Every head of a model, silenced alone."""
+    """Every head of a model, ablated alone."""
 
     SCHEMA: ClassVar[int] = 4
     FORMER: ClassVar[Mapping[str, str]] = {
@@ -145,39 +188,30 @@ class Ablation(Result):
     heads: tuple[Effect, ...]
     conditions: tuple[Condition, ...]
     proof: tuple[SiteProof, ...]
-    """That the instrument acts, site by site."""
+    """That the hooks act, site by site."""
 
     def harmless(self, length: int | None = None) -> tuple[str, ...]:
-        """Heads that are redundant in every way that was tried."""
-        return redundant_in_all(effect for effect in self.heads if effect.length == length)
-
-
-def redundant_in_all(effects: Iterable[Effect]) -> tuple[str, ...]:
-    """Heads all of whose effects lie under the lowest border."""
-    bands: dict[str, set[str | None]] = {}
-    for effect in effects:
-        bands.setdefault(effect.head, set()).add(effect.band)
-    return tuple(head for head, found in bands.items() if found == {"redundant"})
+        """Heads that are redundant with every replacement."""
+        bands: dict[str, set[str | None]] = {}
+        for effect in self.heads:
+            if effect.length == length:
+                bands.setdefault(effect.head, set()).add(effect.band)
+        return tuple(head for head, found in bands.items() if found == {"redundant"})
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One head silenced in one way, on one set of examples."""
+    """One head, ablated with one replacement, on one set of examples."""
 
     head: HeadId
     replacement: str
-    n: int
-    clean: float
-    ablated: float
     drop: PairedDifference
-    worse: int
-    better: int
-    carried: float
-    band: str | None
+    effect: Effect
+    """By itself: its p is not corrected, and it has no rank among others."""
     settled: bool
-    """Whether no second look is called for."""
+    """Whether it need not be measured again."""
     noise: float
-    """Standard error of the drop that comes of the mean that stood in."""
+    """Standard error of the drop that comes of the mean that replaced the head's output."""
 
 
 @dataclass(frozen=True)
@@ -187,55 +221,32 @@ class AblationRun:
     measurements: tuple[Measurement, ...]
     condition: Condition
     means: Means
-    metric: str
     proof: tuple[SiteProof, ...]
     """That the hooks act on the model, site by site."""
 
     @property
     def unsettled(self) -> tuple[Measurement, ...]:
-        """Those that are to be looked at again."""
+        """Those that are to be measured again."""
         return tuple(measurement for measurement in self.measurements if not measurement.settled)
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """With their p corrected over the heads of each kind."""
-        replacements = dict.fromkeys(measurement.replacement for measurement in self.measurements)
-        return tuple(effect for replacement in replacements for effect in self._of_kind(replacement))
-
-    def _of_kind(self, replacement: str) -> list[Effect]:
-        mine = [measurement for measurement in self.measurements if measurement.replacement == replacement]
-        low, high = (np.array([getattr(measurement.drop, end) for measurement in mine]) for end in ("low", "high"))
-        effects = []
-        for measurement, p in zip(mine, holm([measurement.drop.p for measurement in mine]), strict=True):
-            more = (examples_needed(measurement.drop, measurement.n) if measurement.band == "undecided" else None) or (
-                None,
-                None,
-            )
-            effects.append(
-                Effect(
-                    head=str(measurement.head),
-                    short=measurement.head.short,
-                    replacement=replacement,
-                    metric=self.metric,
-                    clean=measurement.clean,
-                    ablated=measurement.ablated,
-                    drop=measurement.drop.mean,
-                    low=measurement.drop.low,
-                    high=measurement.drop.high,
+        """With their p corrected, and ranked, over the heads of each replacement."""
+        effects = list[Effect]()
+        for replacement in dict.fromkeys(measurement.replacement for measurement in self.measurements):
+            mine = [measurement for measurement in self.measurements if measurement.replacement == replacement]
+            low, high = (np.array([getattr(each.drop, end) for each in mine]) for end in ("low", "high"))
+            effects += [
+                replace(
+                    each.effect,
                     p=p,
-                    band=measurement.band,
-                    examples_needed=more[0],
-                    examples_needed_most=more[1],
-                    worse=measurement.worse,
-                    better=measurement.better,
-                    n=measurement.n,
-                    rank_low=1 + int((low > measurement.drop.high).sum()),
-                    rank_high=len(mine) - int((high < measurement.drop.low).sum()),
-                    carried=measurement.carried,
+                    rank_low=1 + int((low > each.drop.high).sum()),
+                    rank_high=len(mine) - int((high < each.drop.low).sum()),
                     length=self.condition.length,
                 )
-            )
-        return effects
+                for each, p in zip(mine, holm([each.drop.p for each in mine]), strict=True)
+            ]
+        return tuple(effects)
 
 
 def ablate(
@@ -248,22 +259,20 @@ def ablate(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Silence every head alone, in these ways or in all, as one job; with `examples`, say what broke."""
+    """Ablate every head alone, with these replacements or all, as one job; with `examples`, find out what broke."""
     replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
     if not replacements:
         raise InputError("no kind of ablation", f"there are: {', '.join(REPLACEMENTS.names())}")
     if not 1 <= donors <= MOST_DONORS:
         raise InputError(f"{donors} donors cannot stand in", f"from 1 to {MOST_DONORS}")
+    parts = list(map(REPLACEMENTS.get, replacements))
     asked = [(head, replacement) for replacement in replacements for head in experiment.sites.heads]
-    interventions = _interventions(asked, donors)
     proof = prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
-    needs_mean = any(REPLACEMENTS.get(replacement).needs_mean for replacement in replacements)
-    means: Means = means_of(experiment) if needs_mean else ()
-    check = DecodingCheck(experiment, interventions, explain=examples)
+    means = means_of(experiment) if any(part.needs_mean for part in parts) else ()
+    check = DecodingCheck(experiment, _interventions(asked, donors), explain=examples)
     found, measurements = measure(
         experiment, asked, means, donors=donors, batch_size=batch_size, progress=progress, on_batch=check
     )
-    gradients = importances(experiment)
     condition = Condition(
         length=length,
         data=experiment.data,
@@ -272,39 +281,15 @@ def ablate(
         majority_baseline=found.majority_baseline,
         decoded=check.decoded,
         decoded_replacements=check.decoded_replacements,
-        importances=gradients,
+        importances=importances(experiment),
         agreements=(),
         failures=check.failures(),
         is_plain=found.is_plain,
         clean_interval=interval_of(experiment, found.clean, "clean"),
-        n_mean=experiment.n_reference if needs_mean else 0,
-        donors=donors if any(REPLACEMENTS.get(replacement).needs_donors for replacement in replacements) else 0,
+        n_mean=experiment.n_reference if means else 0,
+        donors=donors if any(part.needs_donors for part in parts) else 0,
     )
-    return _with_agreements(AblationRun(measurements, condition, means, experiment.metric.name, proof))
-
-
-def measure(
-    experiment: Experiment,
-    asked: Sequence[tuple[HeadId, str]],
-    means: Means,
-    *,
-    donors: int = DONORS,
-    batch_size: int = BATCH,
-    progress: Progress | None = None,
-    on_batch: Callable[[BatchOutcome], None] | None = None,
-) -> tuple[Outcome, tuple[Measurement, ...]]:
-    """Heads silenced alone, each in one way, on a model on which the instrument was proven."""
-    interventions, some = _interventions(asked, donors), experiment.some(N_NOISE)
-    n_batches = (
-        len(experiment.batches),
-        len(some.batches) if any(REPLACEMENTS.get(replacement).needs_mean for _, replacement in asked) else 0,
-    )
-    first, then = (progress and partial(_later, progress, before, sum(n_batches)) for before in (0, n_batches[0]))
-    found = run_interventions(
-        experiment, interventions, batch_size=batch_size, proven=True, means=means, progress=first, on_batch=on_batch
-    )
-    noise = _noise(some, asked, interventions, found, means, batch_size, then)
-    return found, _measurements(experiment, asked, interventions, found, noise)
+    return _with_agreements(AblationRun(measurements, condition, means, proof))
 
 
 def decide(
@@ -315,37 +300,66 @@ def decide(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Look again at heads that are not settled, on other examples, which alone count for them."""
+    """Measure heads that are not settled again, on other examples, which alone count for them."""
     fewer = more if more.is_all else more.some(more.n // donors)  # each with several donors, and so at the same cost
-    better, done = dict[tuple[HeadId, str], Measurement](), 0
-    total = len(more.batches) + len(fewer.batches)
+    again, done = dict[tuple[HeadId, str], Measurement](), 0
     for experiment, drawn in ((more, False), (fewer, True)):
-        unsettled = [
-            measurement
-            for measurement in run.unsettled
-            if REPLACEMENTS.get(measurement.replacement).needs_donors is drawn
-        ]
-        asked = [(measurement.head, measurement.replacement) for measurement in unsettled]
-        interventions, report = _interventions(asked, donors), progress and partial(_later, progress, done, total)
+        noise = {
+            (each.head, each.replacement): each.noise
+            for each in run.unsettled
+            if REPLACEMENTS.get(each.replacement).needs_donors is drawn
+        }
+        report = _after(done, len(more.batches) + len(fewer.batches), progress)
         done += len(experiment.batches)
-        if asked:
-            found = run_interventions(
-                experiment, interventions, batch_size=batch_size, proven=True, means=run.means, progress=report
+        if noise:
+            _, found = measure(
+                experiment, list(noise), run.means, noise=noise, donors=donors, batch_size=batch_size, progress=report
             )
-            again = _measurements(
-                experiment, asked, interventions, found, [measurement.noise for measurement in unsettled]
-            )
-            better |= {(measurement.head, measurement.replacement): measurement for measurement in again}
-    measurements = tuple(
-        better.get((measurement.head, measurement.replacement), measurement) for measurement in run.measurements
-    )
-    told = f"{more.n:,} {more.data}" + (f" ({fewer.n:,} of them by resample)" if fewer.n < more.n else "")
+            again |= zip(noise, found, strict=True)
+    told = f"{more.n:,} {more.data}" + (f" ({fewer.n:,} of them by resample)" if noise and fewer.n < more.n else "")
+    measurements = tuple(again.get((each.head, each.replacement), each) for each in run.measurements)
     return _with_agreements(replace(run, measurements=measurements, condition=replace(run.condition, decided_on=told)))
 
 
-def _later(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+def measure(
+    experiment: Experiment,
+    asked: Sequence[tuple[HeadId, str]],
+    means: Means,
+    *,
+    noise: Mapping[tuple[HeadId, str], float] | None = None,
+    donors: int = DONORS,
+    batch_size: int = BATCH,
+    progress: Progress | None = None,
+    on_batch: Callable[[BatchOutcome], None] | None = None,
+) -> tuple[Outcome, tuple[Measurement, ...]]:
+    """Heads ablated alone, each with one replacement, on a model on which the hooks were proven.
+
+    The noise of means is measured, on some of the examples, unless it is given.
+    """
+    run = partial(run_interventions, batch_size=batch_size, proven=True, means=means)
+    interventions, some = _interventions(asked, donors), experiment.some(N_NOISE)
+    by_mean = {replacement for _, replacement in asked if REPLACEMENTS.get(replacement).needs_mean}
+    n_batches = len(experiment.batches)
+    total = n_batches + (len(some.batches) if by_mean and noise is None else 0)
+    found = run(experiment, interventions, progress=_after(0, total, progress), on_batch=on_batch)
+    scores = np.split(found.scores, [i for i, each in enumerate(interventions) if not each.draw][1:])
+    if noise is None:
+        # Each part of the inputs has a mean of its own: what drops differ in between them, less by the root of their
+        # number, is what comes of a mean being over so many inputs and no more.
+        pairs = zip(asked, scores, strict=True)
+        changed = [each for each, scores_DN in pairs if each[1] in by_mean and (scores_DN != found.clean).any()]
+        parts = [Intervention((head,), name, part) for head, name in changed for part in range(1, PARTS + 1)]
+        noise = {}
+        if parts:
+            by_part = run(some, parts, progress=_after(n_batches, total, progress)).scores
+            errors = some.aggregate(by_part).reshape(-1, PARTS).std(axis=1, ddof=1) / np.sqrt(PARTS)
+            noise = dict(zip(changed, errors.tolist(), strict=True))
+    return found, _measurements(experiment, asked, found.clean, scores, [noise.get(each, 0.0) for each in asked])
+
+
+def _after(before: int, total: int, progress: Progress | None) -> Progress | None:
     """Progress of a part that begins when so much is done."""
-    progress(before + done, total)
+    return progress and (lambda done, _: progress(before + done, total))
 
 
 def _with_agreements(run: AblationRun) -> AblationRun:
@@ -355,7 +369,7 @@ def _with_agreements(run: AblationRun) -> AblationRun:
 
 
 def _interventions(asked: Sequence[tuple[HeadId, str]], donors: int) -> list[Intervention]:
-    """Several for each head where the stand-in is drawn."""
+    """One for each head, or several where the replacement is drawn."""
     return [
         Intervention((head,), replacement, draw)
         for head, replacement in asked
@@ -366,83 +380,90 @@ def _interventions(asked: Sequence[tuple[HeadId, str]], donors: int) -> list[Int
 def _measurements(
     experiment: Experiment,
     asked: Sequence[tuple[HeadId, str]],
-    interventions: Sequence[Intervention],
-    found: Outcome,
+    clean: NDArray[np.float64],
+    scores: Sequence[NDArray[np.float64]],
     noise: Sequence[float],
 ) -> tuple[Measurement, ...]:
-    whole = float(experiment.aggregate(found.clean))
+    """What was lost by each of them; scores are [donor, example]."""
+    whole = float(experiment.aggregate(clean))
     can_lose = experiment.metric.in_points and whole - experiment.majority_baseline >= CRITICAL
-    scores = _by_head(asked, interventions, found)
-    drawn = (
-        donors_of(experiment, max(intervention.draw for intervention in interventions) + 1) if interventions else None
-    )
+    drawn = donors_of(experiment, max(map(len, scores)))
     donors = [drawn if REPLACEMENTS.get(replacement).needs_donors else None for _, replacement in asked]
     early: list[str | None] = [None] * len(asked)
     if can_lose and experiment.metric.is_accuracy:
-        early = [band_of(drop) for drop in compare(experiment, found.clean, scores, "heads", noise, EARLY, donors)]
-    measurements = []
+        early = [band_of(drop) for drop in compare(experiment, clean, scores, "heads", noise, EARLY, donors)]
     family = len({head for head, _ in asked})
-    drops = compare(experiment, found.clean, scores, "heads", noise, donors=donors, family=family)
+    drops = compare(experiment, clean, scores, "heads", noise, donors=donors, family=family)
+    measurements = []
     for (head, replacement), ablated_DN, drop, sure, se in zip(asked, scores, drops, early, noise, strict=True):
-        lost = found.clean - ablated_DN.mean(axis=0)
+        lost = clean - ablated_DN.mean(axis=0)
         largest = np.sort(np.abs(lost))[::-1]
-        measurements.append(
-            Measurement(
-                head=head,
-                replacement=replacement,
-                n=experiment.n,
-                clean=whole,
-                ablated=float(experiment.aggregate(ablated_DN).mean()),
-                drop=drop,
-                worse=int((lost > 0).sum()),
-                better=int((lost < 0).sum()),
-                carried=float(largest[:FEW].sum() / largest.sum()) if largest[0] > 0 else 0.0,
-                band=band_of(drop) if can_lose else None,
-                settled=sure is None or (sure != "undecided" and not lost.any()),
-                noise=se,
-            )
+        band = band_of(drop) if can_lose else None
+        needed, needed_most = (examples_needed(drop, experiment.n) if band == "undecided" else None) or (None, None)
+        effect = Effect(
+            head=str(head),
+            short=head.short,
+            replacement=replacement,
+            metric=experiment.metric.name,
+            clean=whole,
+            ablated=float(experiment.aggregate(ablated_DN).mean()),
+            drop=drop.mean,
+            low=drop.low,
+            high=drop.high,
+            p=drop.p,
+            band=band,
+            examples_needed=needed,
+            examples_needed_most=needed_most,
+            worse=int((lost > 0).sum()),
+            better=int((lost < 0).sum()),
+            n=experiment.n,
+            rank_low=1,
+            rank_high=len(asked),
+            carried=float(largest[:FEW].sum() / largest.sum()) if largest[0] > 0 else 0.0,
         )
+        settled = sure is None or (sure != "undecided" and not lost.any())
+        measurements.append(Measurement(head, replacement, drop, effect, settled, se))
     return tuple(measurements)
 
 
-def _by_head(
-    asked: Sequence[tuple[HeadId, str]], interventions: Sequence[Intervention], found: Outcome
-) -> list[NDArray[np.float64]]:
-    """Scores [donor, example] of each head and kind."""
-    rows: dict[tuple[HeadId, str], list[int]] = {}
-    for i, intervention in enumerate(interventions):
-        rows.setdefault((intervention.heads[0], intervention.replacement), []).append(i)
-    return [found.scores[rows[each]] for each in asked]
+def importances(experiment: Experiment) -> tuple[Importance, ...]:
+    """Every head's gradient; nothing for a metric that no gradient can be taken of."""
+    sites, by_site = experiment.sites, dict[HeadSite, list[NDArray[np.float64]]]()
+    with eval_mode(experiment.model), torch.enable_grad():
+        for batch in experiment.batches:
+            if batch.loss is None:
+                return ()
+            n = batch.n_inputs
+            gates = {site: torch.ones(n, len(sites[site].heads), requires_grad=True) for site in sites}
+            with Gates(sites, gates):
+                loss = batch.loss(first_tensor(experiment.model(*batch.inputs)))
+            if not loss.requires_grad:
+                return ()
+            for site, gradient in zip(gates, torch.autograd.grad(loss.sum(), list(gates.values())), strict=True):
+                # The rows of one example close together.
+                by_example = gradient.unflatten(0, (len(batch.rows), -1)).sum(dim=1).cpu().double().numpy()
+                by_site.setdefault(site, []).append(by_example)
+    found = []
+    for site, gradients in by_site.items():
+        size_NH = np.abs(np.concatenate(gradients))
+        means = size_NH.mean(axis=0)
+        norm = max(float(np.linalg.norm(means)), np.finfo(float).tiny)
+        for i, head in enumerate(sites[site].heads):
+            error = float(size_NH[:, i].std(ddof=1)) / math.sqrt(len(size_NH)) if len(size_NH) > 1 else None
+            found.append(Importance(str(head), float(means[i]), error, float(means[i]) / norm))
+    return tuple(found)
 
 
-def _noise(
-    some: Experiment,
-    asked: Sequence[tuple[HeadId, str]],
-    interventions: Sequence[Intervention],
-    found: Outcome,
-    means: Means,
-    batch_size: int,
-    progress: Progress | None,
-) -> list[float]:
-    """Standard error of each drop that comes of a mean being over so many inputs and no more, on some examples.
-
-    Each part of the inputs has a mean of its own: what drops differ in between them, less by the root of their number.
-    """
-    changed = {
-        each
-        for each, scores in zip(asked, _by_head(asked, interventions, found), strict=True)
-        if REPLACEMENTS.get(each[1]).needs_mean and (scores != found.clean).any()
-    }
-    parts = [
-        Intervention((head,), replacement, draw)
-        for head, replacement in asked
-        if (head, replacement) in changed
-        for draw in range(1, PARTS + 1)
-    ]
-    noise = dict.fromkeys(changed, 0.0)
-    if parts:
-        by_part = run_interventions(some, parts, batch_size=batch_size, proven=True, means=means, progress=progress)
-        figures = some.aggregate(by_part.scores).reshape(-1, PARTS)
-        each = [pair for pair in asked if pair in changed]
-        noise = dict(zip(each, (figures.std(axis=1, ddof=1) / np.sqrt(PARTS)).tolist(), strict=True))
-    return [noise.get(each, 0.0) for each in asked]
+def agreements(
+    importances: Sequence[Importance], effects: Sequence[Any], replacements: Sequence[str]
+) -> tuple[Agreement, ...]:
+    """Rank agreement with the effects of each replacement, of gradients as they are and normalised."""
+    found = []
+    for replacement in replacements if importances else ():
+        drop = {effect.head: effect.drop for effect in effects if effect.replacement == replacement}
+        drops = np.array([drop[each.head] for each in importances])
+        for normalised in (False, True):
+            sizes = np.array([each.normalised if normalised else each.importance for each in importances])
+            agreement = rank_agreement(sizes, drops, stream(0, f"agreement {replacement}"))
+            found.append(Agreement(replacement, normalised, len(drops), agreement))
+    return tuple(found)

@@ -1,10 +1,10 @@
-"""Does a head look elsewhere when something that matters changes, and nothing else?
+"""Does a head attend elsewhere when something that matters changes, and nothing else?
 
 The task offers examples in threes that differ in one token (`Contrast` in tasks/base.py): a step beside a border, and a
 step across it. At the queries of the column that it matters to, each step moves attention by a total variation
 distance, 1/2 sum_k |w_k - w'_k| (0: not at all; 1: to other keys altogether), and so much mass onto each target. What
 the second step does beyond the first, mean over examples with its standard error, is the head's sensitivity: a head
-that looks elsewhere for any other digit has none.
+that attends elsewhere for any other digit has none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -33,7 +34,6 @@ MOVED = "attention moved"
 
 Weights = NDArray[np.float64]
 """[example, head, query, key]."""
-Numbers = NDArray[np.float64]
 ByHead = NDArray[np.float64]
 """[example, head]; NaN where the site has no query about the example's column."""
 
@@ -89,26 +89,21 @@ def _of_site(run: Run, site: HeadSite, contrast: Contrast, weights: Sequence[Wei
     columns = np.array(contrast.columns)
     places = [targets.columns.index(name) if name in targets.columns else len(targets.columns) for name in columns]
     queries_EQ = targets.query_column[None] == np.array(places)[:, None]
-    before, between, after = weights
-    measures = {MOVED: (_moved(before, between, queries_EQ), _moved(between, after, queries_EQ))}
-    q, k = np.arange(before.shape[2])[:, None], np.arange(before.shape[3])[None]
-    for name, target in targets.targets.items():
-        on = target(q, k)
-        measures[name] = _gained(before, between, on, queries_EQ), _gained(between, after, on, queries_EQ)
-    for head in range(before.shape[1]):
+    q, k = np.arange(weights[0].shape[2])[:, None], np.arange(weights[0].shape[3])[None]
+    measures: dict[str, list[ByHead]] = {}
+    for before, after in pairwise(weights):
+        change = after - before
+        measures.setdefault(MOVED, []).append(_over_queries(np.abs(change).sum(axis=-1) / 2, queries_EQ))
+        for name, target in targets.targets.items():
+            on = target(q, k)
+            gained = _over_queries((change * on).sum(axis=-1), queries_EQ & on.any(axis=-1))
+            measures.setdefault(name, []).append(gained)
+    for head in range(weights[0].shape[1]):
         yield tuple(
             shift
             for name, (beside, across) in measures.items()
             for shift in _shifts(name, beside[:, head], across[:, head], columns)
         )
-
-
-def _moved(one: Weights, other: Weights, queries: NDArray[np.bool_]) -> ByHead:
-    return _over_queries(np.abs(other - one).sum(axis=-1) / 2, queries)
-
-
-def _gained(one: Weights, other: Weights, on: NDArray[np.bool_], queries: NDArray[np.bool_]) -> ByHead:
-    return _over_queries(((other - one) * on).sum(axis=-1), queries & (on.any(axis=-1)))
 
 
 def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]) -> ByHead:
@@ -117,7 +112,9 @@ def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]
     return np.divide(sums, n_E1, out=np.full_like(sums, np.nan), where=n_E1 > 0)
 
 
-def _shifts(name: str, beside: Numbers, across: Numbers, columns: NDArray[np.str_]) -> Iterator[Shift]:
+def _shifts(
+    name: str, beside: NDArray[np.float64], across: NDArray[np.float64], columns: NDArray[np.str_]
+) -> Iterator[Shift]:
     """Over all columns, and in each."""
     measured = ~np.isnan(across)
     for column in (ALL, *dict.fromkeys(columns.tolist())):
@@ -125,16 +122,6 @@ def _shifts(name: str, beside: Numbers, across: Numbers, columns: NDArray[np.str
         n = int(rows.sum())
         if n > 1:
             difference = across[rows] - beside[rows]
-            yield Shift(
-                measure=name,
-                column=column,
-                beside=_rounded(beside[rows].mean()),
-                across=_rounded(across[rows].mean()),
-                mean=_rounded(difference.mean()),
-                se=_rounded(difference.std(ddof=1) / np.sqrt(n)),
-                n=n,
-            )
-
-
-def _rounded(number: np.floating) -> float:
-    return float(f"{number:.6g}")
+            se, means = difference.std(ddof=1) / np.sqrt(n), (each[rows].mean() for each in (beside, across))
+            first, second, mean, error = (float(f"{number:.6g}") for number in (*means, difference.mean(), se))
+            yield Shift(name, column, first, second, mean, error, n)

@@ -24,7 +24,6 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.labels import ENTROPY, ENTROPY_SHARE, SPARSITY
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
@@ -37,6 +36,8 @@ from headcount.seeds import stream
 from headcount.tasks.base import AttentionTargets, ClassTask, Examples, SequenceTask, Tokens
 from headcount.training.evaluation import on_device
 
+ENTROPY, ENTROPY_SHARE, SPARSITY = "entropy", "entropy share", "sparsity"
+"""How spread attention is; every other measure is a target."""
 Sums = NDArray[np.float64]
 Matrix = tuple[tuple[float, ...], ...]
 

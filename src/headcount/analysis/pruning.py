@@ -1,10 +1,10 @@
-"""How many heads can go, and which? Removed together, not one at a time.
+"""How many heads can go, and which? Removed together, not one at a time; and what a model costs without them.
 
 Six answers to that, drawn as one figure. Orders are chosen on one set of examples and measured on another:
 
     alone      each head's own drop by zero, added up: what "individually harmless" promises
     together   the same order, the heads really removed together
-    every way  in the order of the worst that silencing did, of all kinds of silencing: misleading others counts too
+    every way  in the order of the largest drop that any replacement caused: misleading others counts too
     greedy     at each step the head whose removal costs least, measured again after every removal
     gradient   in the order of gradient importance
     random     random orders: what no search at all finds; and the best of as many random sets as greedy tried, chosen
@@ -13,31 +13,44 @@ Six answers to that, drawn as one figure. Orders are chosen on one set of exampl
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.analysis.ablation import AblationRun, ablate
 from headcount.data.dataset import EvalBatch, Score
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Progress, compare, interval_of, run_interventions
+from headcount.experiments.interventions import Outcome, Progress, compare, interval_of, run_interventions
+from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
+from headcount.hooks.gates import eval_mode
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, ORDERS
 from headcount.results import Result
 from headcount.seeds import stream
 from headcount.stats import IMPORTANT, PairedDifference, band_of
+from headcount.surgery.cutting import Cut
+from headcount.training.device import n_threads
 
 MOST_SIZES = 32
 """Numbers of removed heads at which random orders are measured."""
 TIE = 1e-4
 """How much the loss counts where hits are equal: less than one hit in ten thousand."""
+ROUNDS = 9
+"""In which the time of a forward pass is measured."""
+TIMED = 4
+"""Batches of examples in each round."""
+Run = Callable[..., Outcome]
+"""`run_interventions`, on a model on which the hooks were proven."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +111,15 @@ class Pruning(Result):
     n: int
     n_heads: int
     replacements: tuple[str, ...]
-    """Ways of silencing that heads were tried in, one at a time."""
+    """With which heads were ablated, one at a time."""
     loss: float
     clean: float
     harmless: tuple[str, ...]
-    """Heads that cost under 1 point alone in every way of silencing, by the interval."""
+    """Heads that cost under 1 point alone with every replacement, by the interval."""
     harmless_left: Point
     """All of those removed together."""
     harmless_means: Point
-    """All of those silenced together, each saying its mean; intervals are for these means."""
+    """All of those replaced by their means together; intervals are for these means."""
     by_zero: tuple[str, ...]
     """Heads that cost under 1 point alone by zero, by the interval."""
     by_zero_left: Point
@@ -130,6 +143,42 @@ class Pruning(Result):
     """Whether each example is right or wrong; else scores are in the metric's own unit, larger being better."""
 
 
+@dataclass(frozen=True)
+class Cost(Result):
+    """One model beside the one it was cut from."""
+
+    SCHEMA: ClassVar[int] = 4
+    FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "is_share": "is_accuracy"}
+    parent: str
+    name: str
+    heads: tuple[str, ...]
+    """Those that were cut out."""
+    n_heads: tuple[int, int]
+    lost_blocks: tuple[str, ...]
+    """Attention blocks that are gone as a whole."""
+    parameters: tuple[int, int]
+    n_bytes: tuple[int, int]
+    microseconds: tuple[float, float]
+    """Per example in a forward pass of 128, one thread on a CPU: median of rounds that alternate."""
+    faster: float
+    """Median of the rounds' ratios."""
+    difference: float
+    """From the parent with those heads ablated or, if they were folded, at their means: as a share of the largest
+    logit, before any fine-tuning."""
+    score: tuple[float, float]
+    score_intervals: tuple[tuple[float, float], tuple[float, float]]
+    """95 % interval of each of the two by itself."""
+    drop: PairedDifference
+    """Of the two on the same examples."""
+    data: str
+    fine_tuned: int
+    metric: str = ""
+    unit: str = "points"
+    is_accuracy: bool = True
+    folded_over: int = 0
+    """Unlabelled examples over which the means were taken that stayed in the biases; 0 if nothing stayed."""
+
+
 def prune_curves(
     name: str,
     weights_sha256: str,
@@ -142,46 +191,49 @@ def prune_curves(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> Pruning:
-    """All six, chosen on one subject and measured on another; random orders on a third, which may be smaller."""
-    heads, steps = selection_set.sites.heads, _Steps(progress)
-    replacements = _possible(selection_set)
-    alone = ablate(selection_set, replacements, batch_size=batch_size, progress=steps.part(0.15))
-    by_zero, in_every_way = _redundant(alone, {"zero"}), _redundant(alone, replacements)
+    """All six, chosen on one set and measured on another; random orders on a third, which may be smaller."""
+    run = partial(run_interventions, batch_size=batch_size, proven=True)
+    heads, metric = selection_set.sites.heads, test_set.metric
+    is_alone = min(batch.n_inputs for batch in selection_set.batches) < 2  # in its length, so that it has no donor
+    replacements = tuple(
+        replacement
+        for replacement in sorted(REPLACEMENTS.names(), key=lambda name: name != "zero")  # which is what cutting does
+        if not (is_alone and REPLACEMENTS.get(replacement).needs_donors)
+    )
+    alone = ablate(selection_set, replacements, batch_size=batch_size, progress=_part(progress, 0, 15))
+    by_zero, harmless = _redundant(alone, {"zero"}), _redundant(alone, replacements)
+    worst = {head: max(each.drop.mean for each in alone.measurements if each.head == head) for head in heads}
+    importance = {each.head: each.importance for each in alone.condition.importances}
     finer = _with_ties_broken(selection_set)
-    own = _in_order(finer, batch_size)
-    worst = {
-        head: max(measurement.drop.mean for measurement in alone.measurements if measurement.head == head)
-        for head in heads
-    }
-    gradient = [each.head for each in sorted(alone.condition.importances, key=lambda each: each.importance)]
-    greedy, chosen, n_tried = _greedy(finer, loss, batch_size, steps)
+    found = run(finer, [Intervention((head,)) for head in heads])
+    own = [heads[i] for i in np.argsort(-finer.aggregate(found.scores), kind="stable")]
+    greedy, chosen, n_tried = _greedy(finer, loss, run, _part(progress, 15, 55))
     orders = {
         "together": own,
         "every way": sorted(own, key=lambda head: worst[head]),
         "greedy": greedy,
-        "gradient": [HeadId.parse(head) for head in gradient],
+        "gradient": sorted(heads, key=lambda head: importance[str(head)]) if importance else [],
     }
     interventions = {
         (name, k): Intervention(tuple(order[:k])) for name, order in orders.items() for k in range(1, len(order) + 1)
     }
     interventions |= {("alone", k): Intervention((head,)) for k, head in enumerate(own, start=1)}
-    lucky = _best_random(finer, len(chosen), n_tried, batch_size, steps)
-    sets = {"harmless": in_every_way, "by zero": by_zero, "chosen": chosen, "lucky": lucky}
+    lucky = _best_random(finer, len(chosen), n_tried, run, _part(progress, 55, 75))
+    sets = {"harmless": harmless, "by zero": by_zero, "chosen": chosen, "lucky": lucky}
     interventions |= {(name, 0): Intervention(some) for name, some in sets.items() if some}
-    interventions |= {("means", 0): Intervention(in_every_way, "mean")} if in_every_way else {}
-    points = _measured(test_set, interventions, batch_size, steps)
-    whole = points["whole", 0]
-    curves = [
-        Curve(name, (whole, *(points[name, k] for k in range(1, len(heads) + 1))))
-        for name, order in orders.items()
-        if order
-    ]
-    additive = _additive_prediction(whole, [points["alone", k] for k in range(1, len(heads) + 1)], *_range(test_set))
+    interventions |= {("means", 0): Intervention(harmless, "mean")} if harmless else {}
+    whole, points = _points(test_set, interventions, run, _part(progress, 75, 85))
+    sizes = range(1, len(heads) + 1)
+    added_up = whole.score - np.cumsum([whole.score - points["alone", k].score for k in sizes])
+    if metric.is_accuracy:
+        added_up = added_up.clip(0, 1)
+    promised = [Point(k, str(own[k - 1]), left, left, left) for k, left in zip(sizes, added_up.tolist(), strict=True)]
+    measured = {name: [points[name, k] for k in sizes] for name, order in orders.items() if order}
     return Pruning(
         name=name,
         weights_sha256=weights_sha256,
-        metric=test_set.metric.name,
-        unit=test_set.metric.unit,
+        metric=metric.name,
+        unit=metric.unit,
         chosen_on=selection_set.data,
         measured_on=test_set.data,
         n=test_set.n,
@@ -189,94 +241,61 @@ def prune_curves(
         replacements=replacements,
         loss=loss,
         clean=whole.score,
-        harmless=tuple(map(str, in_every_way)),
+        harmless=tuple(map(str, harmless)),
         harmless_left=points.get(("harmless", 0), whole),
         harmless_means=points.get(("means", 0), whole),
         by_zero=tuple(map(str, by_zero)),
         by_zero_left=points.get(("by zero", 0), whole),
-        n_under_1_point=sum(
-            measurement.drop.mean < IMPORTANT for measurement in alone.measurements if measurement.replacement == "zero"
-        ),
+        n_under_1_point=sum(each.drop.mean < IMPORTANT for each in alone.measurements if each.replacement == "zero"),
         chosen=tuple(map(str, chosen)),
         kept=points.get(("chosen", 0), whole),
         n_tried=n_tried,
         best_random=points.get(("lucky", 0), whole),
-        curves=(Curve("alone", additive), *curves),
-        chance=_chance(null_set, n_orders, batch_size, steps),
+        curves=tuple(Curve(name, (whole, *some)) for name, some in {"alone": promised, **measured}.items()),
+        chance=_chance(null_set, n_orders, run, _part(progress, 85, 100)),
         n_orders=n_orders,
         n_chance=null_set.n,
-        is_accuracy=test_set.metric.is_accuracy,
+        is_accuracy=metric.is_accuracy,
     )
 
 
-def _measured(
-    experiment: Experiment, interventions: Mapping[tuple[str, int], Intervention], batch_size: int, steps: _Steps
-) -> dict[tuple[str, int], Point]:
-    """What is left without these heads, and what was lost with them; and the whole model."""
-    found = run_interventions(
-        experiment, list(interventions.values()), batch_size=batch_size, proven=True, progress=steps.part(0.1)
-    )
-    drops = compare(experiment, found.clean, list(found.scores), "sets")
-    points = {("whole", 0): _point(experiment, (), found.clean, PairedDifference(0.0, 0.0, 0.0, 1.0), "whole")}
-    for (name, intervention), scores, drop in zip(interventions.items(), found.scores, drops, strict=True):
-        points[name] = _point(experiment, intervention.heads, scores, drop, f"{name}")
-    return points
-
-
-def _point(
-    experiment: Experiment, removed: Sequence[HeadId], scores: NDArray[np.float64], drop: PairedDifference, name: str
-) -> Point:
-    last = str(removed[-1]) if removed else None
-    return Point(len(removed), last, float(experiment.aggregate(scores)), *interval_of(experiment, scores, name), drop)
-
-
-def _range(experiment: Experiment) -> tuple[float, float]:
-    """What a score can be."""
-    return (0.0, 1.0) if experiment.metric.is_accuracy else (-math.inf, math.inf)
-
-
-def _possible(experiment: Experiment) -> tuple[str, ...]:
-    """Ways of silencing; another example cannot stand in for one that is alone in its length."""
-    alone = min(batch.n_inputs for batch in experiment.batches) < 2
-    replacements = sorted(
-        REPLACEMENTS.names(), key=lambda replacement: replacement != "zero"
-    )  # which is what cutting does
-    return tuple(
-        replacement for replacement in replacements if not (alone and REPLACEMENTS.get(replacement).needs_donors)
-    )
+def _part(progress: Progress | None, start: int, end: int) -> Progress | None:
+    """Progress of a part that takes from `start` to `end` of the whole, in percent."""
+    return progress and (lambda done, total: progress(max(1, round(start + (end - start) * done / total)), 100))
 
 
 def _redundant(alone: AblationRun, replacements: Collection[str]) -> tuple[HeadId, ...]:
-    """Heads whose whole interval lies under 1 point by each of these kinds."""
-    costly = {
-        measurement.head
-        for measurement in alone.measurements
-        if measurement.replacement in replacements and band_of(measurement.drop) != "redundant"
-    }
-    return tuple(
-        head for head in dict.fromkeys(measurement.head for measurement in alone.measurements) if head not in costly
-    )
+    """Heads whose whole interval lies under 1 point with each of these replacements."""
+    asked = [each for each in alone.measurements if each.replacement in replacements]
+    costly = {each.head for each in asked if band_of(each.drop) != "redundant"}
+    return tuple(head for head in dict.fromkeys(each.head for each in asked) if head not in costly)
 
 
-def _in_order(experiment: Experiment, batch_size: int) -> list[HeadId]:
-    """Heads in the order of what they cost alone by zero."""
-    heads = experiment.sites.heads
-    found = run_interventions(experiment, [Intervention((head,)) for head in heads], batch_size=batch_size, proven=True)
-    return [heads[i] for i in np.argsort(-experiment.aggregate(found.scores), kind="stable")]
+def _with_ties_broken(experiment: Experiment) -> Experiment:
+    """Where hits are equal, the loss decides: a hit in ten thousand weighs more than any loss."""
+
+    def finer(batch: EvalBatch, hits: Score) -> Score:
+        assert batch.loss is not None, "tasks have a loss"
+        loss: Score = batch.loss
+
+        def score(output: Tensor) -> Tensor:
+            worse = loss(output).cpu().double()  # in single precision, 1 less a ten-thousandth of a small loss is 1
+            return hits(output).cpu().double() - TIE * worse / (1 + worse)
+
+        return score
+
+    return experiment.scored_by(finer) if experiment.metric.is_accuracy else experiment
 
 
 def _greedy(
-    experiment: Experiment, loss: float, batch_size: int, steps: _Steps
+    experiment: Experiment, loss: float, run: Run, progress: Progress | None
 ) -> tuple[list[HeadId], tuple[HeadId, ...], int]:
     """All heads in the order of greedy removal, those that go for at most `loss`, and how many sets were tried."""
-    removed, n_within, n_tried = list[HeadId](), 0, 0
-    left, clean = list(experiment.sites.heads), None
-    total = len(left) * (len(left) + 1) // 2
-    report, done, within = steps.part(0.4), 0, True
+    left, removed = list(experiment.sites.heads), list[HeadId]()
+    total, done, n_within, n_tried = len(left) * (len(left) + 1) // 2, 0, 0, 0
+    clean, within = None, True
     while left:
-        found = run_interventions(
-            experiment, [Intervention((head,)) for head in left], base=removed, batch_size=batch_size, proven=True
-        )
+        found = run(experiment, [Intervention((head,)) for head in left], base=removed)
         clean = float(experiment.aggregate(found.clean)) if clean is None else clean
         left_over = experiment.aggregate(found.scores)
         best = int(left_over.argmax())
@@ -284,72 +303,96 @@ def _greedy(
         within = within and bool(clean - left_over[best] <= loss + TIE)
         n_within, n_tried = n_within + within, n_tried + within * len(left)
         removed.append(left.pop(best))
-        report(done, total)
+        if progress:
+            progress(done, total)
     return removed, tuple(removed[:n_within]), n_tried
 
 
-def _best_random(experiment: Experiment, size: int, n_tried: int, batch_size: int, steps: _Steps) -> tuple[HeadId, ...]:
+def _best_random(
+    experiment: Experiment, size: int, n_tried: int, run: Run, progress: Progress | None
+) -> tuple[HeadId, ...]:
     """Of so many random sets of this size, the one that leaves most."""
-    heads, rng, report = experiment.sites.heads, stream(0, "random sets"), steps.part(0.2)
+    heads, rng = experiment.sites.heads, stream(0, "random sets")
     if not 0 < size < len(heads):
         return ()
     interventions = [Intervention(tuple(heads[i] for i in rng.permutation(len(heads))[:size])) for _ in range(n_tried)]
-    found = run_interventions(experiment, interventions, batch_size=batch_size, proven=True, progress=report)
+    found = run(experiment, interventions, progress=progress)
     return interventions[int(experiment.aggregate(found.scores).argmax())].heads
 
 
-def _chance(experiment: Experiment, n_orders: int, batch_size: int, steps: _Steps) -> tuple[RandomBaseline, ...]:
-    heads = experiment.sites.heads
-    rng = stream(0, "random orders")
+def _points(
+    experiment: Experiment, interventions: Mapping[tuple[str, int], Intervention], run: Run, progress: Progress | None
+) -> tuple[Point, dict[tuple[str, int], Point]]:
+    """The whole model; and what is left without these heads, and what was lost with them."""
+    found = run(experiment, list(interventions.values()), progress=progress)
+    drops = compare(experiment, found.clean, list(found.scores), "sets")
+
+    def point(heads: Sequence[HeadId], scores: NDArray[np.float64], drop: PairedDifference, name: str) -> Point:
+        last, ends = str(heads[-1]) if heads else None, interval_of(experiment, scores, name)
+        return Point(len(heads), last, float(experiment.aggregate(scores)), *ends, drop)
+
+    return point((), found.clean, PairedDifference(0.0, 0.0, 0.0, 1.0), "whole"), {
+        name: point(each.heads, scores, drop, f"{name}")
+        for (name, each), scores, drop in zip(interventions.items(), found.scores, drops, strict=True)
+    }
+
+
+def _chance(experiment: Experiment, n_orders: int, run: Run, progress: Progress | None) -> tuple[RandomBaseline, ...]:
+    heads, rng = experiment.sites.heads, stream(0, "random orders")
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(n_orders)]
     # All of them is all of them, in any order; and a band needs no more than so many points.
     sizes = sorted({round(k) for k in np.linspace(1, len(heads) - 1, min(len(heads) - 1, MOST_SIZES))})
     interventions = [Intervention(tuple(order[:k])) for k in sizes for order in orders]
-    found = run_interventions(experiment, interventions, batch_size=batch_size, proven=True, progress=steps.part(0.15))
+    found = run(experiment, interventions, progress=progress)
     by_size = experiment.aggregate(found.scores).reshape(len(sizes), n_orders)
     quantiles = np.quantile(by_size, [0.1, 0.5, 0.9], axis=1).T
     return tuple(RandomBaseline(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True))
 
 
-def _additive_prediction(whole: Point, alone: Sequence[Point], least: float, most: float) -> tuple[Point, ...]:
-    """What is left if drops simply added up."""
-    points, lost = [whole], 0.0
-    for k, point in enumerate(alone, start=1):
-        lost += whole.score - point.score
-        left = min(most, max(least, whole.score - lost))
-        points.append(Point(k, point.head, left, left, left))
-    return tuple(points)
+def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:
+    """Side by side on the examples of an experiment."""
+    after, heads = cut.model.module, cut.heads
+    scores = np.empty((2, experiment.n))
+    for model, its in zip((experiment.model, after), scores, strict=True):
+        with eval_mode(model), torch.no_grad():
+            for batch in experiment.batches:
+                its[batch.rows] = experiment.score(batch, model(*batch.inputs)).cpu().double().numpy()
+    times = _times(experiment.model, after, experiment.batches[:TIMED])
+    left = set(experiment.sites.heads) - set(heads)
+    gone = [site for site in experiment.sites if not left & set(experiment.sites[site].heads)]
+    return Cost(
+        parent=parent.name,
+        name=cut.model.name,
+        heads=tuple(map(str, heads)),
+        n_heads=(len(experiment.sites.heads), len(left)),
+        lost_blocks=tuple(map(str, gone)),
+        parameters=(cut.before.parameters, cut.after.parameters),
+        n_bytes=(cut.before.n_bytes, cut.after.n_bytes),
+        microseconds=(statistics.median(times[0]), statistics.median(times[1])),
+        faster=statistics.median(before / after for before, after in zip(*times, strict=True)),
+        difference=cut.difference,
+        score=(float(experiment.aggregate(scores[0])), float(experiment.aggregate(scores[1]))),
+        score_intervals=(interval_of(experiment, scores[0], "before"), interval_of(experiment, scores[1], "after")),
+        drop=compare(experiment, scores[0], [scores[1]], "cost")[0],
+        data=experiment.data,
+        fine_tuned=fine_tuned,
+        metric=experiment.metric.name,
+        unit=experiment.metric.unit,
+        is_accuracy=experiment.metric.is_accuracy,
+        folded_over=cut.folded_over,
+    )
 
 
-def _with_ties_broken(experiment: Experiment) -> Experiment:
-    """Where hits are equal, the loss decides: a hit in ten thousand weighs more than any loss."""
-    return experiment.scored_by(_finer) if experiment.metric.is_accuracy else experiment
-
-
-def _finer(batch: EvalBatch, hits: Score) -> Score:
-    assert batch.loss is not None, "tasks have a loss"
-    loss: Score = batch.loss
-
-    def score(output: Tensor) -> Tensor:
-        worse = loss(output).cpu().double()  # in single precision, 1 less a ten-thousandth of a small loss is 1
-        return hits(output).cpu().double() - TIE * worse / (1 + worse)
-
-    return score
-
-
-class _Steps:
-    """Progress over several parts of unequal weight, in percent."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.progress, self.done = progress, 0.0
-
-    def part(self, weight: float) -> Progress:
-        """Progress of the next part."""
-        start = self.done
-        self.done += weight
-
-        def report(done: int, total: int) -> None:
-            if self.progress:
-                self.progress(max(1, round(100 * (start + weight * done / total))), 100)
-
-        return report
+def _times(before: nn.Module, after: nn.Module, batches: Sequence[EvalBatch]) -> tuple[list[float], list[float]]:
+    """Microseconds per example of both, round by round; each round has both side by side."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    n = sum(len(batch.rows) for batch in batches)
+    with n_threads(1), torch.no_grad(), eval_mode(before), eval_mode(after):
+        for i in range(ROUNDS + 1):
+            for model, times in zip((before, after), taken, strict=True):
+                started = time.perf_counter()
+                for batch in batches:
+                    model(*batch.inputs).flatten()[0].item()  # waits until the device is done
+                if i:  # the first round warms up
+                    times.append(1e6 * (time.perf_counter() - started) / n)
+    return taken

@@ -15,10 +15,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from headcount.analysis.calibration import CONTROLS, N_CONTROLS, RANK, Calibration, calibrate
 from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
 from headcount.analysis.head_measures import WEIGHTINGS, Measured, control_inputs, eval_inputs, measure, rounded
-from headcount.analysis.labels import ALL, DIFFERENCE, THRESHOLDS, Measure, Thresholds, label
+from headcount.analysis.labels import (
+    ALL,
+    CONTROLS,
+    DIFFERENCE,
+    N_CONTROLS,
+    RANK,
+    THRESHOLDS,
+    Calibration,
+    Measure,
+    Thresholds,
+    calibrate,
+    label,
+)
 from headcount.errors import InputError
 from headcount.results import Result
 from headcount.runs.run import Run

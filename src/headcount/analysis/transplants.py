@@ -1,20 +1,19 @@
-"""Does the partner do a head's job? Put what the partner writes in the head's place and see what that restores.
+"""Does the partner do a head's job? Replace the head's output by the partner's and see what that restores.
 
 Two models have bases of their own, so the partner's output is carried over by a linear map, fitted by least squares on
-training examples (about each position's mean) and put in place of the head on held-out ones. Without a slope the map
+training examples (about each position's mean) and replaces the head's output on held-out ones. Without a slope the map
 is mean ablation: the head's cost is what mean ablation loses, and
 
     restored = 1 - (lost with the partner in place) / (lost with the mean in place).
 
-A linear map from any head that sees the right digits restores something. So the same is done with the partners that
-untrained models offer, and with the other run's other heads.
+A linear map from any head that attends to the right digits restores something. So the same is done with the partners
+that untrained models offer, and with the other run's other heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ from headcount.seeds import stream
 from headcount.stats import holm, mcnemar, step_down
 
 N_FIT, N_TEST, N_MEAN, FEWEST = 500, 800, 8192, 16
-"""Training examples that maps are fitted to, held-out ones that they are tried on, and inputs that means are over."""
+"""Training examples that maps are fitted to, held-out ones that they are tested on, and inputs that means are over."""
 PAIRS = 2**21
 """Of a query and a key, over all examples of either: long sequences are fewer."""
 RIDGE = 1e-4
@@ -56,9 +55,9 @@ class Restored:
     high: float
     """95 % interval: a bootstrap over examples."""
     p: float
-    """Among untrained stand-ins, corrected over the heads that cost something (max-T)."""
+    """Among untrained models, corrected over the heads that cost something (max-T)."""
     untrained: float
-    """The most that the partner in an untrained stand-in restores."""
+    """The most that the partner in an untrained model restores."""
     others: float | None
     """The most that another of the other run's heads of that kind restores."""
 
@@ -80,7 +79,7 @@ class Transplant:
 
 
 class Stage:
-    """Where transplants are tried: examples to fit on, and held-out ones that the run was recorded on once."""
+    """What transplants are tested on: examples to fit to, and held-out ones whose passes are cached."""
 
     def __init__(self, run: Run, length: int | None) -> None:
         task = run.task
@@ -99,24 +98,25 @@ class Stage:
         self.target, self._means = _outputs(run.model, self.fit), means_of(self.test)[0]
         with eval_mode(run.model), torch.no_grad():
             self._cached = [CachedPass(run.model, self.test.sites, batch.inputs) for batch in self.test.batches]
+        each = zip(self.test.batches, self._cached, strict=True)
+        clean = [_right(self.test.score(batch, first_tensor(cached.output))) for batch, cached in each]
+        self.clean: Hits = np.concatenate(clean)
 
     def hits(self, values: Outputs) -> dict[HeadId, Hits]:
-        """Which examples are right with something else in each head's place, block after block."""
+        """Which examples are right with another output of each head, batch after batch."""
         heads, begin, found = list(values), 0, {head: list[Hits]() for head in values}
         with eval_mode(self.test.model), torch.no_grad():
             for batch, cached in zip(self.test.batches, self._cached, strict=True):
                 rows = slice(begin, begin + batch.n_inputs)
-                interventions = [_intervention(cached, head, value, rows) for head, value in values.items()]
+                interventions = []
+                for head, value in values.items():
+                    own, z = value if len(value) == 1 else value[rows], cached.z(head.site)
+                    new = {head.site: own[:, :, None].expand(z.shape)}
+                    interventions.append(Intervention((head,), values=new))
                 for j, output in sweep(cached, interventions, checked=begin == 0):
                     found[heads[j]].append(_right(self.test.score(batch, output)))
                 begin = rows.stop
         return {head: np.concatenate(parts) for head, parts in found.items()}
-
-    @property
-    def clean(self) -> Hits:
-        """Which are right as the model is."""
-        each = zip(self.test.batches, self._cached, strict=True)
-        return np.concatenate([_right(self.test.score(batch, first_tensor(cached.output))) for batch, cached in each])
 
     def means(self, heads: Iterable[HeadId]) -> Outputs:
         """What the run's heads find on average, position by position."""
@@ -124,33 +124,33 @@ class Stage:
         found = {head: self._means[head.site][:, place] for head, place in places.items()}
         return {head: mean[None].to(self.target[head]) for head, mean in found.items()}
 
-    def tried(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
-        """Hits with heads of this model, linearly mapped, in the place of ours; for each choice of partners."""
+    def hits_with(self, model: Model, choices: Sequence[Partners]) -> list[dict[HeadId, Hits]]:
+        """Hits with outputs of this model's heads, linearly mapped, instead of ours; for each choice of partners."""
         needed = {partner for partners in choices for partner in partners.values()}
         fit, test = (_outputs(model, each, needed) for each in (self.fit, self.test))
-        return [
-            self.hits(
-                {
-                    head: mapped(fit[its], self.target[head], test[its], mean)
-                    for (head, its), mean in zip(partners.items(), self.means(partners).values(), strict=True)
-                }
-            )
-            for partners in choices
-        ]
+        found = []
+        for partners in choices:
+            means = self.means(partners)
+            values = {
+                head: mapped(fit[its], self.target[head], test[its], means[head]) for head, its in partners.items()
+            }
+            found.append(self.hits(values))
+        return found
 
 
 def transplant(
     run: Run,
     other: Run,
     partners: Partners,
-    stand_ins: Sequence[tuple[Callable[[], Model], Partners]],
+    untrained: Sequence[tuple[Callable[[], Model], Partners]],
     length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[HeadId, Transplant]:
-    """Every head that has a partner; `stand_ins` are untrained models and the partners that they offer."""
+    """Every head that has a partner; `untrained` are models and the partners that they offer."""
     stage = Stage(run, length)
     clean, without = stage.clean, stage.hits(stage.means(partners))
-    corrected = holm([mcnemar(*_changed(clean, without[head])) for head in partners])
+    changes = [(clean & ~without[head], ~clean & without[head]) for head in partners]
+    corrected = holm([mcnemar(int(worse.sum()), int(better.sum())) for worse, better in changes])
     found = {
         head: Transplant(_lost(clean, without[head]), stage.test.n, stage.test.n_reference, p, None)
         for head, p in zip(partners, corrected, strict=True)
@@ -158,36 +158,37 @@ def transplant(
     costly = [head for head, each in found.items() if each.p <= ALPHA and each.drop > 0]
     if not costly:
         return found
-    with_partner, *with_others = stage.tried(other.model, [_only(costly, partners), *_others(other, costly, partners)])
-    untrained = []
-    for i, (make, offered) in enumerate(stand_ins):
-        untrained += stage.tried(make(), [_only(costly, offered)])
+    others = dict[HeadId, list[HeadId]]()
+    for head in costly:
+        kind = head.site.stack, head.site.kind
+        alike = [each for each in other.model.heads if (each.site.stack, each.site.kind) == kind]
+        others[head] = [each for each in alike if each != partners[head]]
+    n_rounds = max(map(len, others.values()))
+    rounds = [{head: its[i] for head, its in others.items() if i < len(its)} for i in range(n_rounds)]
+    with_partner, *with_others = stage.hits_with(other.model, [{head: partners[head] for head in costly}, *rounds])
+    with_untrained = []
+    for i, (make, offered) in enumerate(untrained):
+        with_untrained += stage.hits_with(make(), [{head: offered[head] for head in costly if head in offered}])
         if progress:
-            progress(i + 1, len(stand_ins))
-    restored = _restored(clean, _only(costly, without), with_partner, untrained, with_others)
-    return {head: replace(each, restored=restored.get(head)) for head, each in found.items()}
+            progress(i + 1, len(untrained))
 
+    def share(head: HeadId, hits: Mapping[HeadId, Hits]) -> float:
+        """Where a model offers no partner there is nothing to restore with."""
+        return 1 - _lost(clean, hits[head]) / _lost(clean, without[head]) if head in hits else 0.0
 
-def _only(heads: Iterable[HeadId], found: Mapping[HeadId, Any]) -> dict[HeadId, Any]:
-    return {head: found[head] for head in heads if head in found}
-
-
-def _others(other: Run, heads: Sequence[HeadId], partners: Partners) -> Iterator[Partners]:
-    """Round by round, another of the other run's heads for each: those of its kind that are not its partner."""
-    left = {
-        head: [each for each in other.model.heads if _kind(each) == _kind(head) and each != partners[head]]
-        for head in heads
-    }
-    for i in range(max(map(len, left.values()))):
-        yield {head: found[i] for head, found in left.items() if i < len(found)}
-
-
-def _kind(head: HeadId) -> tuple[str, str]:
-    return head.site.stack, head.site.kind
+    observed = np.array([share(head, with_partner) for head in costly])
+    null = np.array([[share(head, hits) for head in costly] for hits in with_untrained])
+    p = step_down(observed, null)
+    for i, head in enumerate(costly):
+        low, high = restored_interval(clean, without[head], with_partner[head])
+        most = max((share(head, hits) for hits in with_others if head in hits), default=None)
+        restored = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
+        found[head] = replace(found[head], restored=restored)
+    return found
 
 
 def mapped(source: Tensor, target: Tensor, new: Tensor, mean: Tensor | None = None) -> Tensor:
-    """What stands for `target` where the source says `new`: [example, query, dimension] each; about this `mean`."""
+    """What replaces `target` where the source outputs `new`: [example, query, dimension] each; about this `mean`."""
     centre, base = source.mean(dim=0), target.mean(dim=0)
     x, y = ((each - mean).flatten(0, 1).cpu().double() for each, mean in ((source, centre), (target, base)))
     gram = x.T @ x
@@ -210,41 +211,8 @@ def _outputs(model: nn.Module, experiment: Experiment, heads: set[HeadId] | None
     return {head: torch.cat(parts) for head, parts in found.items()}
 
 
-def _intervention(cached: CachedPass, head: HeadId, value: Tensor, rows: slice) -> Intervention:
-    z = cached.z(head.site)
-    own = value if len(value) == 1 else value[rows]
-    return Intervention((head,), values={head.site: own[:, :, None].expand(z.shape)})
-
-
 def _right(score: Tensor) -> Hits:
     return score.cpu().numpy() > 0.5
-
-
-def _changed(before: Hits, after: Hits) -> tuple[int, int]:
-    return int((before & ~after).sum()), int((~before & after).sum())
-
-
-def _restored(
-    clean: Hits,
-    without: Mapping[HeadId, Hits],
-    partner: Mapping[HeadId, Hits],
-    untrained: Sequence[Mapping[HeadId, Hits]],
-    others: Sequence[Mapping[HeadId, Hits]],
-) -> dict[HeadId, Restored]:
-    def share(head: HeadId, hits: Mapping[HeadId, Hits]) -> float:
-        """Where a stand-in offers no partner there is nothing to restore with."""
-        return 1 - _lost(clean, hits[head]) / _lost(clean, without[head]) if head in hits else 0.0
-
-    heads = list(without)
-    observed = np.array([share(head, partner) for head in heads])
-    null = np.array([[share(head, hits) for head in heads] for hits in untrained])
-    p = step_down(observed, null)
-    found = {}
-    for i, head in enumerate(heads):
-        low, high = restored_interval(clean, without[head], partner[head])
-        most = max((share(head, hits) for hits in others if head in hits), default=None)
-        found[head] = Restored(float(observed[i]), low, high, float(p[i]), float(null[:, i].max()), most)
-    return found
 
 
 def _lost(clean: Hits, hits: Hits) -> float:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headcount.analysis.cost import Cost, compare_cost
-from headcount.analysis.pruning import Pruning, prune_curves
+from headcount.analysis.pruning import Cost, Pruning, compare_cost, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Saved, asked_data, result_name, unless

@@ -1,11 +1,11 @@
-"""What silencing each head costs: a ranking with intervals, a map of layers and heads, and curves over lengths."""
+"""What ablating each head costs: a ranking with intervals, a map of layers and heads, and curves over lengths."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from rich.table import Table
 
 from headcount.heads import HeadId
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, Condition, Effect
 
 
-LOOKS = (("o", PALETTE[0]), ("s", PALETTE[1]), ("D", PALETTE[2]), ("^", PALETTE[3]))
+MARKERS = "osD^"
 MOST_ROWS = 48
 """Heads in one ranking; of more, the first ones are shown."""
 WIDE = 6
@@ -34,62 +35,37 @@ QUESTIONS = {
     "zero": "can it be cut out?",
     "mean": "can it be cut out, if its mean stays?",
 }
-"""What each kind of silencing answers."""
-
-
-def scale(result: Ablation) -> float:
-    """From a drop to what is printed: points for hits, else the metric's own unit."""
-    return 100.0 if result.unit == "points" else 1.0
+"""What each replacement answers."""
 
 
 def draw_ranking(result: Ablation, condition: Condition) -> Figure:
-    """One row per head, the costliest first; one mark per kind, with its 95 % interval."""
+    """One row per head, the costliest first; one mark per replacement, with its 95 % interval."""
     ranked = ranking(result, condition.length)
-    shown = ranked[:MOST_ROWS]
-    figure = Page(8.5, 0.1 * (len(result.replacements) + 1) * len(shown) + 1.3)
+    shown, n = ranked[:MOST_ROWS], len(result.replacements)
+    figure = Page(8.5, 0.1 * (n + 1) * len(shown) + 1.3)
     axes = figure.subplots()
     for i, replacement in enumerate(result.replacements):
-        marker, colour = LOOKS[i % len(LOOKS)]
         effects = {effect.head: effect for effect in _of(result, condition.length, replacement)}
-        _draw_kind(
-            axes,
-            [effects[head] for head in shown],
-            replacement,
-            scale(result),
-            marker,
-            colour,
-            i,
-            len(result.replacements),
+        drops, doubt = _drops(result, [effects[head] for head in shown])
+        y = np.arange(len(shown)) + 0.24 * (i - (n - 1) / 2)
+        mark, colour = MARKERS[i % len(MARKERS)], PALETTE[i % len(MARKERS)]
+        axes.barh(y, drops, height=0.2, color=colour, alpha=0.3, linewidth=0)
+        axes.errorbar(
+            drops, y, xerr=doubt, fmt=mark, color=colour, markersize=4, capsize=2, linewidth=1, label=replacement
         )
-    again = {e.head for e in result.heads if e.length == condition.length and e.n != condition.n}
-    names = [f"{head}  ({HeadId.parse(head).short}){' †' if head in again else ''}" for head in shown]
+    mine = [effect for effect in result.heads if effect.length == condition.length]
+    again = {effect.head for effect in mine if effect.n != condition.n}
+    names = [f"{head}  ({effects[head].short}){' †' if head in again else ''}" for head in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    lowest = min(scale(result) * effect.low for effect in result.heads if effect.length == condition.length)
-    _mark_borders(axes, result, lowest)
+    _mark_borders(axes, result, min(_scale(result) * effect.low for effect in mine))
     axes.set_xlabel(f"{_what(result)}, with 95 % interval")
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
-    figure.headline(
-        f"{result.name or 'model'}: {result.metric} without each head",
-        f"{_about(result, condition)}{_again(condition)}{more}",
-        size=12,
-    )
+    about = _about(result, condition, again=True) + more
+    figure.headline(f"{result.name or 'model'}: {result.metric} without each head", about, size=12)
     figure.key(*axes.get_legend_handles_labels(), title="silenced by", size=10)
     return figure
-
-
-def _draw_kind(
-    axes: Axes, effects: Sequence[Effect], replacement: str, times: float, marker: str, colour: str, i: int, n: int
-) -> None:
-    beside = 0.24 * (i - (n - 1) / 2)
-    y = np.arange(len(effects)) + beside
-    drops = np.array([times * effect.drop for effect in effects])
-    doubt = np.array([[times * (e.drop - e.low), times * (e.high - e.drop)] for e in effects]).T.clip(min=0)
-    axes.barh(y, drops, height=0.2, color=colour, alpha=0.3, linewidth=0)
-    axes.errorbar(
-        drops, y, xerr=doubt, fmt=marker, color=colour, markersize=4, capsize=2, linewidth=1, label=replacement
-    )
 
 
 def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
@@ -108,57 +84,55 @@ def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
 
 
 def draw_map(result: Ablation, condition: Condition) -> Figure:
-    """Sites down, heads across: what each kind of silencing costs, and the gradient beside it."""
-    panels = [
-        (replacement, f"{replacement}: {_what(result)}", _drops(result, condition, replacement))
-        for replacement in result.replacements
-    ]
+    """Sites down, heads across: what ablation costs with each replacement, and the gradient beside it."""
+    panels = []
+    for replacement in result.replacements:
+        mine = _of(result, condition.length, replacement)
+        again = {effect.head for effect in mine if effect.n != condition.n}
+        costs = {effect.head: _scale(result) * effect.drop for effect in mine}
+        panels.append((f"{replacement}: {_what(result)}", costs, again))
     if condition.importances:
         gradients = {each.head: each.importance for each in condition.importances}
-        panels.append(("gradient", "gradient: mean |dL/dg|", gradients))
-    sites = list(dict.fromkeys(HeadId.parse(effect.head).site for effect in result.heads))
-    n_heads = max(HeadId.parse(effect.head).index for effect in result.heads) + 1
+        panels.append(("gradient: mean |dL/dg|", gradients, set()))
+    heads = [HeadId.parse(effect.head) for effect in result.heads]
+    sites, n_heads = list(dict.fromkeys(head.site for head in heads)), max(head.index for head in heads) + 1
+    names = [[str(site.head(i)) for i in range(n_heads)] for site in sites]
     width = max(2.4, 0.62 * n_heads + 0.4)
     across = len(panels) if n_heads <= WIDE else min(2, len(panels))
     down = -(-len(panels) // across)
     figure = Page(width * across + 1.7, 0)
-    titles = [wrapped(title, (figure.room - 1.6) / across, 9) for _, title, _ in panels]
+    titles = [wrapped(title, (figure.room - 1.6) / across, 9) for title, *_ in panels]
     lines = 1 + max(title.count("\n") for title in titles)
     figure.set_figheight((0.48 * len(sites) + 0.3 + 0.16 * lines) * down + 0.3)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[len(panels) :]:
         axes.remove()
-    for axes, title, (replacement, _, values) in zip(grid, titles, panels, strict=False):
-        names = [[str(site.head(i)) for i in range(n_heads)] for site in sites]
-        again = {e.head for e in _of(result, condition.length, replacement) if e.n != condition.n}
-        _heat(
-            axes,
-            [[values.get(name) for name in row] for row in names],
-            [[name in again for name in row] for row in names],
-        )
+    for axes, title, (_, values, again) in zip(grid, titles, panels, strict=False):
+        _heat(axes, names, values, again)
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=8)
         axes.set_yticks(range(len(sites)), [f"{site} ({site.short})" for site in sites], fontsize=8)
         axes.label_outer()
-    about = _about(result, condition) + _again(condition)
+    about = _about(result, condition, again=True)
     figure.headline(f"{result.name or 'model'}: {about}; shade: share of a panel's largest; white: no worse", size=10)
     return figure
 
 
-def _heat(axes: Axes, rows: Sequence[Sequence[float | None]], again: Sequence[Sequence[bool]]) -> None:
-    """Each panel has its own range; the numbers are written into it, with a dagger if they were looked at again."""
-    values = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
+def _heat(axes: Axes, names: Sequence[Sequence[str]], numbers: Mapping[str, float], again: Collection[str]) -> None:
+    """Each panel has its own range; the numbers are written into it, with a dagger if they were measured again."""
+    values = np.array([[numbers.get(name, np.nan) for name in row] for row in names])
     largest = max(float(np.nanmax(values)), 1e-12)
     axes.imshow(values.clip(min=0) / largest, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             text = f"{value:.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
-            text, colour = text + "†" * again[row][column], "white" if value > 0.5 * largest else "black"
+            text += "†" * (names[row][column] in again)
+            colour = "white" if value > 0.5 * largest else "black"
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
 
 
 def draw_lengths(result: Ablation) -> Figure:
-    """The drop of every head against the length, one panel per kind."""
+    """The drop of every head against the length, one panel per replacement."""
     lengths = [condition.length for condition in result.conditions if condition.length is not None]
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
     banded = {effect.length for effect in result.heads if effect.band}
@@ -169,8 +143,13 @@ def draw_lengths(result: Ablation) -> Figure:
         for i, head in enumerate(heads):
             mine = [effect for effect in result.heads if (effect.head, effect.replacement) == (head, replacement)]
             shown = [effect for effect in mine if effect.length not in void]
-            if shown:
-                _draw_length(axes, shown, scale(result), i, len(heads))
+            if not shown:
+                continue
+            x = [1.25 ** ((i - (len(heads) - 1) / 2) / len(heads)) * (effect.length or 1) for effect in shown]
+            drops, doubt = _drops(result, shown)
+            look = {"color": PALETTE[i % len(PALETTE)], "markersize": 4, "capsize": 2, "linewidth": 1.2}
+            marks = MARKERS[i % len(MARKERS)] + ("-" if i < len(PALETTE) else "--")
+            axes.errorbar(x, drops, yerr=doubt, fmt=marks, label=shown[0].short, **look)
         axes.set_xscale("log", base=2)
         axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
         _name_lengths(axes, lengths, void)
@@ -201,18 +180,6 @@ def _name_lengths(axes: Axes, lengths: Sequence[int], void: Collection[int]) -> 
     axes.minorticks_off()
 
 
-def _draw_length(axes: Axes, effects: Sequence[Effect], times: float, i: int, n: int) -> None:
-    beside = 1.25 ** ((i - (n - 1) / 2) / n)
-    x = [beside * (effect.length or 1) for effect in effects]
-    y = np.array([times * effect.drop for effect in effects])
-    doubt = np.array([[times * (e.drop - e.low), times * (e.high - e.drop)] for e in effects]).T.clip(min=0)
-    marker, style = LOOKS[i % len(LOOKS)][0], "-" if i < len(PALETTE) else "--"
-    colour, label = PALETTE[i % len(PALETTE)], effects[0].short
-    axes.errorbar(
-        x, y, yerr=doubt, fmt=marker + style, color=colour, markersize=4, linewidth=1.2, capsize=2, label=label
-    )
-
-
 def ranking(result: Ablation, length: int | None) -> list[str]:
     """Heads, the costliest first, by the first kind and then by the others."""
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
@@ -235,60 +202,53 @@ def ablation_title(result: Ablation, condition: Condition) -> str:
 
 
 def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], list[list[str]]]:
-    """The ranking: what its columns are called, and one row per head."""
+    """The ranking: what its columns are called, and one row per head.
+
+    A cell is `16.60*[14.99, 18.30] critical`: a star where p, corrected over heads, is under 0.05; and n, if it is
+    another one.
+    """
     rows = []
     effects = {(e.head, e.replacement): e for e in result.heads if e.length == condition.length}
     gradients = {each.head: f"{each.importance:.1e}" for each in condition.importances}
     for head in ranking(result, condition.length):
-        cells = [
-            effect_text(effects[head, replacement], scale(result), condition.n) for replacement in result.replacements
-        ]
-        rank = effects[head, result.replacements[0]]
-        place = f"{rank.rank_low}-{rank.rank_high}" if rank.rank_low < rank.rank_high else f"{rank.rank_low}"
-        rows.append([HeadId.parse(head).short, place, *cells, gradients.get(head, "")])
+        mine = [effects[head, replacement] for replacement in result.replacements]
+        cells = []
+        for effect in mine:
+            drop, low, high = drop_texts(result.unit, effect.drop, effect.low, effect.high)
+            text = f"{drop}{'*' if effect.p < 0.05 else ' '}[{low}, {high}] {effect.band or ''}".rstrip()
+            cells.append(text if effect.n == condition.n else f"{text} (n={effect.n:,})")
+        place = "-".join(map(str, dict.fromkeys((mine[0].rank_low, mine[0].rank_high))))
+        rows.append([mine[0].short, place, *cells, gradients.get(head, "")])
     return ["head", f"rank ({result.replacements[0]})", *result.replacements, "gradient"], rows
 
 
-def effect_text(effect: Effect, times: float, n: int | None = None) -> str:
-    """`16.60*[14.99, 18.30] critical`; a star where p, corrected over heads, is under 0.05; its n if not `n`."""
-    digits = 2 if times > 1 else 4
-    drop, low, high = (f"{times * value:.{digits}f}" for value in (effect.drop, effect.low, effect.high))
-    star = "*" if effect.p < 0.05 else " "
-    again = f" (n={effect.n:,})" if n is not None and effect.n != n else ""
-    return f"{drop}{star}[{low}, {high}] {effect.band or ''}".rstrip() + again
+def drop_texts(unit: str, *drops: float) -> list[str]:
+    """In points to two digits, or in the metric's own unit to four."""
+    return [f"{100 * drop:.2f}" if unit == "points" else f"{drop:.4f}" for drop in drops]
 
 
 def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     """What to know about the table: bands, who is undecided, whether gradients agree, and the proof."""
     mine = [effect for effect in result.heads if effect.length == condition.length]
-    notes = [f"* p < 0.05, {_test(result)}, corrected over the {_n_heads(mine)} heads of each kind (Holm)"]
-    banded = any(effect.band for effect in result.heads if effect.length == condition.length)
+    banded, n_heads = any(effect.band for effect in mine), len({effect.head for effect in mine})
+    test = "swaps: either score could be the other" if result.unit == "points" else "bootstrap-t: the mean drop is zero"
+    if result.is_accuracy:
+        test = "exact McNemar: as many get worse as get better"
+    notes = [f"* p < 0.05, {test}, corrected over the {n_heads} heads of each kind (Holm)"]
+    baseline = _score(result, condition.majority_baseline)
     if result.unit == "points" and not banded:
         notes.append(
             f"NO BANDS: with all heads {_clean(result, condition)} is reached, and one answer to everything gets "
-            f"{_score(result, condition.majority_baseline)}. A head that costs nothing here proves nothing."
+            f"{baseline}. A head that costs nothing here proves nothing."
         )
     if result.unit == "nats" and condition.clean <= condition.majority_baseline:
         notes.append(
             f"NO BETTER THAN GUESSING: with all heads the loss is {_score(result, condition.clean)} nats, and even "
-            f"odds over {math.exp(-condition.majority_baseline):,.0f} tokens or classes have "
-            f"{_score(result, condition.majority_baseline)}. "
+            f"odds over {math.exp(-condition.majority_baseline):,.0f} tokens or classes have {baseline}. "
             "A head that costs nothing here proves nothing."
         )
-    for replacement in sorted(result.replacements, key=lambda replacement: replacement != "resample") if banded else ():
-        of_kind = _of(result, condition.length, replacement)
-        counts = ", ".join(f"{sum(e.band == band for e in of_kind)} {band}" for band in BANDS)
-        undecided = ", ".join(f"{e.short} ({_needs(e)})" for e in of_kind if e.band == "undecided")
-        notes.append(
-            f"{QUESTIONS.get(replacement, '')} {replacement}: {counts}".lstrip()
-            + (f": {undecided}" if undecided else "")
-        )
-    if banded and len(result.replacements) > 1:
-        harmless = result.harmless(condition.length)
-        names = ", ".join(HeadId.parse(head).short for head in harmless)
-        notes.append(
-            f"redundant in all {len(result.replacements)} ways: {len(harmless)}" + (f": {names}" if names else "")
-        )
+    if banded:
+        notes += _band_notes(result, condition)
     if few := [e for e in mine if result.unit != "points" and e.carried > 0.5 and e.n > 2 * FEW]:
         names = ", ".join(f"{e.short} ({e.replacement})" for e in few[:8]) + (", ..." if len(few) > 8 else "")
         notes.append(
@@ -297,33 +257,31 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
         )
     if condition.is_plain:
         notes.append("plain passes: modules of this model keep state, so each ablation was a whole pass (slower)")
-    notes += _agreements(condition)
-    notes += _stand_ins(condition)
-    worst = max(each.sum_error for each in result.proof)
-    decoded = ""
-    if condition.decoded:
-        which = (
-            ""
-            if set(condition.decoded_replacements) >= set(result.replacements)
-            else f" {' and '.join(condition.decoded_replacements)}"
-        )
-        decoded = f"; {condition.decoded:,} answers of{which} ablations decoded for real, each as found"
-    notes.append(
-        f"acted: at each of {len(result.proof)} sites, contributions and bias make up the output (to {worst:.0e}), "
-        f"and all gates shut leave the bias{decoded}"
-    )
+    for each in condition.agreements:
+        divided = " (divided by its site's norm)" if each.normalised else ""
+        found, text = each.found, "all drops are equal"
+        if found is not None:
+            text = f"rank correlation {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}], p = {found.p:.4f}"
+            text += f", {found.tied} of {each.n_heads} drops tied" if found.tied else ""
+        notes.append(f"gradient importance{divided} against {each.replacement}: {text}")
+    return [*notes, *_method_notes(result, condition)]
+
+
+def _band_notes(result: Ablation, condition: Condition) -> list[str]:
+    """How many heads are in each band, who is undecided, and who is redundant whatever replaces it."""
+    notes = []
+    for replacement in sorted(result.replacements, key=lambda replacement: replacement != "resample"):
+        mine = _of(result, condition.length, replacement)
+        counts = ", ".join(f"{sum(e.band == band for e in mine)} {band}" for band in BANDS)
+        undecided = ", ".join(f"{e.short} ({_needs(e)})" for e in mine if e.band == "undecided")
+        told = f"{QUESTIONS.get(replacement, '')} {replacement}: {counts}".lstrip()
+        notes.append(f"{told}: {undecided}" if undecided else told)
+    if len(result.replacements) > 1:
+        harmless = result.harmless(condition.length)
+        names = ", ".join(HeadId.parse(head).short for head in harmless)
+        told = f"redundant in all {len(result.replacements)} ways: {len(harmless)}"
+        notes.append(f"{told}: {names}" if names else told)
     return notes
-
-
-def _test(result: Ablation) -> str:
-    """And its null."""
-    if result.is_accuracy:
-        return "exact McNemar: as many get worse as get better"
-    return "swaps: either score could be the other" if result.unit == "points" else "bootstrap-t: the mean drop is zero"
-
-
-def _n_heads(effects: Sequence[Effect]) -> int:
-    return len({effect.head for effect in effects})
 
 
 def _needs(effect: Effect) -> str:
@@ -340,20 +298,8 @@ def _roughly(n: int) -> str:
     return f"{int(float(f'{n:.1e}')):,}"
 
 
-def _agreements(condition: Condition) -> list[str]:
-    notes = []
-    for each in condition.agreements:
-        divided = " (divided by its site's norm)" if each.normalised else ""
-        found, text = each.found, "all drops are equal"
-        if found is not None:
-            text = f"rank correlation {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}], p = {found.p:.4f}"
-            text += f", {found.tied} of {each.n_heads} drops tied" if found.tied else ""
-        notes.append(f"gradient importance{divided} against {each.replacement}: {text}")
-    return notes
-
-
-def _stand_ins(condition: Condition) -> list[str]:
-    """What stood in for heads, and who was looked at again."""
+def _method_notes(result: Ablation, condition: Condition) -> list[str]:
+    """What replaced heads, which were measured again, and the proof that it acted."""
     notes = []
     if condition.n_mean:
         noise = "what is left of its noise is in the intervals, and p is for this mean"
@@ -366,6 +312,16 @@ def _stand_ins(condition: Condition) -> list[str]:
         )
     if condition.decided_on:
         notes.append(f"looked at again, where any answer changed: on {condition.decided_on} alone (marked n)")
+    decoded = ""
+    if condition.decoded:
+        every = set(condition.decoded_replacements) >= set(result.replacements)
+        which = "" if every else f" {' and '.join(condition.decoded_replacements)}"
+        decoded = f"; {condition.decoded:,} answers of{which} ablations decoded for real, each as found"
+    worst = max(each.sum_error for each in result.proof)
+    notes.append(
+        f"acted: at each of {len(result.proof)} sites, contributions and bias make up the output (to {worst:.0e}), "
+        f"and all gates shut leave the bias{decoded}"
+    )
     return notes
 
 
@@ -375,9 +331,8 @@ def failure_tables(result: Ablation, condition: Condition, replacement: str) -> 
     for each in condition.failures:
         if each.replacement != replacement or not each.n_broken:
             continue
-        first = (
-            f", the first of {condition.donors} donors" if replacement == "resample" and condition.donors > 1 else ""
-        )
+        is_one_of = replacement == "resample" and condition.donors > 1
+        first = f", the first of {condition.donors} donors" if is_one_of else ""
         title = f"without {each.head} ({replacement}{first}): {each.n_broken:,} of {condition.n:,} broke"
         table = Table("what", "broke", title=title, title_justify="left")
         for group in (*each.digits, *each.faults[:6], *each.groups):
@@ -393,8 +348,16 @@ def _of(result: Ablation, length: int | None, replacement: str) -> list[Effect]:
     return [effect for effect in result.heads if (effect.length, effect.replacement) == (length, replacement)]
 
 
-def _drops(result: Ablation, condition: Condition, replacement: str) -> dict[str, float]:
-    return {effect.head: scale(result) * effect.drop for effect in _of(result, condition.length, replacement)}
+def _scale(result: Ablation) -> float:
+    """From a drop to what is printed: points for hits, else the metric's own unit."""
+    return 100.0 if result.unit == "points" else 1.0
+
+
+def _drops(result: Ablation, effects: Sequence[Effect]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What they cost, and how far their intervals reach to either side."""
+    times = _scale(result)
+    doubt = np.array([[times * (e.drop - e.low), times * (e.high - e.drop)] for e in effects]).T.clip(min=0)
+    return np.array([times * effect.drop for effect in effects]), doubt
 
 
 def _what(result: Ablation) -> str:
@@ -403,13 +366,10 @@ def _what(result: Ablation) -> str:
     return f"{name} ({hundredths})" if result.unit else name
 
 
-def _about(result: Ablation, condition: Condition) -> str:
-    return f"{_clean(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
-
-
-def _again(condition: Condition) -> str:
-    """What heads were looked at again on."""
-    return f"; †: {condition.decided_on}" if condition.decided_on else ""
+def _about(result: Ablation, condition: Condition, *, again: bool = False) -> str:
+    """The score with all heads and the examples; and those that heads were measured `again` on."""
+    about = f"{_clean(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
+    return f"{about}; †: {condition.decided_on}" if again and condition.decided_on else about
 
 
 def _clean(result: Ablation, condition: Condition) -> str:
@@ -419,8 +379,8 @@ def _clean(result: Ablation, condition: Condition) -> str:
     return f"{_score(result, condition.clean)} [{low}, {high}]"
 
 
-def _score(result: Ablation, clean: float) -> str:
-    return f"{100 * clean:.2f} %" if result.is_accuracy else f"{-clean if result.unit == 'nats' else clean:.4g}"
+def _score(result: Ablation, score: float) -> str:
+    return f"{100 * score:.2f} %" if result.is_accuracy else f"{-score if result.unit == 'nats' else score:.4g}"
 
 
 # --- export -----------------------------------------------------------------------------------------------------------
@@ -435,26 +395,25 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def ablation_markdown(result: Ablation) -> str:
     """The ranking as it is printed, with its notes below; one table per length."""
-    return "\n\n".join(_condition(result, condition) for condition in result.conditions) + "\n"
-
-
-def _condition(result: Ablation, condition: Condition) -> str:
-    head, rows = ablation_rows(result, condition)
-    notes = "\n".join(f"- {_escaped(note)}" for note in ablation_notes(result, condition))
-    return "\n\n".join([_escaped(ablation_title(result, condition)), markdown_table(head, rows), notes])
+    parts = []
+    for condition in result.conditions:
+        notes = "\n".join(f"- {_escaped(note)}" for note in ablation_notes(result, condition))
+        table = markdown_table(*ablation_rows(result, condition))
+        parts += [_escaped(ablation_title(result, condition)), table, notes]
+    return "\n\n".join(parts) + "\n"
 
 
 def ablation_csv(result: Ablation) -> str:
-    """One row per length, kind and head in full precision; what is not known is empty."""
+    """One row per length, replacement and head in full precision; what is not known is empty."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     if result.heads:
         writer.writerow(field.name for field in fields(result.heads[0]))
-    writer.writerows([_harmless(value) for value in astuple(effect)] for effect in result.heads)
+    writer.writerows(map(_without_formula, astuple(effect)) for effect in result.heads)
     return out.getvalue()
 
 
-def _harmless(value: object) -> object:
+def _without_formula(value: object) -> object:
     """A text that a spreadsheet would take for a formula begins with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from headcount.heads import HeadId
+from headcount.views.ablation import drop_texts
 from headcount.views.style import GREY, PALETTE, Page, wrapped
 
 if TYPE_CHECKING:
-    from headcount.analysis.cost import Cost
-    from headcount.analysis.pruning import Curve, Point, Pruning
+    from headcount.analysis.pruning import Cost, Point, Pruning
 
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
@@ -37,7 +37,14 @@ def draw_pruning(result: Pruning) -> Figure:
     axes.fill_between(sizes, low, high, color=GREY, alpha=0.2, linewidth=0)
     axes.plot(sizes, median, color=GREY, linestyle=":", label=label)
     for curve in result.curves:
-        _draw_curve(axes, result, curve)
+        label, colour, style, marker = LOOKS[curve.name]
+        x = [point.n_removed for point in curve.points]
+        y, low, high = (
+            [_shown(result, getattr(point, end)) for point in curve.points] for end in ("score", "low", "high")
+        )
+        axes.plot(x, y, linestyle=style, marker=marker, markersize=4, color=colour, label=label, linewidth=1.4)
+        if marker:
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     _point_out(axes, result)
     axes.set_xlabel(f"heads removed (of {result.n_heads})")
     axes.set_ylabel(wrapped(f"{_named(result)}, with its 95 % interval", 4.0, 10))
@@ -47,45 +54,26 @@ def draw_pruning(result: Pruning) -> Figure:
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.grid(alpha=0.25)
     figure.key(*axes.get_legend_handles_labels(), columns=1)
-    whole = result.curves[0].points[0]
     told = f"chosen on {result.chosen_on}, measured on {result.measured_on} (n = {result.n:,})"
-    figure.headline(f"{result.name}: {_left(result, whole)} with all heads", told, size=10)
+    figure.headline(f"{result.name}: {_left(result, result.curves[0].points[0])} with all heads", told, size=10)
     return figure
-
-
-def _draw_curve(axes: Axes, result: Pruning, curve: Curve) -> None:
-    label, colour, style, marker = LOOKS[curve.name]
-    x = [point.n_removed for point in curve.points]
-    y = [_shown(result, point.score) for point in curve.points]
-    axes.plot(x, y, linestyle=style, marker=marker, markersize=4, color=colour, label=label, linewidth=1.4)
-    if marker:
-        low, high = ([_shown(result, getattr(point, end)) for point in curve.points] for end in ("low", "high"))
-        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _point_out(axes: Axes, result: Pruning) -> None:
     """The figures to remember: sets of heads as upright lines, and what luck would have found as a cross."""
-    greedy = f"greedy, for at most {_allowed(result)}"
     for heads, point, colour, what in (
-        (result.chosen, result.kept, PALETTE[0], greedy),
+        (result.chosen, result.kept, PALETTE[0], f"greedy, for at most {_amount(result, result.loss)}"),
         (result.harmless, result.harmless_left, PALETTE[6], "all that are harmless in every way"),
         (result.by_zero, result.by_zero_left, PALETTE[1], "all that are harmless by zero, one at a time"),
     ):
         if heads:
             label = f"{point.n_removed}: {what} ({_left(result, point)} is left)"
             axes.axvline(point.n_removed, color=colour, linestyle="-.", linewidth=1, label=label)
-    if result.n_tried and result.best_random.n_removed:
-        luck = result.best_random
+    luck = result.best_random
+    if result.n_tried and luck.n_removed:
         label = f"best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
-        axes.plot(
-            [luck.n_removed],
-            [_shown(result, luck.score)],
-            "X",
-            color=PALETTE[4],
-            markeredgecolor="black",
-            markersize=9,
-            label=label,
-        )
+        x, y = [luck.n_removed], [_shown(result, luck.score)]
+        axes.plot(x, y, "X", color=PALETTE[4], markeredgecolor="black", markersize=9, label=label)
 
 
 def pruning_table(result: Pruning) -> Table:
@@ -96,16 +84,13 @@ def pruning_table(result: Pruning) -> Table:
     table = Table("removed", *names, "random: median [10 %, 90 %]", title=title, title_justify="left")
     chance = {each.n_removed: each for each in result.chance}
     for k in range(result.n_heads + 1):
-        cells = [text for curve in measured for text in _cells(result, curve.points[k])]
+        cells = [str(k)]
+        for point in (curve.points[k] for curve in measured):
+            cells.append(_with_interval(result, point.score, (point.low, point.high), 1, ""))
+            cells.append(f"-{HeadId.parse(point.head).short}" if point.head else "")
         luck = chance.get(k)
-        random = _interval(result, luck.median, luck.low, luck.high) if luck else ""
-        table.add_row(str(k), *cells, random)
+        table.add_row(*cells, _with_interval(result, luck.median, (luck.low, luck.high), 1, "") if luck else "")
     return table
-
-
-def _cells(result: Pruning, point: Point) -> tuple[str, str]:
-    head = f"-{HeadId.parse(point.head).short}" if point.head else ""
-    return _interval(result, point.score, point.low, point.high), head
 
 
 def pruning_notes(result: Pruning) -> list[str]:
@@ -114,57 +99,39 @@ def pruning_notes(result: Pruning) -> list[str]:
     beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
     means = f" ({_left(result, result.harmless_means)} with their means in place)" if result.harmless else ""
     alike = f"by {', '.join(result.replacements[:-1])} and {result.replacements[-1]} alike"
-    tried = f"the best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
-    return [
+    notes = [
         f"harmless:  {_removed(result, result.harmless, result.harmless_left, alike)}{means}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.harmless) or "none"),
-        *_as_many(result),
+    ]
+    # A smaller set leaves more, whatever is in it: so much does the same number of heads leave by zero's order.
+    as_many = next((curve.points for curve in result.curves if curve.name == "together"), ())
+    if 0 < len(result.harmless) < len(as_many):
+        left = _left(result, as_many[len(result.harmless)])
+        notes.append(f"           as many heads in the order of their own drops by zero: {left} is left")
+    notes += [
         f"by zero:   {_removed(result, result.by_zero, result.by_zero_left, 'by zero alone')}"
         f" ({result.n_under_1_point} by the point estimate)",
-        f"greedy:    takes {len(result.chosen)} heads for at most {_allowed(result)} on {result.chosen_on}; "
-        f"{_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
+        f"greedy:    takes {len(result.chosen)} heads for at most {_amount(result, result.loss)} on "
+        f"{result.chosen_on}; {_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
-        *([f"luck:      {tried}, leaves {_left(result, luck)}"] if result.n_tried and luck.n_removed else []),
-        f"no heads:  {_left(result, result.curves[-1].points[-1])} is what the rest of the model reaches alone",
     ]
-
-
-def _as_many(result: Pruning) -> list[str]:
-    """A smaller set leaves more, whatever is in it: so much does the same number of heads leave by zero's order."""
-    points = next((curve.points for curve in result.curves if curve.name == "together"), ())
-    n = len(result.harmless)
-    if not 0 < n < len(points):
-        return []
-    return [f"           as many heads in the order of their own drops by zero: {_left(result, points[n])} is left"]
+    if result.n_tried and luck.n_removed:
+        tried = f"the best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
+        notes.append(f"luck:      {tried}, leaves {_left(result, luck)}")
+    rest = _left(result, result.curves[-1].points[-1])
+    return [*notes, f"no heads:  {rest} is what the rest of the model reaches alone"]
 
 
 def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> str:
-    """`15 of 24 heads cost n_under_1_point 1 point alone, by zero ...; without all of those 98 % is left`."""
+    """`15 of 24 heads cost under 1 point each alone on ..., by zero alone; without all of those 98 % is left`."""
     cost = f"cost under {_amount(result, 0.01)} each alone on {result.chosen_on}"
     told = f"{len(heads)} of {result.n_heads} heads {cost}, {how}"
     return f"{told}; without all of those {_left(result, left)} is left{_lost(result, left)}" if heads else told
 
 
-def _shown(result: Pruning, value: float) -> float:
-    """A score as people read it: per cent, a loss, or as it is."""
-    if result.is_accuracy:
-        return 100 * value
-    return -value if result.unit == "nats" else value
-
-
 def _named(result: Pruning) -> str:
     unit = "%" if result.is_accuracy else "nats" if result.unit == "nats" else ""
     return f"{result.metric} ({unit})" if unit else result.metric
-
-
-def _score(result: Pruning, value: float, digits: int = 1) -> str:
-    return f"{_shown(result, value):.{digits}f} %" if result.is_accuracy else f"{_shown(result, value):.{digits + 2}f}"
-
-
-def _interval(result: Pruning, value: float, low: float, high: float) -> str:
-    ends = sorted((_shown(result, low), _shown(result, high)))
-    digits = 1 if result.is_accuracy else 3
-    return f"{_shown(result, value):.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
 
 
 def _amount(result: Pruning, lost: float) -> str:
@@ -175,23 +142,30 @@ def _amount(result: Pruning, lost: float) -> str:
     return f"{lost:.4g} {result.unit}".rstrip()
 
 
-def _allowed(result: Pruning) -> str:
-    return _amount(result, result.loss)
-
-
 def _lost(result: Pruning, point: Point) -> str:
     """What is paired has an interval of its own."""
     if point.drop is None or not point.n_removed:
         return ""
-    times, digits = (100, 2) if result.unit == "points" else (1, 4)
-    low, high = (f"{times * end:.{digits}f}" for end in (point.drop.low, point.drop.high))
+    low, high = drop_texts(result.unit, point.drop.low, point.drop.high)
     return f", a {'rise' if result.unit == 'nats' else 'drop'} of {_amount(result, point.drop.mean)} [{low}, {high}]"
 
 
 def _left(result: Pruning, point: Point) -> str:
-    ends = sorted((_shown(result, point.low), _shown(result, point.high)))
-    digits = 2 if result.is_accuracy else 4
-    return f"{_score(result, point.score, 2)} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
+    return _with_interval(result, point.score, (point.low, point.high), 2, " %")
+
+
+def _shown(result: Pruning | Cost, score: float) -> float:
+    """A score as people read it: per cent, a loss, or as it is."""
+    if result.is_accuracy:
+        return 100 * score
+    return -score if result.unit == "nats" else score
+
+
+def _with_interval(result: Pruning | Cost, score: float, ends: tuple[float, float], digits: int, per_cent: str) -> str:
+    """`98.12 % [97.55, 98.60]`; what is no share has two more digits."""
+    digits, unit = (digits, per_cent) if result.is_accuracy else (digits + 2, "")
+    low, high = sorted(_shown(result, end) for end in ends)
+    return f"{_shown(result, score):.{digits}f}{unit} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def cost_table(cost: Cost) -> Table:
@@ -202,12 +176,10 @@ def cost_table(cost: Cost) -> Table:
     for name, pair in (("parameters", cost.parameters), ("bytes", cost.n_bytes)):
         table.add_row(name, *(f"{number:,}" for number in pair), f"{1 - pair[1] / pair[0]:.1%} less")
     table.add_row("µs per example", *(f"{t:.1f}" for t in cost.microseconds), f"{cost.faster:.2f} times as fast")
-    times = 100 if cost.unit == "points" else 1
-    drop, low, high = (
-        f"{times * value:.{2 if times > 1 else 4}f}" for value in (cost.drop.mean, cost.drop.low, cost.drop.high)
-    )
+    drop, low, high = drop_texts(cost.unit, cost.drop.mean, cost.drop.low, cost.drop.high)
     lost = f"{'rise' if cost.unit == 'nats' else 'drop'} {drop} {cost.unit} [{low}, {high}]"
-    scores = [_measured(cost, *each) for each in zip(cost.score, cost.score_intervals, strict=True)]
+    both = zip(cost.score, cost.score_intervals, strict=True)
+    scores = [_with_interval(cost, score, ends, 2, "%") for score, ends in both]
     table.add_row("right" if cost.is_accuracy else cost.metric, *scores, f"{lost}, {cost.data}")
     tuned = f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""
     against, folded = "against silencing", ""
@@ -216,12 +188,3 @@ def cost_table(cost: Cost) -> Table:
     told = f"largest difference, of the largest logit{folded}{tuned}"
     table.add_row(against, "", f"{cost.difference:.1e}", told)
     return table
-
-
-def _measured(cost: Cost, score: float, interval: tuple[float, float]) -> str:
-    """A score with its own interval, as people read it."""
-    if cost.is_accuracy:
-        return f"{score:.2%} [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
-    sign = -1 if cost.unit == "nats" else 1
-    low, high = sorted(sign * end for end in interval)
-    return f"{sign * score:.4f} [{low:.4f}, {high:.4f}]"
