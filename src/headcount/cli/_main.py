@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 
 from headcount import __version__
 from headcount.cli._command import Command, Parser
-from headcount.cli._output import flush, print_error, print_text
+from headcount.cli._output import print_error, print_output, print_text
 from headcount.config import suggestion
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
 from headcount.registry import Registry
-from headcount.views.progress import LOST, Terminal
+from headcount.views.progress import LOST, Steady, Terminal
 
 VERBS = Registry("headcount.cli")
 FORMER = {"--kinds": "--replacements", "--narrow": "--small-steps", "--matched": "--paired"}
@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _ending_in_good_order():
             code = _run(sys.argv[1:] if arguments is None else list(arguments))
     finally:
-        flush()
+        Steady(sys.stdout).flush()
+        Steady(sys.stderr).flush()
     if LOST and not code:
         print_error(f"error: could not print everything: {LOST[0]}")
     return code or (2 if LOST else 0)
@@ -50,7 +51,9 @@ def _run(arguments: list[str]) -> int:
         args, unknown = parser.parse_known_args(arguments)
         if unknown:
             raise _unknown(unknown[0], args.parser)
-        return int(args.run(args))
+        found = args.run(args)
+        print_output(found, as_json=args.json)
+        return int(found.exit_code)
     except Interrupted as stopped:
         print_error(str(stopped))
         return stopped.exit_code

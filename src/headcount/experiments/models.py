@@ -124,6 +124,8 @@ class OpenModel:
     can_lose_all_heads: ClassVar[bool] = False
     measures_itself: ClassVar[bool] = False
     """Whether what is left can be measured without further examples."""
+    records_attention: ClassVar[bool] = False
+    """Whether its attention is known while it answers, and over its own task."""
 
     def require_training(self) -> None:
         """Refuse to train what is left of a model whose training is not known."""
@@ -237,6 +239,7 @@ class RunModel(OpenModel):
 
     can_lose_all_heads: ClassVar[bool] = True
     measures_itself: ClassVar[bool] = True
+    records_attention: ClassVar[bool] = True
 
     def require_training(self) -> None:
         """Its settings say how it is trained."""
