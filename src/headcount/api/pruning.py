@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
-from headcount.api.saving import Saved, asked_data, result_name, unless
+from headcount.api.saving import Saved, asked_data, result_name, save, unless
 from headcount.bands import CRITICAL
 from headcount.defaults import BATCH, LOSS, ORDERS
 from headcount.errors import InputError, argument
@@ -21,7 +21,6 @@ from headcount.heads import HeadId
 from headcount.runs.folder import require_vacant
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.pruning import draw_pruning
-from headcount.views.style import png
 
 MOST_ORDERS = 10_000
 
@@ -62,7 +61,7 @@ def prune_heads(
     """
     opened = open_model(model, run_adapter=run_adapter)
     _require_sense(opened, out, heads, fine_tune, fold_mean)
-    found, experiments = Saved[Pruning | None](None), None
+    found, experiments = SavedPruning(None), None
     if heads is None or not opened.measures_itself:
         experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(batch_size))
     if heads is None:
@@ -78,20 +77,20 @@ def prune_heads(
             orders=unless(ORDERS, n_orders),
             batch=unless(BATCH, batch_size),
         )
-        figure = opened.output.write_figure(f"{name}.png", png(draw_pruning(result)))
-        found = Saved(result, (opened.output.write_result(name, result),), (figure,))
+        saved = save(opened.output, name, result, {name: draw_pruning(result)})
+        found = SavedPruning(result, saved.data, saved.figures)
         heads = result.chosen
     is_all = len(heads) == len(opened.sites.heads) and not opened.can_lose_all_heads
     if out is None or not heads or is_all:
         if out is not None:
             which = "all heads" if heads else "no head"
             announcer(quiet)(f"{which} can go for a loss of {loss:g}: nothing was cut")
-        return SavedPruning(found.result, found.data, found.figures)
+        return found
     measured = None if experiments is None else experiments[1]
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
         cut = opened.cut(heads, Path(out), measured, fold_mean=fold_mean, fine_tune=fine_tune, listeners=[progress])
     cost = compare_cost(opened, cut, opened.cost_experiment(measured), fine_tune)
-    return SavedPruning(found.result, found.data, found.figures, (), cost, cut.model)
+    return replace(found, cost=cost, model=cut.model)
 
 
 def _require_sense(
