@@ -36,13 +36,13 @@ def ablate_heads(
 ) -> Saved[Ablation]:
     """Ablate every head alone, with every replacement, and compare outputs on the same examples.
 
-    Asked for no number of examples, a run is tried on its test set, and those of its heads that change any answer
+    Asked for no number of examples, a run is measured on its test set, and those of its heads that change any answer
     there on 40,000 fresh examples (by resample on a quarter as many, each with four donors).
 
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
     model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
     module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
-    its heads are unless it can say so itself. All replacements are tried unless `replacements` says which. A folder
+    its heads are unless it has them itself. All replacements are used unless `replacements` names some. A folder
     that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
     """
     opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)

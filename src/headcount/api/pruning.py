@@ -56,8 +56,8 @@ def prune_heads(
 
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
     output on average over unlabelled training inputs stays, in the biases of their output projections. For models of
-    others `data` and `metric` say what they are tried on: half of the examples serve to choose heads, the other half to
-    measure.
+    others `data` and `metric` are what they are measured on: half of the examples serve to choose heads, the other half
+    to measure.
     """
     opened = open_model(model, run_adapter=run_adapter)
     _require_sense(opened, out, heads, fine_tune, fold_mean)
@@ -128,7 +128,19 @@ def _search(
         raise InputError(f"--loss must be in [0, 1), got {loss}", "it is a share of 1, such as 0.01 for one point")
     if not 1 <= n_orders <= MOST_ORDERS:
         raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
-    _require_something_to_lose(opened, selection_set)
+    found = run_interventions(selection_set, [])
+    clean, baseline = float(selection_set.aggregate(found.clean)), found.majority_baseline
+    if selection_set.metric.is_loss and clean <= baseline:
+        raise InputError(
+            f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}, guessing {-baseline:.3f}",
+            "it has nothing to lose there, so any head could go: choose a model or data that work",
+        )
+    constant = selection_set.majority_baseline
+    if selection_set.metric.in_points and clean - constant < CRITICAL:
+        raise InputError(
+            f"{opened.name} scores {clean:.3f} on {selection_set.data}, the best constant answer {constant:.3f}",
+            "it has nothing to lose there, so any head could go: choose a model or a length that works",
+        )
     opened.output.require_writable()
     with counting(f"removing heads of {opened.name}, %", quiet=quiet) as progress:
         return prune_curves(
@@ -139,20 +151,4 @@ def _search(
             n_orders=n_orders,
             batch_size=batch_size,
             progress=progress,
-        )
-
-
-def _require_something_to_lose(opened: OpenModel, experiment: Experiment) -> None:
-    found = run_interventions(experiment, [])
-    clean, baseline = float(experiment.aggregate(found.clean)), found.majority_baseline
-    if experiment.metric.is_loss and clean <= baseline:
-        raise InputError(
-            f"{opened.name} has a loss of {-clean:.3f} nats on {experiment.data}, guessing {-baseline:.3f}",
-            "it has nothing to lose there, so any head could go: choose a model or data that work",
-        )
-    if experiment.metric.in_points and clean - experiment.majority_baseline < CRITICAL:
-        raise InputError(
-            f"{opened.name} scores {clean:.3f} on {experiment.data}, the best constant answer "
-            f"{experiment.majority_baseline:.3f}",
-            "it has nothing to lose there, so any head could go: choose a model or a length that works",
         )

@@ -70,16 +70,8 @@ def summarise_attention(
     parts, weights = list[Saved[AttentionSummary]](), list[Any]()
     for text in texts:
         given = opened.text_input(text)
-        summary = attention_summary(
-            opened.label,
-            opened.weights_sha256,
-            opened.module,
-            opened.sites,
-            given.inputs,
-            given.tokens,
-            given.special or None,
-            text=text,
-        )
+        known = opened.label, opened.weights_sha256, opened.module, opened.sites
+        summary = attention_summary(*known, given.inputs, given.tokens, given.special or None, text=text)
         summary = replace(summary, note=given.note, predicted=given.predicted, right=given.right)
         figures = draw_mosaics(summary)
         if found is not None:

@@ -84,8 +84,7 @@ def _print_anything() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
@@ -125,12 +124,10 @@ def _parser() -> Parser:
 
 
 def _unknown(argument: str, parser: argparse.ArgumentParser) -> InputError:
+    flag, see = argument.partition("=")[0], f"see: {parser.prog} --help"
     if not argument.startswith("-"):
-        return InputError(f"{parser.prog} takes no further {shortened(argument)!r}", f"see: {parser.prog} --help")
-    known = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    flag = argument.partition("=")[0]
+        return InputError(f"{parser.prog} takes no further {shortened(argument)!r}", see)
     if flag in FORMER:
-        return InputError(f"{flag} is called {FORMER[flag]} now", f"see: {parser.prog} --help")
-    return InputError(
-        f"{parser.prog} has no {shortened(flag)!r}", suggestion(flag, known), f"see: {parser.prog} --help"
-    )
+        return InputError(f"{flag} is called {FORMER[flag]} now", see)
+    known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+    return InputError(f"{parser.prog} has no {shortened(flag)!r}", suggestion(flag, known), see)

@@ -22,7 +22,7 @@ LABELS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, and what to look at."""
+    """The model, and what to show of it."""
     add_model_argument(parser)
     add_json(parser, quiet=True)
     what = parser.add_mutually_exclusive_group()
@@ -76,8 +76,8 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str] | 
         head = run.find_head(args.head)
         saved = api.show_head(run, head, examples, norm_weighted=args.norm_weighted)
         keys = ("weighting", "example", "predicted", "right", "correct", "explanation", "probability")
-        told = [{key: getattr(each, key) for key in keys} for each in saved.result]
-        data = {"head": str(head), "short": head.short, "examples": told}
+        shown_on = [{key: getattr(each, key) for key in keys} for each in saved.result]
+        data = {"head": str(head), "short": head.short, "examples": shown_on}
         return Output(data, [each.verdict for each in saved.result], [saved])
     asked: list[str | None] = [None] if examples is None else [*examples]
     shown = [api.show_heads(run, on=example, norm_weighted=args.norm_weighted) for example in asked]

@@ -42,10 +42,11 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _verdict(prediction: Prediction) -> str:
-    told = [f"wrong: {prediction.explanation}" if prediction.explanation else "right" if prediction.right else ""]
-    told.append("" if prediction.explanation else prediction.note)
-    joined = "; ".join(filter(None, told))
-    return joined if prediction.probability is None else f"{joined}; probability {prediction.probability:.4f}"
+    if prediction.explanation:
+        verdict = f"wrong: {prediction.explanation}"
+    else:
+        verdict = "; ".join(filter(None, ("right" if prediction.right else "", prediction.note)))
+    return verdict if prediction.probability is None else f"{verdict}; probability {prediction.probability:.4f}"
 
 
 def _answer(prediction: Prediction) -> dict[str, Any]:
