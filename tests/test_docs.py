@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from headcount.cli import VERBS, _parser
 from headcount.cli._command import given_settings
-from headcount.cli._main import VERBS, _parser
 from headcount.encodings import ENCODINGS
 from headcount.errors import InputError
 from headcount.models.config import POOLINGS

@@ -12,92 +12,53 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headcount.api import (
-        ablate_heads,
-        evaluate,
-        head_stats,
-        match_heads,
-        predict,
-        prune_heads,
-        show_head,
-        show_heads,
-        show_positions,
-        stretch,
-        summarise_attention,
-        train,
-        verify,
-    )
-    from headcount.errors import HeadcountError
-    from headcount.external.adapter import Adapter
-    from headcount.external.hugging_face import load_model, save_model
-    from headcount.external.models import ExternalModel, load_external
-    from headcount.heads import HeadId, HeadSite
-    from headcount.hooks.sites import Sites
-    from headcount.hooks.wrapping import wrap
-    from headcount.runs.config import RunConfig
-    from headcount.runs.run import Run, load
-    from headcount.surgery.cutting import cut_heads
+    from headcount.api import ablate_heads as ablate_heads
+    from headcount.api import evaluate as evaluate
+    from headcount.api import head_stats as head_stats
+    from headcount.api import match_heads as match_heads
+    from headcount.api import predict as predict
+    from headcount.api import prune_heads as prune_heads
+    from headcount.api import show_head as show_head
+    from headcount.api import show_heads as show_heads
+    from headcount.api import show_positions as show_positions
+    from headcount.api import stretch as stretch
+    from headcount.api import summarise_attention as summarise_attention
+    from headcount.api import train as train
+    from headcount.api import verify as verify
+    from headcount.errors import HeadcountError as HeadcountError
+    from headcount.external.adapter import Adapter as Adapter
+    from headcount.external.hugging_face import load_model as load_model
+    from headcount.external.hugging_face import save_model as save_model
+    from headcount.external.models import ExternalModel as ExternalModel
+    from headcount.external.models import load_external as load_external
+    from headcount.heads import HeadId as HeadId
+    from headcount.heads import HeadSite as HeadSite
+    from headcount.hooks.sites import Sites as Sites
+    from headcount.hooks.wrapping import wrap as wrap
+    from headcount.runs.config import RunConfig as RunConfig
+    from headcount.runs.run import Run as Run
+    from headcount.runs.run import load as load
+    from headcount.surgery.cutting import cut_heads as cut_heads
 
-_HOMES = {
-    "ablate_heads": "headcount.api",
-    "evaluate": "headcount.api",
-    "summarise_attention": "headcount.api",
-    "head_stats": "headcount.api",
-    "match_heads": "headcount.api",
-    "predict": "headcount.api",
-    "prune_heads": "headcount.api",
-    "show_head": "headcount.api",
-    "show_heads": "headcount.api",
-    "show_positions": "headcount.api",
-    "stretch": "headcount.api",
-    "train": "headcount.api",
-    "verify": "headcount.api",
-    "HeadcountError": "headcount.errors",
-    "Adapter": "headcount.external.adapter",
-    "ExternalModel": "headcount.external.models",
-    "Sites": "headcount.hooks.sites",
-    "cut_heads": "headcount.surgery.cutting",
-    "load_external": "headcount.external.models",
-    "load_model": "headcount.external.hugging_face",
-    "save_model": "headcount.external.hugging_face",
-    "wrap": "headcount.hooks.wrapping",
-    "HeadId": "headcount.heads",
-    "HeadSite": "headcount.heads",
-    "RunConfig": "headcount.runs.config",
-    "Run": "headcount.runs.run",
-    "load": "headcount.runs.run",
+_EXPORTS: dict[str, tuple[str, ...]] = {
+    "api": (
+        *("ablate_heads", "evaluate", "head_stats", "match_heads", "predict", "prune_heads", "show_head", "show_heads"),
+        *("show_positions", "stretch", "summarise_attention", "train", "verify"),
+    ),
+    "errors": ("HeadcountError",),
+    "external.adapter": ("Adapter",),
+    "external.hugging_face": ("load_model", "save_model"),
+    "external.models": ("ExternalModel", "load_external"),
+    "heads": ("HeadId", "HeadSite"),
+    "hooks.sites": ("Sites",),
+    "hooks.wrapping": ("wrap",),
+    "runs.config": ("RunConfig",),
+    "runs.run": ("Run", "load"),
+    "surgery.cutting": ("cut_heads",),
 }
+_HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for name in names}
 
-__all__ = [
-    "Adapter",
-    "ExternalModel",
-    "HeadId",
-    "HeadSite",
-    "HeadcountError",
-    "Run",
-    "RunConfig",
-    "Sites",
-    "__version__",
-    "ablate_heads",
-    "cut_heads",
-    "evaluate",
-    "head_stats",
-    "load",
-    "load_external",
-    "load_model",
-    "match_heads",
-    "predict",
-    "prune_heads",
-    "save_model",
-    "show_head",
-    "show_heads",
-    "show_positions",
-    "stretch",
-    "summarise_attention",
-    "train",
-    "verify",
-    "wrap",
-]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # its parts are imported when they are first used, which `headcount --help` and `predict` never do
 from numpy.typing import NDArray
-from scipy.special import bdtr, betaincinv, gammaincinv, ndtri, stdtrit
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -42,15 +42,15 @@ class Proportion:
             raise ValueError(f"{correct} of {n} is no share: there must be trials, and no more hits than trials")
         if not 0 < confidence < 1:
             raise ValueError(f"confidence should lie between 0 and 1, not at {confidence}")
-        z = float(ndtri(0.5 + confidence / 2))
+        z = float(scipy.special.ndtri(0.5 + confidence / 2))
         rate = correct / n
         centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
         half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
         low, high, few = centre - half, centre + half, FEW_HITS if n > 50 else FEW_HITS - 1
         if 1 <= correct <= few:
-            low = min(low, float(gammaincinv(correct, 1 - confidence)) / n)
+            low = min(low, float(scipy.special.gammaincinv(correct, 1 - confidence)) / n)
         if 1 <= n - correct <= few:
-            high = max(high, 1 - float(gammaincinv(n - correct, 1 - confidence)) / n)
+            high = max(high, 1 - float(scipy.special.gammaincinv(n - correct, 1 - confidence)) / n)
         # Rounding may leave 1 - 1e-17 where the formula gives exactly 0 or 1.
         return cls(int(correct), int(n), rate, 0.0 if correct == 0 else low, 1.0 if correct == n else high)
 
@@ -78,7 +78,7 @@ class PairedDifference:
         >>> PairedDifference(0.2, 0.17, 0.23, 0.001).widened(0.02, 7)
         PairedDifference(mean=0.2, low=0.1439..., high=0.2560..., p=0.001)
         """
-        more = float(stdtrit(df, 0.5 + confidence / 2)) * se
+        more = float(scipy.special.stdtrit(df, 0.5 + confidence / 2)) * se
         low, high = math.hypot(self.mean - self.low, more), math.hypot(self.high - self.mean, more)
         return replace(self, low=self.mean - low, high=self.mean + high)
 
@@ -140,15 +140,13 @@ def influences(lost_DN: Values, donors: Numbers | None) -> Values:
 
 def _clopper_pearson(hits: float, n: float, confidence: float) -> tuple[float, float]:
     tail = (1 - confidence) / 2
-    low = float(betaincinv(hits, n - hits + 1, tail)) if hits > 0 else 0.0
-    return low, float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
+    low = float(scipy.special.betaincinv(hits, n - hits + 1, tail)) if hits > 0 else 0.0
+    return low, float(scipy.special.betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
 
 
 def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[float, float]:
     """Differences at which the score test of these counts is just not significant."""
-    from scipy.optimize import brentq  # not for `headcount --help` to wait for
-
-    z, mean, least = float(ndtri(0.5 + confidence / 2)), (worse - better) / n, 1e-12
+    z, mean, least = float(scipy.special.ndtri(0.5 + confidence / 2)), (worse - better) / n, 1e-12
 
     def score(difference: float) -> float:
         """In standard errors, those that there would be if this were the truth."""
@@ -159,9 +157,9 @@ def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[fl
 
     low, high = -1.0, 1.0
     if score(least - 1) > z:
-        low = float(brentq(lambda d: score(d) - z, least - 1, mean))
+        low = float(scipy.optimize.brentq(lambda d: score(d) - z, least - 1, mean))
     if score(1 - least) < -z:
-        high = float(brentq(lambda d: score(d) + z, mean, 1 - least))
+        high = float(scipy.optimize.brentq(lambda d: score(d) + z, mean, 1 - least))
     return low, high
 
 
@@ -298,7 +296,7 @@ def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, floa
     se, df = jackknife(lambda rows: total(scores[rows], rows), n)
     if abs(found) > edge:  # what ranks all alike would rank all parts alike: as for normal variables (Bonett 2000)
         found, se = math.copysign(edge, found), math.sqrt(1.5 / max(n - 3, 1)) * (1 - edge**2)
-    more = float(stdtrit(df, 0.975)) * se / (1 - found**2)
+    more = float(scipy.special.stdtrit(df, 0.975)) * se / (1 - found**2)
     return min(whole, math.tanh(math.atanh(found) - more)), max(whole, math.tanh(math.atanh(found) + more))
 
 
@@ -316,9 +314,7 @@ def rank_correlations(x: Values, y: Values) -> Values:
     >>> rank_correlations(np.array([[1.0, 2, 3], [3, 2, 1]]), np.array([[1.0, 5, 9], [1, 5, 9]])).round(6).tolist()
     [1.0, -1.0]
     """
-    from scipy.stats import rankdata  # half a second, which `headcount --help` need not wait for
-
-    a, b = (rankdata(values, axis=-1) for values in (x, y))
+    a, b = (scipy.stats.rankdata(values, axis=-1) for values in (x, y))
     a, b = (ranks - ranks.mean(axis=-1, keepdims=True) for ranks in (a, b))
     spread = np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
     return np.divide((a * b).sum(axis=-1), spread, out=np.zeros_like(spread), where=spread > 0)
@@ -330,7 +326,7 @@ def mcnemar(worse: int, better: int) -> float:
     >>> mcnemar(0, 0), mcnemar(5, 0), mcnemar(3, 3)
     (1.0, 0.0625, 1.0)
     """
-    return min(1.0, 2 * float(bdtr(min(worse, better), worse + better, 0.5)))
+    return min(1.0, 2 * float(scipy.special.bdtr(min(worse, better), worse + better, 0.5)))
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -54,8 +54,7 @@ TARGET = torch.arange(N) % 6
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no pictures: those of the command line are looked at."""
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
-    for module in ("ablation", "pruning"):
-        monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
+    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from headcount.api import next_command
 from headcount.api.lab import EXAMPLE, LENGTHS, SORTEDNESS, examples_of, run_lab
-from headcount.cli._main import _parser, main
+from headcount.cli import _parser, main
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run, build
 from headcount.tasks.addition import Addition, AdditionConfig
@@ -58,8 +58,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
         "positions",
     ]
     monkeypatch.chdir(tmp_path)  # samples write beside
-    for module in ("viewing", "ablation"):
-        monkeypatch.setattr(f"headcount.api.{module}.png", lambda figure: b"a picture")
+    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
     for command in commands[:5]:
         assert main(command) == (1 if command[0] == "verify" else 0), command
     for command in commands[5:]:

@@ -17,9 +17,8 @@ import headcount.api
 import headcount.api.lab
 import headcount.external.scaffold
 from headcount.analysis.specialisation import specialise
-from headcount.cli import main
+from headcount.cli import _parser, main
 from headcount.cli._command import given_settings
-from headcount.cli._main import _parser
 from headcount.config import NameIn
 from headcount.errors import ConfigError, HeadcountError
 from headcount.experiments.models import OpenModel

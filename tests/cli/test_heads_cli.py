@@ -89,7 +89,7 @@ def test_what_cannot_be_is_told(tiny_sorter, in_tmp, capsys, arguments, what):
 @pytest.fixture
 def _no_pictures(monkeypatch):
     """How they look is looked at elsewhere."""
-    monkeypatch.setattr("headcount.api.viewing.png", lambda figure: b"a picture")
+    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
 
 
 @pytest.mark.usefixtures("_no_pictures")

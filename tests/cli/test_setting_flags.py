@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from headcount.cli import main
+from headcount.cli import VERBS, _parser, main
 from headcount.cli._command import add_settings
-from headcount.cli._main import VERBS, _parser
 from headcount.config import field_names
 from headcount.runs.config import RunConfig
 from headcount.runs.run import load

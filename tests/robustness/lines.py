@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from headcount.cli._main import _parser
+from headcount.cli import _parser
 
 NUMBERS = ("0", "-1", "1000000000", str(2**64 + 1), "0.5", "-0.0", "1e400", "nan", "inf", "-inf", "1_000", "٣", "0x10")
 Words = tuple[str, ...]

@@ -10,28 +10,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headcount.api.ablation import ablate_heads
-    from headcount.api.lab import run_lab
-    from headcount.api.opening import open_model, open_run
-    from headcount.api.prediction import PredictionPair, predict
-    from headcount.api.pruning import SavedPruning, prune_heads
-    from headcount.api.saving import Saved
-    from headcount.api.training import evaluate, next_command, read_evaluation, train, verify
-    from headcount.api.viewing import (
-        head_stats,
-        match_heads,
-        show_head,
-        show_heads,
-        show_positions,
-        stretch,
-        summarise_attention,
-    )
+    from headcount.api.ablation import ablate_heads as ablate_heads
+    from headcount.api.lab import run_lab as run_lab
+    from headcount.api.opening import PredictionPair as PredictionPair
+    from headcount.api.opening import open_model as open_model
+    from headcount.api.opening import open_run as open_run
+    from headcount.api.opening import predict as predict
+    from headcount.api.pruning import SavedPruning as SavedPruning
+    from headcount.api.pruning import prune_heads as prune_heads
+    from headcount.api.saving import Saved as Saved
+    from headcount.api.training import evaluate as evaluate
+    from headcount.api.training import next_command as next_command
+    from headcount.api.training import read_evaluation as read_evaluation
+    from headcount.api.training import train as train
+    from headcount.api.training import verify as verify
+    from headcount.api.viewing import head_stats as head_stats
+    from headcount.api.viewing import match_heads as match_heads
+    from headcount.api.viewing import show_head as show_head
+    from headcount.api.viewing import show_heads as show_heads
+    from headcount.api.viewing import show_positions as show_positions
+    from headcount.api.viewing import stretch as stretch
+    from headcount.api.viewing import summarise_attention as summarise_attention
 
-_HOMES = {
+_EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
     "lab": ("run_lab",),
-    "opening": ("open_model", "open_run"),
-    "prediction": ("PredictionPair", "predict"),
+    "opening": ("PredictionPair", "open_model", "open_run", "predict"),
     "pruning": ("SavedPruning", "prune_heads"),
     "saving": ("Saved",),
     "training": ("evaluate", "next_command", "read_evaluation", "train", "verify"),
@@ -40,34 +44,12 @@ _HOMES = {
         "summarise_attention",
     ),
 }
-_HOME_OF = {name: f"headcount.api.{home}" for home, names in _HOMES.items() for name in names}
+_HOMES = {name: f"headcount.api.{module}" for module, names in _EXPORTS.items() for name in names}
 
-__all__ = [
-    "PredictionPair",
-    "Saved",
-    "SavedPruning",
-    "ablate_heads",
-    "evaluate",
-    "head_stats",
-    "match_heads",
-    "next_command",
-    "open_model",
-    "open_run",
-    "predict",
-    "prune_heads",
-    "read_evaluation",
-    "run_lab",
-    "show_head",
-    "show_heads",
-    "show_positions",
-    "stretch",
-    "summarise_attention",
-    "train",
-    "verify",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _HOMES:
         raise AttributeError(f"module 'headcount.api' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
+from headcount.analysis.ablation import Ablation, ablate, decide
 from headcount.api.opening import AnyModel, open_model
-from headcount.api.saving import Saved, asked_data, result_name, unless
-from headcount.data.dataset import Metric
+from headcount.api.saving import Saved, asked_data, result_name, save, unless
 from headcount.errors import InputError
-from headcount.experiments.models import Data, ExperimentMetric, OpenModel
+from headcount.experiments.models import Data, ExperimentMetric
 from headcount.files import write_atomically
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH, DONORS
+from headcount.runs.folder import RunFolder
 from headcount.views.ablation import ablation_csv, ablation_markdown, draw_lengths, draw_map, draw_ranking
 from headcount.views.progress import counting
-from headcount.views.style import png
 
 
 def ablate_heads(
@@ -36,13 +36,13 @@ def ablate_heads(
 ) -> Saved[Ablation]:
     """Ablate every head alone, with every replacement, and compare outputs on the same examples.
 
-    Asked for no number of examples, a run is tried on its test set, and those of its heads that change any answer
+    Asked for no number of examples, a run is measured on its test set, and those of its heads that change any answer
     there on 40,000 fresh examples (by resample on a quarter as many, each with four donors).
 
     `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
     model of others by its folder or adapter (then `data` is a file or the split of the adapter's task), or any PyTorch
     module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
-    its heads are unless it can say so itself. All replacements are tried unless `replacements` says which. A folder
+    its heads are unless it has them itself. All replacements are used unless `replacements` names some. A folder
     that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
     """
     opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)
@@ -66,11 +66,24 @@ def ablate_heads(
             with counting(f"measuring {len(found.unsettled)} ablations again{at}", quiet=quiet) as progress:
                 found = decide(found, more, progress=progress, **how)
         done.append(found)
-    result = _result(opened, experiments[0].metric, done)
+    metric_used = experiments[0].metric
+    result = Ablation(
+        name=opened.label,
+        weights_sha256=opened.weights_sha256,
+        metric=metric_used.name,
+        unit=metric_used.unit,
+        is_accuracy=metric_used.is_accuracy,
+        replacements=tuple(dict.fromkeys(effect.replacement for effect in done[0].effects)),
+        heads=tuple(effect for each in done for effect in each.effects),
+        conditions=tuple(each.condition for each in done),
+        proof=done[0].proof,
+    )
+    if not opened.has_output:
+        return Saved(result)
     every = replacements is None or set(replacements) == set(REPLACEMENTS.names())
     name = result_name(
         "ablation",
-        data=asked_data(data) if opened.has_output else None,
+        data=asked_data(data),
         metric=metric,
         replacements=None if every else replacements,
         n=n,
@@ -79,7 +92,7 @@ def ablate_heads(
         donors=unless(DONORS, donors),
         batch=unless(BATCH, batch_size),
     )
-    return _save(opened, name, result)
+    return _save(opened.output, name, result)
 
 
 def batch_rows(batch_size: int) -> int:
@@ -89,32 +102,15 @@ def batch_rows(batch_size: int) -> int:
     return max(1, batch_size // 4)
 
 
-def _result(opened: OpenModel, metric: Metric, done: Sequence[AblationRun]) -> Ablation:
-    return Ablation(
-        name=opened.label,
-        weights_sha256=opened.weights_sha256,
-        metric=metric.name,
-        unit=metric.unit,
-        is_accuracy=metric.is_accuracy,
-        replacements=tuple(dict.fromkeys(effect.replacement for effect in done[0].effects)),
-        heads=tuple(effect for each in done for effect in each.effects),
-        conditions=tuple(each.condition for each in done),
-        proof=done[0].proof,
-    )
-
-
-def _save(opened: OpenModel, name: str, result: Ablation) -> Saved[Ablation]:
-    if not opened.has_output:
-        return Saved(result)
+def _save(output: RunFolder, name: str, result: Ablation) -> Saved[Ablation]:
     by_length = len(result.conditions) > 1
-    figures = {f"{name}-by-length.png": draw_lengths(result)} if by_length else {}
+    figures = {f"{name}-by-length": draw_lengths(result)} if by_length else {}
     for condition in result.conditions:
         at = f"-at-{condition.length}" if by_length else ""
-        figures |= {f"{name}{at}.png": draw_ranking(result, condition)}
-        figures |= {f"{name}{at}-map.png": draw_map(result, condition)}
-    written = tuple(opened.output.write_figure(file, png(figure)) for file, figure in figures.items())
-    data = opened.output.write_result(name, result)
-    tables = {data.with_suffix(".md"): ablation_markdown(result), data.with_suffix(".csv"): ablation_csv(result)}
-    for file, text in tables.items():
+        figures |= {f"{name}{at}": draw_ranking(result, condition), f"{name}{at}-map": draw_map(result, condition)}
+    saved = save(output, name, result, figures)
+    tables = {".md": ablation_markdown(result), ".csv": ablation_csv(result)}
+    files = tuple(saved.data[0].with_suffix(suffix) for suffix in tables)
+    for file, text in zip(files, tables.values(), strict=True):
         write_atomically(file, text.encode(errors="replace"))
-    return Saved(result, (data,), written, tuple(tables))
+    return replace(saved, others=files)

@@ -14,7 +14,7 @@ from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api.ablation import ablate_heads
-from headcount.api.pruning import prune_heads
+from headcount.api.pruning import SavedPruning, prune_heads
 from headcount.api.training import read_evaluation, train, verify
 from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
 from headcount.errors import InputError
@@ -108,10 +108,14 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
     say("addition 3/5  drawing every head")
     examples = examples_of(cast(Addition, run.task))
     example, average, stats = show_heads(run, examples[0]), show_heads(run), head_stats(run, quiet=quiet)
-    say("addition 4/5  silencing each head alone")
+    say("addition 4/5  ablating each head alone")
     ablated = ablate_heads(run, quiet=quiet)
     say("addition 5/5  removing heads together")
-    pruning, pruned = _prune(run, quiet)
+    try:
+        pruned = prune_heads(run, quiet=quiet)
+    except InputError as error:  # it has nothing to lose, which is no reason to stop a lab
+        say(str(error))
+        pruned = SavedPruning(None)
     pictures = {
         "How it learned": [run.output.figure_file("curves.png")],
         "Where it is right": [run.output.figure_file("accuracy-test.png")],
@@ -119,12 +123,11 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
         f"Every head, {average.result.title}": list(average.figures),
         "What each head looks at": list(stats.figures[:1]),
         ALONE: list(ablated.figures),
-        "What is left as heads go": pruned,
+        "What is left as heads go": list(pruned.figures),
     }
-    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruning)
-    return lab, addition_part(
-        run.name, lab.evaluation, certificate, pruning, pictures, out, ablation=ablated.result, examples=examples
-    )
+    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
+    found = run.name, lab.evaluation, certificate, pruned.result
+    return lab, addition_part(*found, pictures, out, ablation=ablated.result, examples=examples)
 
 
 def examples_of(task: Addition) -> tuple[str, str]:
@@ -137,28 +140,18 @@ def examples_of(task: Addition) -> tuple[str, str]:
         return task.show(test[0]), hardest
 
 
-def _prune(run: Run, quiet: bool) -> tuple[Pruning | None, list[Path]]:
-    """What can go together; nothing of a model that has nothing to lose, which is no reason to stop a lab."""
-    try:
-        found = prune_heads(run, quiet=quiet)
-    except InputError as error:
-        announcer(quiet)(str(error))
-        return None, []
-    return found.result, list(found.figures)
-
-
 def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> tuple[SortednessLab, str]:
     say, runs = announcer(quiet), dict[str, Run]()
     for i, (name, own) in enumerate(SORTEDNESS.items(), start=1):
         say(f"sortedness {i}/{len(SORTEDNESS) + 1}  training on lengths 8-16: {name}")
         runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, {**own, **settings})
     say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
-    sample_of_length = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=out / "stretch", quiet=quiet)
-    stretches = dict(zip(runs, sample_of_length.result, strict=True))
-    attention = dict(zip(runs, sample_of_length.figures[1::2], strict=False))
+    stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=out / "stretch", quiet=quiet)
+    stretches = dict(zip(runs, stretched.result, strict=True))
+    attention = dict(zip(runs, stretched.figures[1::2], strict=False))
     learned = show_positions(runs["learned"])
     pictures = {
-        "How far each reaches": [sample_of_length.figures[-1]],
+        "How far each reaches": [stretched.figures[-1]],
         "Sinusoidal positions: attention and certainty": [attention["sinusoidal"]],
         "The far-reaching generic model: attention and certainty": [attention["far-generic"]],
         "Learned positions, and where they were never trained": list(learned.figures),

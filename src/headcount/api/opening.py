@@ -1,7 +1,9 @@
-"""What every verb begins with: a model by name, or one that is ready."""
+"""What every verb begins with, a model by name or one that is ready; and its answer to one example."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
@@ -9,13 +11,17 @@ from torch import nn
 from headcount.errors import InputError
 from headcount.experiments.models import LoadedModel, OpenModel, RunModel
 from headcount.external.models import ExternalModel, code_of, is_external, load_external
+from headcount.heads import HeadId
+from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.proof import prove
 from headcount.hooks.sites import Sites
 from headcount.runs.folder import SAMPLE
-from headcount.runs.run import Run, load
+from headcount.runs.run import Prediction, Run, load
 from headcount.views.progress import announcer
 
-AnyRun = str | Path | Run
-AnyModel = AnyRun | ExternalModel | OpenModel | nn.Module
+AnyModel = str | Path | Run | ExternalModel | OpenModel | nn.Module
+PROVEN_ON = 4
+"""Test examples that show that the gates act on the model."""
 
 
 def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool = False) -> OpenModel:
@@ -56,3 +62,44 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
             "give a run folder, sample:addition, a folder of a Hugging Face model, or my_adapter.py:Class",
         )
     return load(run)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One position of the output that is another without the heads."""
+
+    position: str
+    clean: str
+    without: str
+
+
+@dataclass(frozen=True)
+class PredictionPair:
+    """What a model outputs, and what it outputs with some heads ablated."""
+
+    clean: Prediction
+    heads: tuple[HeadId, ...] = ()
+    """Those whose outputs were set to 0 (zero ablation)."""
+    without: Prediction | None = None
+    """With these heads ablated; None if none were named."""
+    changes: tuple[Change, ...] = ()
+    n_sites: int = 0
+    """Attention blocks at which the ablation was proven to act."""
+
+
+def predict(
+    model: AnyModel, text: str, without: Sequence[str | HeadId] = (), *, run_adapter: bool = False
+) -> PredictionPair:
+    """The model's own answer; with `without`, also its answer while these heads are ablated, decoded for real."""
+    opened = open_model(model, run_adapter=run_adapter)
+    heads = tuple(dict.fromkeys(opened.find_head(head) for head in without))
+    clean = opened.predict(text)
+    if not heads:
+        return PredictionPair(clean)
+    proof = prove(opened.module, opened.sites, opened.some_inputs(PROVEN_ON))
+    with Gates(opened.sites, closed_gates(opened.sites, heads)):  # an error if no pass came through them
+        ablated = opened.predict(text)
+    pairs = list(zip(clean.positions, clean.output_tokens, ablated.output_tokens, strict=False))
+    pairs = pairs or [("class", clean.predicted, ablated.predicted)]
+    changes = tuple(Change(position, one, other) for position, one, other in pairs if one != other)
+    return PredictionPair(clean, heads, ablated, changes, len(proof))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headcount.analysis.pruning import Cost, Pruning, compare_cost, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
-from headcount.api.saving import Saved, asked_data, result_name, unless
+from headcount.api.saving import Saved, asked_data, result_name, save, unless
 from headcount.errors import InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
@@ -20,7 +20,6 @@ from headcount.runs.folder import require_vacant
 from headcount.stats import CRITICAL
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.pruning import draw_pruning
-from headcount.views.style import png
 
 MOST_ORDERS = 10_000
 
@@ -56,12 +55,12 @@ def prune_heads(
 
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
     output on average over unlabelled training inputs stays, in the biases of their output projections. For models of
-    others `data` and `metric` say what they are tried on: half of the examples serve to choose heads, the other half to
-    measure.
+    others `data` and `metric` are what they are measured on: half of the examples serve to choose heads, the other half
+    to measure.
     """
     opened = open_model(model, run_adapter=run_adapter)
     _require_sense(opened, out, heads, fine_tune, fold_mean)
-    found, experiments = Saved[Pruning | None](None), None
+    found, experiments = SavedPruning(None), None
     if heads is None or not opened.measures_itself:
         experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(batch_size))
     if heads is None:
@@ -77,20 +76,20 @@ def prune_heads(
             orders=unless(ORDERS, n_orders),
             batch=unless(BATCH, batch_size),
         )
-        figure = opened.output.write_figure(f"{name}.png", png(draw_pruning(result)))
-        found = Saved(result, (opened.output.write_result(name, result),), (figure,))
+        saved = save(opened.output, name, result, {name: draw_pruning(result)})
+        found = SavedPruning(result, saved.data, saved.figures)
         heads = result.chosen
     is_all = len(heads) == len(opened.sites.heads) and not opened.can_lose_all_heads
     if out is None or not heads or is_all:
         if out is not None:
             which = "all heads" if heads else "no head"
             announcer(quiet)(f"{which} can go for a loss of {loss:g}: nothing was cut")
-        return SavedPruning(found.result, found.data, found.figures)
+        return found
     measured = None if experiments is None else experiments[1]
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
         cut = opened.cut(heads, Path(out), measured, fold_mean=fold_mean, fine_tune=fine_tune, listeners=[progress])
     cost = compare_cost(opened, cut, opened.cost_experiment(measured), fine_tune)
-    return SavedPruning(found.result, found.data, found.figures, (), cost, cut.model)
+    return replace(found, cost=cost, model=cut.model)
 
 
 def _require_sense(
@@ -128,7 +127,19 @@ def _search(
         raise InputError(f"--loss must be in [0, 1), got {loss}", "it is a share of 1, such as 0.01 for one point")
     if not 1 <= n_orders <= MOST_ORDERS:
         raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
-    _require_something_to_lose(opened, selection_set)
+    found = run_interventions(selection_set, [])
+    clean, baseline = float(selection_set.aggregate(found.clean)), found.majority_baseline
+    if selection_set.metric.is_loss and clean <= baseline:
+        raise InputError(
+            f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}, guessing {-baseline:.3f}",
+            "it has nothing to lose there, so any head could go: choose a model or data that work",
+        )
+    constant = selection_set.majority_baseline
+    if selection_set.metric.in_points and clean - constant < CRITICAL:
+        raise InputError(
+            f"{opened.name} scores {clean:.3f} on {selection_set.data}, the best constant answer {constant:.3f}",
+            "it has nothing to lose there, so any head could go: choose a model or a length that works",
+        )
     opened.output.require_writable()
     with counting(f"removing heads of {opened.name}, %", quiet=quiet) as progress:
         return prune_curves(
@@ -139,20 +150,4 @@ def _search(
             n_orders=n_orders,
             batch_size=batch_size,
             progress=progress,
-        )
-
-
-def _require_something_to_lose(opened: OpenModel, experiment: Experiment) -> None:
-    found = run_interventions(experiment, [])
-    clean, baseline = float(experiment.aggregate(found.clean)), found.majority_baseline
-    if experiment.metric.is_loss and clean <= baseline:
-        raise InputError(
-            f"{opened.name} has a loss of {-clean:.3f} nats on {experiment.data}, guessing {-baseline:.3f}",
-            "it has nothing to lose there, so any head could go: choose a model or data that work",
-        )
-    if experiment.metric.in_points and clean - experiment.majority_baseline < CRITICAL:
-        raise InputError(
-            f"{opened.name} scores {clean:.3f} on {experiment.data}, the best constant answer "
-            f"{experiment.majority_baseline:.3f}",
-            "it has nothing to lose there, so any head could go: choose a model or a length that works",
         )

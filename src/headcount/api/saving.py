@@ -7,20 +7,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from headcount.data.dataset import EvalDataset
 from headcount.experiments.models import SPLITS
 from headcount.files import read_bytes
 from headcount.heads import HeadId
-from headcount.runs.folder import digest
+from headcount.results import Result
+from headcount.runs.folder import RunFolder, digest
+from headcount.views.style import png
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Result)
+BARE = ("replacements", "metric", "negatives", "lengths", "data")
+"""Settings whose value says what it is."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,31 @@ class Saved(Generic[T]):
     """Tables as Markdown and CSV; or one picture per head."""
 
 
-BARE = ("replacements", "metric", "negatives", "lengths", "data")
-"""Settings whose value says what it is."""
+def save(output: RunFolder, name: str, result: R, figures: Mapping[str, Figure]) -> Saved[R]:
+    """Write a result and, each under a name of its own, its figures."""
+    return Saved(result, (output.write_result(name, result),), write_figures(output, figures))
+
+
+def write_figures(output: RunFolder, figures: Mapping[str, Figure]) -> tuple[Path, ...]:
+    """Figures by name."""
+    return tuple(output.write_figure(f"{name}.png", png(figure)) for name, figure in figures.items())
+
+
+def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Figures by title, in a folder of their own."""
+    return {f"{folder}/{title}": figure for title, figure in figures.items()}
+
+
+def join(parts: Sequence[Saved[T]], *more: Path) -> Saved[tuple[T, ...]]:
+    """Several results and their files; then a figure of all of them, if there is one."""
+    return Saved(
+        tuple(each.result for each in parts),
+        tuple(path for each in parts for path in each.data),
+        (*(path for each in parts for path in each.figures), *more),
+    )
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
 
 
 def asked_data(data: Any) -> Any:
@@ -58,8 +87,12 @@ def unless(usual: Any, asked: Any) -> Any:
 
 def result_name(verb: str, **asked: Any) -> str:
     """The verb, then each setting that was given (None, False and nothing are the defaults)."""
-    parts = [_part(name, value) for name, value in asked.items() if value is not None and value is not False]
-    return _safe("-".join([verb, *filter(None, parts)]))
+    parts = [verb]
+    for name, value in asked.items():
+        if value is not None and value is not False:
+            text = "" if value is True else _text(value)
+            parts.append(text if text and name in BARE else f"{name.replace('_', '-')}{text}")
+    return _safe("-".join(parts))
 
 
 def file_name(*texts: str) -> str:
@@ -78,12 +111,7 @@ def _safe(name: str, meaning: str | None = None) -> str:
     return f"{plain[:60]}-{digest(meaning.encode(errors='surrogatepass'))[:12]}"
 
 
-def _part(name: str, value: Any) -> str:
-    predicted = "" if value is True else _said(value)
-    return predicted if predicted and name in BARE else f"{name.replace('_', '-')}{predicted}"
-
-
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     """A value in letters that a file's name may have; what is longer than that by its digest."""
     if isinstance(value, Path):
         return f"{value.stem}-{digest(read_bytes(value))[:8]}"  # another file of that name is another question
@@ -93,8 +121,8 @@ def _said(value: Any) -> str:
         return value
     if callable(value):
         code = getattr(value, "__code__", None)
-        predicted = repr((code.co_code, code.co_consts, code.co_names)) if code else repr(value)
-        return f"{getattr(value, '__name__', 'score')}-{digest(predicted.encode())[:8]}"
+        meaning = repr((code.co_code, code.co_consts, code.co_names)) if code else repr(value)
+        return f"{getattr(value, '__name__', 'score')}-{digest(meaning.encode())[:8]}"
     if isinstance(value, np.ndarray):
         return digest(repr((value.shape, value.dtype)).encode() + value.tobytes())[:8]
-    return "-".join(map(_said, value)) if isinstance(value, Iterable) else str(value)
+    return "-".join(map(_text, value)) if isinstance(value, Iterable) else str(value)

@@ -10,8 +10,8 @@ from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate
 from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.api.opening import AnyModel, open_run
+from headcount.api.saving import save, write_figures
 from headcount.errors import argument
-from headcount.models.transformer import EncoderDecoder
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
@@ -19,7 +19,6 @@ from headcount.runs.train import train_run
 from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.evaluation import EVALUATIONS, Classification, Evaluation
 from headcount.views.progress import TrainingProgress, announcer, counting
-from headcount.views.style import png
 from headcount.views.training import draw_accuracy, draw_curves
 
 
@@ -39,7 +38,9 @@ def train(
     `settings` are those of `headcount train --help` (`n_heads=2`); `config` begins from the folder or file of
     another run instead of the defaults. The default folder is `runs/TASK-SEED`.
     """
-    base = _settings_of(config) if config else None
+    base = None
+    if config:
+        base = read_config(Path(config)) if Path(config).is_file() else locate(config).read_config()
     wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
     path = Path(out) if out else Path("runs") / f"{task}-{wanted.seed}"
     say = announcer(quiet)
@@ -52,7 +53,7 @@ def train(
         say(f"nothing to resume in {path}: starting anew")
     with TrainingProgress(wanted.training.steps, quiet=quiet) as progress:
         run = train_run(wanted, path, resume=resume, listeners=[progress])
-    run.output.write_figure("curves.png", png(draw_curves(run.folder.read_log(), f"Training of {run.name}")))
+    write_figures(run.output, {"curves": draw_curves(run.folder.read_log(), f"Training of {run.name}")})
     evaluate(run)
     return run
 
@@ -61,8 +62,8 @@ def evaluate(model: AnyModel, split: str = "test") -> Evaluation | Classificatio
     """How good a model is on a held-out set: both ways and by digit, or by class and by length."""
     run = open_run(model, "evaluate")
     evaluation = run.evaluate(split)
-    run.output.write_result(f"evaluation-{split}", evaluation)
-    run.output.write_figure(f"accuracy-{split}.png", png(draw_accuracy(evaluation, f"{run.name} on its {split} set")))
+    figure = draw_accuracy(evaluation, f"{run.name} on its {split} set")
+    save(run.output, f"evaluation-{split}", evaluation, {f"accuracy-{split}": figure})
     return evaluation
 
 
@@ -74,7 +75,7 @@ def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classificatio
 def next_command(run: Run) -> str:
     """What to do with a run that was just trained; it can be done with this one."""
     name = argument(run.name)
-    if isinstance(run.model, EncoderDecoder):
+    if run.task.output_type == "sequence":
         few_enough = cast(SequenceTask, run.task).domain_size <= LARGEST_DOMAIN
         return f"headcount {'verify' if few_enough else 'evaluate'} {name}"
     shortest, longest = cast(ClassTask, run.task).trained_lengths
@@ -90,7 +91,3 @@ def verify(model: AnyModel, *, quiet: bool = False) -> Certificate:
         certificate = check_every_example(run, progress=progress)
     run.output.write_result("certificate", certificate)
     return certificate
-
-
-def _settings_of(config: str | Path) -> RunConfig:
-    return read_config(Path(config)) if Path(config).is_file() else locate(config).read_config()

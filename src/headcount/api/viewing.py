@@ -21,9 +21,8 @@ from headcount.analysis.matching import Matching, match
 from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.api.opening import AnyModel, open_model, open_run
-from headcount.api.saving import Saved, file_name, result_name
+from headcount.api.saving import Saved, file_name, join, result_name, save, within, write_figures
 from headcount.errors import InputError
-from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.runs.folder import RunFolder, digest
 from headcount.views.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
@@ -31,7 +30,6 @@ from headcount.views.head_stats import draw_conditions, draw_matching, draw_stat
 from headcount.views.length_generalisation import draw_dispersion, draw_stretch
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import counting
-from headcount.views.style import png
 
 
 def show_heads(
@@ -44,12 +42,8 @@ def show_heads(
     else:
         patterns = average_patterns(found, split, norm_weighted=norm_weighted)
     name = f"heads-{file_name(patterns.example) if patterns.example else split}{_suffix(norm_weighted)}"
-    data = found.output.write_result(name, patterns)
-    pages, heads = (
-        tuple(found.output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items())
-        for figures in (draw_pages(patterns), draw_heads(patterns))
-    )
-    return Saved(patterns, (data,), pages, heads)
+    saved = save(found.output, name, patterns, within(name, draw_pages(patterns)))
+    return replace(saved, others=write_figures(found.output, within(name, draw_heads(patterns))))
 
 
 def show_head(
@@ -63,11 +57,10 @@ def show_head(
     patterns = tuple(patterns_on(opened, text, norm_weighted=norm_weighted) for text in on)
     suffix = _suffix(norm_weighted)
     names = [f"heads-{file_name(str(each.example))}{suffix}" for each in patterns]
-    data = tuple(opened.output.write_result(name, each) for name, each in zip(names, patterns, strict=True))
+    saved = [save(opened.output, name, each, {}) for name, each in zip(names, patterns, strict=True)]
     name = f"head-{found.short}-{file_name(*(str(each.example) for each in patterns))}{suffix}"
     name = f"{names[0]}/{found}" if len(names) == 1 else name
-    figure = opened.output.write_figure(f"{name}.png", png(draw_over_examples(patterns, str(found))))
-    return Saved(patterns, data, (figure,))
+    return join(saved, *write_figures(opened.output, {name: draw_over_examples(patterns, str(found))}))
 
 
 def summarise_attention(
@@ -78,45 +71,24 @@ def summarise_attention(
     if not texts:
         raise InputError("no text to look at", 'give one: --on "The cat sat on the mat."')
     found = None if head is None else opened.find_head(head)
-    shown = [_summary(opened, text, found) for text in texts]
-    results = tuple(each for each, _, _ in shown)
-    data, figures = (
-        tuple(saved.data[0] for _, saved, _ in shown),
-        tuple(x for _, saved, _ in shown for x in saved.figures),
-    )
+    parts, weights = list[Saved[AttentionSummary]](), list[Any]()
+    for text in texts:
+        given = opened.text_input(text)
+        known = opened.label, opened.weights_sha256, opened.module, opened.sites
+        summary = attention_summary(*known, given.inputs, given.tokens, given.special or None, text=text)
+        summary = replace(summary, note=given.note, predicted=given.predicted, right=given.right)
+        figures = draw_pages(summary)
+        if found is not None:
+            weights.append(head_pattern(opened.module, opened.sites, given.inputs, found))
+            figures[str(found)] = draw_head_on_text(summary, found, weights[-1])
+        name = f"heads-{file_name(text)}"
+        parts.append(save(opened.output, name, summary, within(name, figures)))
+    saved = join(parts)
     if found is None or len(texts) == 1:
-        return Saved(results, data, figures)
-    notes = [each.note if each.predicted else "" for each in results]
-    page = draw_over_texts(results, notes, found, [weights for _, _, weights in shown])
-    return Saved(
-        results,
-        data,
-        figures,
-        (opened.output.write_figure(f"head-{found.short}-{file_name(*texts)}.png", png(page)),),
-    )
-
-
-def _summary(opened: OpenModel, text: str, head: HeadId | None) -> tuple[AttentionSummary, Saved[None], Any]:
-    """One text: what was found and drawn, and the weights of one head."""
-    given = opened.text_input(text)
-    found = attention_summary(
-        opened.label,
-        opened.weights_sha256,
-        opened.module,
-        opened.sites,
-        given.inputs,
-        given.tokens,
-        given.special or None,
-        text=text,
-    )
-    found = replace(found, note=given.note, predicted=given.predicted, right=given.right)
-    name, figures, weights = f"heads-{file_name(text)}", draw_pages(found), None
-    if head is not None:
-        weights = head_pattern(opened.module, opened.sites, given.inputs, head)
-        figures[str(head)] = draw_head_on_text(found, head, weights)
-    output = opened.output
-    written = tuple(output.write_figure(f"{name}/{title}.png", png(figure)) for title, figure in figures.items())
-    return found, Saved(None, (output.write_result(name, found),), written), weights
+        return saved
+    notes = [each.note if each.predicted else "" for each in saved.result]
+    page = {f"head-{found.short}-{file_name(*texts)}": draw_over_texts(saved.result, notes, found, weights)}
+    return replace(saved, others=write_figures(opened.output, page))
 
 
 def _suffix(norm_weighted: bool) -> str:
@@ -132,28 +104,23 @@ def head_stats(
     with counting(f"reading attention of {opened.name}", quiet=quiet) as progress:
         found = specialise(opened, length, norm_weighted=norm_weighted, progress=progress)
     name = "head-stats" + ("" if length is None else f"-{length}") + _suffix(norm_weighted)
-    data = opened.output.write_result(name, found)
-    figures = {f"{name}.png": draw_stats(found)}
-    figures |= {f"{name}/{kind}.png": figure for kind, figure in draw_conditions(found).items()}
-    written = tuple(opened.output.write_figure(path, png(each)) for path, each in figures.items())
-    return Saved(found, (data,), written)
+    return save(opened.output, name, found, {name: draw_stats(found), **within(name, draw_conditions(found))})
 
 
 def match_heads(
     run: AnyModel, *others: AnyModel, length: int | None = None, quiet: bool = False
 ) -> Saved[tuple[Matching, ...]]:
     """Which heads attend alike, write alike and do the same job as those of each other run, beyond chance?"""
-    opened, found, data, figures = open_run(run, "matching heads"), list[Matching](), list[Path](), list[Path]()
+    opened, saved = open_run(run, "matching heads"), list[Saved[Matching]]()
     opened.output.require_writable()
     for other in (open_run(each, "matching heads") for each in others):
         with counting(f"matching with {other.name}", quiet=quiet) as progress:
-            found.append(match(opened, other, length, progress=progress))
+            found = match(opened, other, length, progress=progress)
         # Two runs of one name in different folders have different weights.
         name = f"match-{file_name(other.folder.path.name)}-{other.weights_sha256[:8]}"
         name += "" if length is None else f"-{length}"
-        data.append(opened.output.write_result(name, found[-1]))
-        figures.append(opened.output.write_figure(f"{name}.png", png(draw_matching(found[-1]))))
-    return Saved(tuple(found), tuple(data), tuple(figures))
+        saved.append(save(opened.output, name, found, {name: draw_matching(found)}))
+    return join(saved)
 
 
 def stretch(
@@ -177,23 +144,21 @@ def stretch(
     def named(what: str) -> str:
         return result_name(what, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
 
-    results, figures, data = list[Stretch](), list[Path](), list[Path]()
+    saved = list[Saved[Stretch]]()
     for run in opened:
         require_possible(run, asked, negatives, n, batch_size, draw or 0)
     for run in opened:
         run.output.require_writable()
         with counting(f"stretching {run.name}, %", quiet=quiet) as progress:
             found = stretch_run(run, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
-        data.append(run.output.write_result(named("stretch"), found))
-        for name, figure in (("stretch", draw_stretch([found])), ("dispersion", draw_dispersion(found))):
-            figures.append(run.output.write_figure(f"{named(name)}.png", png(figure)))
-        results.append(found)
-    if len(results) > 1:
-        folder = RunFolder(Path(out or "runs/stretch"))
-        models = digest("".join(each.weights_sha256 for each in results).encode())
-        name = f"{named('stretch')}-of-{len(results)}-runs-{models[:8]}.png"
-        figures.append(folder.write_figure(name, png(draw_stretch(results))))
-    return Saved(tuple(results), tuple(data), tuple(figures))
+        figures = {named("stretch"): draw_stretch([found]), named("dispersion"): draw_dispersion(found)}
+        saved.append(save(run.output, named("stretch"), found, figures))
+    if len(saved) < 2:
+        return join(saved)
+    results = [each.result for each in saved]
+    models = digest("".join(each.weights_sha256 for each in results).encode())
+    name = f"{named('stretch')}-of-{len(results)}-runs-{models[:8]}"
+    return join(saved, *write_figures(RunFolder(Path(out or "runs/stretch")), {name: draw_stretch(results)}))
 
 
 def show_positions(run: AnyModel, n_positions: int | None = None) -> Saved[PositionsShown]:
@@ -203,8 +168,7 @@ def show_positions(run: AnyModel, n_positions: int | None = None) -> Saved[Posit
     opened.output.require_writable()
     shape = opened.config.model
     beside = all_encodings(opened, d_model=shape.d_model, n_heads=shape.n_heads, n_positions=shown.n_positions)
-    drawn = {"positions": (shown, draw_positions(shown)), "encodings": (beside, draw_encodings(beside))}
-    named = {result_name(name, n=n_positions): both for name, both in drawn.items()}
-    data = tuple(opened.output.write_result(name, result) for name, (result, _) in named.items())
-    pages = [opened.output.write_figure(f"positions/{name}.png", png(figure)) for name, (_, figure) in named.items()]
-    return Saved(shown, data, tuple(pages))
+    first, second = result_name("positions", n=n_positions), result_name("encodings", n=n_positions)
+    saved = save(opened.output, first, shown, {f"positions/{first}": draw_positions(shown)})
+    others = save(opened.output, second, beside, {f"positions/{second}": draw_encodings(beside)})
+    return replace(saved, data=saved.data + others.data, figures=saved.figures + others.figures)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from headcount.cli._output import Output
 from headcount.config import NameIn
 from headcount.errors import InputError
 
@@ -24,11 +24,11 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """One verb of the command line; `run` returns the exit code."""
+    """One verb of the command line."""
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    run: Callable[[argparse.Namespace], Output]
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
@@ -36,38 +36,37 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN", help="a run folder, sample:addition or sample:sortedness")
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """For verbs that take models of others too."""
+def add_model_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
+    """For verbs that take models of others too, and with `data` a file to measure them on."""
     parser.add_argument(
         "model",
         metavar="MODEL",
         help="a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class",
     )
-    parser.add_argument(
-        "--run-adapter",
-        action="store_true",
-        help="MODEL is a folder pruned from an adapter's model: run the adapter's Python file that it names",
-    )
+    adapter = "MODEL is a folder pruned from an adapter's model: run the adapter's Python file that it names"
+    parser.add_argument("--run-adapter", action="store_true", help=adapter)
+    if data:
+        tables = "(text label; first second score; source target)"
+        file = f"a Hugging Face model: plain text, or a table with tabs and a header {tables}"
+        parser.add_argument("--data", metavar="FILE", help=file)
 
 
-def add_data_argument(parser: argparse.ArgumentParser) -> None:
-    """What models of others are asked."""
-    parser.add_argument(
-        "--data",
-        metavar="FILE",
-        help="a Hugging Face model: plain text, or a table with tabs and a header (text label; first second score; "
-        "source target)",
-    )
+def add_int(parser: argparse.ArgumentParser, flag: str, text: str, default: int | None = None) -> None:
+    """A number; the help ends in its default, if it has one."""
+    shown = text if default is None else f"{text} [{default}]"
+    parser.add_argument(flag, type=int, metavar="INT", default=default, help=shown)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Every verb speaks to people and to programs."""
+def add_out(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
+    """A folder to write to."""
+    parser.add_argument("-o", "--out", type=_folder_name, metavar="DIR", default=default, help=text)
+
+
+def add_json(parser: argparse.ArgumentParser, *, quiet: bool = False) -> None:
+    """Every verb is for people and for programs; one that takes long can be `quiet`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-
-
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """For verbs that take long."""
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    if quiet:
+        parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def comma_list(text: str) -> list[str]:
@@ -75,19 +74,23 @@ def comma_list(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def numbers(text: str) -> list[int]:
-    """Lengths with commas between them."""
+def lengths(text: str) -> list[int]:
+    """Numbers with commas between them."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{text!r} is not a list of lengths", "write it as 16,64,256") from None
 
 
-def folder_name(text: str) -> str:
-    """A name that is one."""
+def _folder_name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("an empty name is none: give a folder")
     return text
+
+
+def keywords(args: argparse.Namespace, *others: str) -> dict[str, Any]:
+    """All that was given, but `others`, for a function whose parameters are called as the flags are."""
+    return {name: value for name, value in vars(args).items() if name not in ("verb", "run", "parser", "json", *others)}
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
@@ -96,7 +99,6 @@ def folder_name(text: str) -> str:
 # Values stay text until the whole configuration is checked at once, so that every fault is told together.
 
 
-_TITLES = {"task": "data", "model": "model", "training": "training"}
 SHORT = 32
 """Letters of all choices of a setting up to which they stand beside the flag instead of behind its help."""
 
@@ -106,28 +108,27 @@ def add_settings(
 ) -> None:
     """One flag per setting, grouped by section; `defaults` go before those of the settings' class."""
     for section, cls in sections.items():
-        group = parser.add_argument_group(_TITLES[section])
-        for field in dataclasses.fields(cls):
-            info: FieldInfo = cls.__pydantic_fields__[field.name]  # type: ignore[attr-defined]
-            default = defaults.get(section, {}).get(field.name, info.default)
-            _add_flag(group, field.name, info, _help(cls, field.name), default)
+        group = parser.add_argument_group("data" if section == "task" else section)
+        for name, field in _fields(cls).items():
+            # pydantic knows the docstring under a setting only in the class that it stands in.
+            known = [vars(base).get("__pydantic_fields__", {}).get(name) for base in cls.__mro__]
+            text = next((each.description for each in known if each and each.description), "")
+            _add_flag(group, name, field, text, defaults.get(section, {}).get(name, field.default))
 
 
 def given_settings(args: argparse.Namespace, sections: dict[str, type]) -> dict[str, Any]:
     """The settings that were on the command line; `none` means None where a setting may be without a value."""
     given = {}
     for cls in sections.values():
-        for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
+        for name, field in _fields(cls).items():
             if hasattr(args, name):
                 value = getattr(args, name)
-                given[name] = None if value == "none" and type(None) in get_args(info.annotation) else value
+                given[name] = None if value == "none" and type(None) in get_args(field.annotation) else value
     return given
 
 
-def _help(cls: type, name: str) -> str:
-    """The docstring under a setting, which pydantic knows only in the class that it stands in."""
-    fields = [vars(base).get("__pydantic_fields__", {}).get(name) for base in cls.__mro__]
-    return next((field.description for field in fields if field and field.description), "")
+def _fields(cls: type) -> dict[str, FieldInfo]:
+    return cls.__pydantic_fields__  # type: ignore[attr-defined]
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text: str, default: Any) -> None:
@@ -149,7 +150,7 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text:
 
 
 def _metavar(annotation: Any) -> str:
-    """What kind of value a flag takes: `INT`, `FLOAT|none`, `NAME,...`."""
+    """Which type of value a flag takes: `INT`, `FLOAT|none`, `NAME,...`."""
     if get_origin(annotation) is tuple:
         return "NAME,..."
     if get_origin(annotation) is Annotated:

@@ -4,100 +4,54 @@ from __future__ import annotations
 
 import argparse
 
-from headcount.cli._command import (
-    Command,
-    add_data_argument,
-    add_json,
-    add_model_argument,
-    add_quiet,
-    comma_list,
-    numbers,
-)
-from headcount.cli._output import console, files_of, print_files, print_json, print_text
+from headcount.cli._command import Command, add_int, add_json, add_model_argument, comma_list, keywords, lengths
+from headcount.cli._output import Line, Output, print_text
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
 from headcount.limits import BATCH, DONORS
 
-FORMATS = ("table", "markdown", "csv")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, what replaces heads, and what to measure."""
-    add_model_argument(parser)
-    add_data_argument(parser)
-    names = ", ".join(REPLACEMENTS.names())
-    replaced = f"what replaces the output of a head, of: {names} [all]"
-    parser.add_argument("--replacements", metavar="NAME,...", help=replaced)
-    parser.add_argument(
-        "--metric", metavar="NAME", help="free-running, teacher-forced, accuracy, loss, ... [by task or data]"
-    )
+    add_model_argument(parser, data=True)
+    replaced = f"what replaces the output of a head, of: {', '.join(REPLACEMENTS.names())} [all]"
+    parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
+    metric = "free-running, teacher-forced, accuracy, loss, ... [by task or data]"
+    parser.add_argument("--metric", metavar="NAME", help=metric)
     parser.add_argument("--split", metavar="{test,validation}", help="the examples [test]")
-    parser.add_argument(
-        "--n",
-        type=int,
-        metavar="INT",
-        help="how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]",
-    )
-    donors = f"other examples that replace each by resample [{DONORS}]"
-    parser.add_argument("--donors", type=int, default=DONORS, metavar="INT", help=donors)
-    parser.add_argument("--lengths", metavar="INT,...", help="a classifier at these lengths, such as 16,256")
+    many = "how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]"
+    add_int(parser, "--n", many)
+    add_int(parser, "--donors", "other examples that replace each by resample", DONORS)
+    at = "a classifier at these lengths, such as 16,256"
+    parser.add_argument("--lengths", type=lengths, default=(), metavar="INT,...", help=at)
     parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
-    parser.add_argument("--batch-size", type=int, default=BATCH, metavar="INT", help=f"rows per forward pass [{BATCH}]")
+    add_int(parser, "--batch-size", "rows per forward pass", BATCH)
     printed = "what is printed: the table, or the same as Markdown or CSV [table]"
-    parser.add_argument("--format", choices=FORMATS, help=printed)
-    add_json(parser)
-    add_quiet(parser)
+    parser.add_argument("--format", choices=("table", "markdown", "csv"), help=printed)
+    add_json(parser, quiet=True)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Output:
     """A ranking, a bar chart and a map."""
     from headcount import api
-    from headcount.views.ablation import (
-        ablation_csv,
-        ablation_markdown,
-        ablation_notes,
-        ablation_table,
-        failure_tables,
-    )
+    from headcount.views import ablation as views
 
     if args.json and args.format:
         raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
-    shown = api.ablate_heads(
-        args.model,
-        _data(args),
-        args.metric,
-        replacements=None if args.replacements is None else comma_list(args.replacements),
-        n=args.n,
-        donors=args.donors,
-        lengths=() if args.lengths is None else numbers(args.lengths),
-        examples=args.examples,
-        batch_size=args.batch_size,
-        quiet=args.quiet,
-        run_adapter=args.run_adapter,
-    )
-    if args.json:
-        print_json({**shown.result.to_dict(), "files": files_of(shown)})
-        return 0
-    if args.format in ("markdown", "csv"):
-        print_text(ablation_csv(shown.result) if args.format == "csv" else ablation_markdown(shown.result))
-        return 0
-    out = console()
-    for condition in shown.result.conditions:
-        out.print(ablation_table(shown.result, condition))
-        for note in ablation_notes(shown.result, condition):
-            out.print(note)
-        for replacement in shown.result.replacements:
-            for table in failure_tables(shown.result, condition, replacement):
-                out.print(table)
-    print_files(out, shown)
-    return 0
-
-
-def _data(args: argparse.Namespace) -> str | None:
     if args.data is not None and args.split is not None:
         raise InputError("--data and --split both say what to ask", "leave one out")
-    data: str | None = args.split if args.data is None else args.data
-    return data
+    data = args.split if args.data is None else args.data
+    shown = api.ablate_heads(data=data, **keywords(args, "data", "split", "format"))
+    result = shown.result
+    if args.format in ("markdown", "csv"):
+        print_text(views.ablation_csv(result) if args.format == "csv" else views.ablation_markdown(result))
+        return Output(result, ())
+    lines: list[Line] = []
+    for condition in result.conditions:
+        lines += [views.ablation_table(result, condition), *views.ablation_notes(result, condition)]
+        for replacement in result.replacements:
+            lines += views.failure_tables(result, condition, replacement)
+    return Output(result, lines, [shown])
 
 
 PART = Command("ablate every head alone and see what it costs", add_arguments, run)

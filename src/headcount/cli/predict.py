@@ -6,10 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from headcount.cli._command import Command, add_json, add_model_argument, comma_list
-from headcount.cli._output import console, print_json
+from headcount.cli._output import Output
 
 if TYPE_CHECKING:
-    from headcount.api import PredictionPair
     from headcount.runs.run import Prediction
 
 
@@ -18,39 +17,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_json(parser)
     parser.add_argument("example", metavar="EXAMPLE", help="such as 374+814, or '3 5 5 9' for sortedness")
-    parser.add_argument(
-        "--without",
-        metavar="HEAD,...",
-        help="also answer with these heads ablated (their outputs set to 0), such as E0H2,X1H1, and tell what changed",
-    )
+    without = "also answer with these heads ablated (their outputs set to 0), such as E0H2,X1H1, and tell what changed"
+    parser.add_argument("--without", type=comma_list, default=(), metavar="HEAD,...", help=without)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Output:
     """The model's own answer."""
     from headcount import api
 
-    without = () if args.without is None else comma_list(args.without)
-    found = api.predict(args.model, args.example, without, run_adapter=args.run_adapter)
-    if args.json:
-        clean = {"example": found.clean.example, **_answer(found.clean), "note": found.clean.note}
-        print_json({**clean, **({"without": _without(found)} if found.without else {})})
-        return 0
-    out = console()
-    out.print(f"{found.clean.example} = {found.clean.predicted}  ({_verdict(found.clean)})")
+    found = api.predict(args.model, args.example, args.without, run_adapter=args.run_adapter)
+    data = {"example": found.clean.example, **_answer(found.clean), "note": found.clean.note}
+    lines = [f"{found.clean.example} = {found.clean.predicted}  ({_verdict(found.clean)})"]
     if found.without:
+        heads = {"heads": [str(head) for head in found.heads], "ablation": "zero", "proven_sites": found.n_sites}
+        data["without"] = {**heads, **_answer(found.without), "changed": [vars(each) for each in found.changes]}
         names = ", ".join(head.short for head in found.heads)
-        out.print(f"without {names}: {found.without.predicted}  ({_verdict(found.without)})")
-        told = "; ".join(f"{each.position} {each.clean} → {each.without}" for each in found.changes)
-        out.print(f"changed: {told or 'nothing in the answer'}")
-        out.print("zero ablation: their outputs are set to 0; proven to act at each attention site")
-    return 0
+        changes = "; ".join(f"{each.position} {each.clean} → {each.without}" for each in found.changes)
+        lines += [
+            f"without {names}: {found.without.predicted}  ({_verdict(found.without)})",
+            f"changed: {changes or 'nothing in the answer'}",
+            "zero ablation: their outputs are set to 0; proven to act at each attention site",
+        ]
+    return Output(data, lines)
 
 
 def _verdict(prediction: Prediction) -> str:
-    told = [f"wrong: {prediction.explanation}" if prediction.explanation else "right" if prediction.right else ""]
-    told.append("" if prediction.explanation else prediction.note)
-    joined = "; ".join(filter(None, told))
-    return joined if prediction.probability is None else f"{joined}; probability {prediction.probability:.4f}"
+    if prediction.explanation:
+        verdict = f"wrong: {prediction.explanation}"
+    else:
+        verdict = "; ".join(filter(None, ("right" if prediction.right else "", prediction.note)))
+    return verdict if prediction.probability is None else f"{verdict}; probability {prediction.probability:.4f}"
 
 
 def _answer(prediction: Prediction) -> dict[str, Any]:
@@ -61,13 +57,6 @@ def _answer(prediction: Prediction) -> dict[str, Any]:
         "explanation": prediction.explanation,
         "probability": prediction.probability,
     }
-
-
-def _without(found: PredictionPair) -> dict[str, Any]:
-    assert found.without is not None, "asked for"
-    changed = [{"position": each.position, "clean": each.clean, "without": each.without} for each in found.changes]
-    heads = {"heads": [str(head) for head in found.heads], "ablation": "zero", "proven_sites": found.n_sites}
-    return {**heads, **_answer(found.without), "changed": changed}
 
 
 PART = Command("answer one example", add_arguments, run)

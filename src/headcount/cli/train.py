@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from textwrap import fill
 
-from headcount.cli._command import Command, add_json, add_quiet, add_settings, folder_name, given_settings
-from headcount.cli._output import console, print_json, print_note, print_wrong
+from headcount.cli._command import Command, add_int, add_json, add_out, add_settings, given_settings
+from headcount.cli._output import Output, wrong_lines
 from headcount.runs.config import PRESETS, RunConfig
 from headcount.tasks import TASKS
 
@@ -15,38 +15,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One sub-command per task, with that task's settings."""
     tasks = parser.add_subparsers(dest="task_name", metavar="TASK", required=True)
     for name in TASKS.names():
+        presets = (
+            fill(preset.help, 76, initial_indent=f"  {known:15} ", subsequent_indent=18 * " ")
+            for known, preset in PRESETS.get(name, {}).items()
+        )
         sub = tasks.add_parser(
             name,
             help=f"the {name} task",
             usage=f"headcount train {name} [FLAG ...]",
             description=f"Train a model on {name}.",
-            epilog=_presets(name),
+            epilog="\n".join(["presets:", *presets]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.add_argument("-o", "--out", type=folder_name, metavar="DIR", help=f"run folder [runs/{name}-SEED]")
-        sub.add_argument("--seed", type=int, metavar="INT", help="decides everything random in training [0]")
+        add_out(sub, f"run folder [runs/{name}-SEED]")
+        add_int(sub, "--seed", "decides everything random in training [0]")
         sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
-        sub.add_argument(
-            "--preset", action="append", default=[], metavar="NAME", help="named settings: see below; repeatable"
-        )
+        repeated = "named settings: see below; repeatable"
+        sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=repeated)
         sub.add_argument("--config", metavar="RUN", help="begin from the settings of another run, or of a config file")
-        add_json(sub)
-        add_quiet(sub)
+        add_json(sub, quiet=True)
         sub.set_defaults(parser=sub)
         add_settings(sub, RunConfig.sections(name), RunConfig.defaults(name))
 
 
-def _presets(task: str) -> str:
-    """One paragraph each, for 80 columns."""
-    known = PRESETS.get(task, {})
-    texts = (
-        fill(preset.help, 76, initial_indent=f"  {name:15} ", subsequent_indent=18 * " ")
-        for name, preset in known.items()
-    )
-    return "\n".join(["presets:", *texts])
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Output:
     """Train, then say how good it is and where it is."""
     from headcount import api
     from headcount.views.training import accuracy_table, answers_note
@@ -64,17 +56,18 @@ def run(args: argparse.Namespace) -> int:
     evaluation = api.read_evaluation(trained)
     steps = trained.folder.read_manifest()["steps"]
     seconds = next((line["seconds"] for line in reversed(trained.folder.read_timings())), None)
-    if args.json:
-        print_json({"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()})
-        return 0
-    out = console()
-    out.print(accuracy_table(evaluation))
-    print_note(out, answers_note(evaluation))
-    print_wrong(out, evaluation.wrong, trained.output.result_file("evaluation-test"))
-    out.print(f"trained: {steps:,} steps" + (f" in {seconds:,.0f} s" if seconds is not None else ""))
-    out.print(f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}")
-    out.print(f"next:    {api.next_command(trained)}")
-    return 0
+    seconds_told = f" in {seconds:,.0f} s" if seconds is not None else ""
+    return Output(
+        {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()},
+        [
+            accuracy_table(evaluation),
+            answers_note(evaluation),
+            *wrong_lines(evaluation.wrong, trained.output.result_file("evaluation-test")),
+            f"trained: {steps:,} steps{seconds_told}",
+            f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}",
+            f"next:    {api.next_command(trained)}",
+        ],
+    )
 
 
 PART = Command("train a model into a run folder", add_arguments, run)

@@ -81,6 +81,8 @@ class OpenModel:
     can_lose_all_heads: ClassVar[bool] = False
     measures_itself: ClassVar[bool] = False
     """Whether what is left can be measured without further examples."""
+    records_attention: ClassVar[bool] = False
+    """Whether its attention is known while it answers, and over its own task."""
 
     @classmethod
     def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
@@ -194,6 +196,7 @@ class RunModel(OpenModel):
     has_output: ClassVar[bool] = True
     can_lose_all_heads: ClassVar[bool] = True
     measures_itself: ClassVar[bool] = True
+    records_attention: ClassVar[bool] = True
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
