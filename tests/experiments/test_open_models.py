@@ -44,7 +44,7 @@ def test_a_bare_module_is_tried_on_tensors() -> None:
 
 
 def test_a_run_says_how_its_attention_is_seen(tiny_sorter: Run) -> None:
-    with pytest.raises(InputError, match=r"while it decodes its own answer.*\s+headcount heads .* --on EXAMPLE"):
+    with pytest.raises(InputError, match=r"while it decodes its own answer.*\s+`headcount heads .*` with --on"):
         RunModel.of(tiny_sorter).text_input("3 5 5 9")
 
 

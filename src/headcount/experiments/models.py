@@ -221,7 +221,7 @@ class RunModel(OpenModel):
         """Refused: its attention is kept while it decodes."""
         raise InputError(
             f"{self.name} is a run: its attention is drawn while it decodes its own answer to an example of its task",
-            f"headcount heads {argument(self.name)} --on EXAMPLE, or headcount.show_heads(run, on=example)",
+            f"`headcount heads {argument(self.name)}` with --on and the example, or show_heads in Python",
         )
 
     def examples(
