@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import nn
 
 from headcount.errors import InputError
-from headcount.experiments.models import LoadedModel, OpenModel, RunModel
-from headcount.external.models import ExternalModel, code_of, is_external, load_external
+from headcount.experiments.models import OpenModel, RunModel
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import prove
@@ -19,7 +19,10 @@ from headcount.runs.folder import SAMPLE
 from headcount.runs.run import Prediction, Run, load
 from headcount.views.progress import announcer
 
-AnyModel = str | Path | Run | ExternalModel | OpenModel | nn.Module
+if TYPE_CHECKING:
+    from headcount.external.models import ExternalModel
+
+AnyModel: TypeAlias = "str | Path | Run | ExternalModel | OpenModel | nn.Module"
 PROVEN_ON = 4
 """Test examples that show that the gates act on the model."""
 
@@ -28,12 +31,15 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
     """The model, whoever wrote it; a pruned folder's adapter is run only if `run_adapter` says so."""
     if isinstance(model, OpenModel):
         return model
-    if isinstance(model, Run):
-        return RunModel.of(model)
-    if isinstance(model, ExternalModel):
-        return LoadedModel.of(model)
     if isinstance(model, nn.Module):
         return OpenModel.of_module(model, sites)
+    if isinstance(model, Run) or _is_sample(model):
+        return RunModel.of(open_run(model))
+    from headcount.experiments.loaded import LoadedModel  # what samples need not wait for
+    from headcount.external.models import ExternalModel, code_of, is_external, load_external
+
+    if isinstance(model, ExternalModel):
+        return LoadedModel.of(model)
     if run_adapter or is_external(model):
         if (code := code_of(model, run_adapter=run_adapter)) is not None:
             announcer(quiet=False)(f"running {code} to build the model")
@@ -47,6 +53,10 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
         return run.run
     if isinstance(run, Run):
         return run
+    if isinstance(run, str | Path) and _is_sample(run):
+        return load(run)
+    from headcount.external.models import is_external
+
     if not isinstance(run, str | Path) or is_external(run):
         raise InputError(
             f"{what} needs a run: a model whose task and settings are known, and "
@@ -56,12 +66,16 @@ def open_run(run: AnyModel, what: str = "this") -> Run:
         )
     if str(run).endswith(".py") and Path(run).is_file():
         raise InputError(f"which class of {run}?", f"say {run}:Class, one that inherits headcount.Adapter")
-    if not str(run).startswith(SAMPLE) and not (Path(run) / "config.json").exists():
+    if not (Path(run) / "config.json").exists():
         raise InputError(
             f"no run and no model in {run}",
             "give a run folder, sample:addition, a folder of a Hugging Face model, or my_adapter.py:Class",
         )
     return load(run)
+
+
+def _is_sample(name: object) -> bool:
+    return isinstance(name, str | Path) and str(name).startswith(SAMPLE)
 
 
 @dataclass(frozen=True)

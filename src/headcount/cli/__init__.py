@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        parser = _parser()
+        parser = _parser(*(word for word in arguments[:1] if word in VERBS.names()))
         if not arguments:
             print_text(parser.format_help())
             return 0
@@ -107,17 +107,18 @@ def _ending_in_good_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _parser() -> Parser:
+def _parser(*verbs: str) -> Parser:
+    """Of the verbs that are named, which are then all that is imported; else of all."""
     parser = Parser(
         prog="headcount",
         description="Which heads count, and how far they reach: a laboratory for attention.",
         epilog="Try: headcount predict sample:addition 374+814",
     )
     parser.add_argument("--version", action="version", version=f"headcount {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name in VERBS.names():
+    parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name in verbs or VERBS.names():
         verb: Command = VERBS.get(name)
-        sub = verbs.add_parser(name, help=verb.summary, description=verb.summary)
+        sub = parsers.add_parser(name, help=verb.summary, description=verb.summary)
         sub.set_defaults(run=verb.run, parser=sub)
         verb.add_arguments(sub)
     return parser

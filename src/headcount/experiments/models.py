@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -22,27 +21,22 @@ from headcount.data.dataset import (
     Rows,
     ScoreFunction,
     TokenizedText,
-    split_in_half,
-    subsample,
     tensor_dataset,
 )
-from headcount.data.from_adapter import adapter_dataset, adapter_input
-from headcount.data.from_file import read_dataset, text_input, tokenized_model
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
-from headcount.errors import HeadcountError, InputError, argument
+from headcount.errors import InputError, argument
 from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment
-from headcount.external.adapter import task_of
-from headcount.external.models import ExternalModel, prune_external
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites
 from headcount.hooks.wrapping import wrap
 from headcount.runs.folder import RunFolder
-from headcount.runs.prune import prune_run
 from headcount.runs.run import Prediction, Run
 from headcount.seeds import stream
-from headcount.surgery.cutting import Cut
 from headcount.tasks.base import SequenceTask, Task
 from headcount.training.loop import Listener
+
+if TYPE_CHECKING:
+    from headcount.surgery.cutting import Cut
 
 SPLITS = ("train", "validation", "test")
 """What a file of that name does not stand for."""
@@ -263,7 +257,7 @@ class RunModel(OpenModel):
             raise InputError(f"{self.name} is tried on its own task", "leave --data and --metric out")
 
         def some(split: str, most: int | None) -> Experiment:
-            return self.experiment(split, None, _smaller(n, most), length=length, at_once=at_once)
+            return self.experiment(split, None, smaller(n, most), length=length, at_once=at_once)
 
         return some("validation", N_SELECTION), some("test", None), some("test", N_NULL)
 
@@ -281,124 +275,18 @@ class RunModel(OpenModel):
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
         """As a run of its own."""
+        from headcount.runs.prune import prune_run  # surgery is much to load, and most verbs cut nothing
+
         made = prune_run(self.run, heads, out, fold_mean=fold_mean, fine_tune=fine_tune, listeners=listeners)
-        return Cut(RunModel.of(made.model), made.heads, made.difference, made.before, made.after, made.folded_over)
+        return replace(cast(Any, made), model=RunModel.of(made.model))
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
         """The whole test set."""
         return task_experiment(self.run, *held_out(self.run.task, "test", None))
 
 
-@dataclass(frozen=True)
-class LoadedModel(OpenModel):
-    """A model that others wrote: a Hugging Face folder's, or an adapter's."""
-
-    external: ExternalModel
-    has_output: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, external: ExternalModel) -> LoadedModel:
-        """A model as it was loaded."""
-        task = None
-        if external.adapter and external.adapter.task:
-            with suppress(HeadcountError):  # told when its examples are asked for: heads can be listed all the same
-                task = task_of(external.adapter)
-        identity = external.name, external.label, external.weights_sha256
-        return cls(*identity, external.model, external.sites, task, external)
-
-    @property
-    def inner(self) -> nn.Module:
-        """The model as whoever wrote it has it."""
-        return self.external.inner
-
-    @property
-    def output(self) -> RunFolder:
-        """A folder in runs/, which becomes this model's own."""
-        return self.external.output
-
-    def text_input(self, text: str) -> TokenizedText:
-        """As its tokenizer or its adapter has it."""
-        return adapter_input(self.external, text) if self.external.adapter else text_input(self.external, text)
-
-    def predict(self, text: str) -> Prediction:
-        """The answer that the adapter's own code generates."""
-        if self.external.adapter is None:
-            return super().predict(text)
-        given = adapter_input(self.external, text)
-        if given.predicted is None:
-            raise InputError(f"{self.name} generates no answers", "write generate() in the adapter")
-        fault = "" if given.right in (None, given.predicted) else f"should be {given.right}"
-        answer = tuple(given.predicted)
-        places = tuple(map(str, range(len(answer))))
-        return Prediction(text, given.predicted, given.right or "", fault, output_tokens=answer, positions=places)
-
-    def dataset(self, data: Data = None) -> EvalDataset:
-        """A file's, or a split of the adapter's task."""
-        if isinstance(data, EvalDataset):
-            return data
-        if not (data is None or isinstance(data, str | Path)):
-            raise InputError(
-                f"{self.name} cannot be tried on {type(data).__name__}", "give a file, or the model and its tensors"
-            )
-        if self.external.adapter:
-            return adapter_dataset(self.external, str(data or "test"))
-        if data is None:
-            raise InputError(
-                f"what shall {self.name} be tried on?",
-                "add --data FILE: plain text, or a table with tabs and a header: text label; first second score; "
-                "source target",
-            )
-        return read_dataset(data, tokenized_model(self.external))
-
-    def examples(
-        self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
-    ) -> tuple[EvalDataset, Rows | None]:
-        """A file's, or those of a split of the adapter's task."""
-        self._refuse("lengths", length)
-        dataset = self.dataset(data)
-        return dataset, subsample(dataset, n)
-
-    def selection(
-        self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
-    ) -> tuple[Experiment, Experiment, Experiment]:
-        """From both splits of the adapter's task; else one half of the data, and the other."""
-        self._refuse("length", length)
-        if data is None and self.task is not None:
-            first, second = self.dataset("validation"), self.dataset("test")
-            rows, others = subsample(first, _smaller(n, N_SELECTION)), subsample(second, n)
-            names = ("", "")
-        else:
-            first = second = self.dataset(data)
-            rows, others = split_in_half(first, n)
-            names = ("one half of ", "the other half of ")
-
-        def on(dataset: EvalDataset, some: Rows, name: str) -> Experiment:
-            what = name + dataset.data
-            return experiment_on(self.module, self.sites, dataset, some, metric, data=what, at_once=at_once)
-
-        chosen_on, measured_on = on(first, rows[:N_SELECTION], names[0]), on(second, others, names[1])
-        return chosen_on, measured_on, on(second, others[:N_NULL], names[1])
-
-    def cut(
-        self,
-        heads: Sequence[str | HeadId],
-        out: Path,
-        measured: Experiment | None,
-        *,
-        fold_mean: bool = False,
-        fine_tune: int = 0,
-        listeners: Sequence[Listener] = (),
-    ) -> Cut[OpenModel]:
-        """As a folder that Hugging Face's library or the adapter's file is needed for."""
-        assert measured is not None, "made for the cut"
-        over = means_over(measured) if fold_mean else ()
-        means, n_means = [(batch.inputs, batch.token_mask) for batch in over], sum(len(batch.rows) for batch in over)
-        made = prune_external(self.external, heads, out, measured.batches[0].inputs, means, n_means)
-        left = LoadedModel.of(made.model)
-        return Cut(left, made.heads, made.difference, made.before, made.after, made.folded_over)
-
-
-def _smaller(n: int | None, most: int | None) -> int | None:
+def smaller(n: int | None, most: int | None) -> int | None:
+    """The smaller of two counts, where None is no limit."""
     return min((each for each in (n, most) if each is not None), default=None)
 
 
