@@ -15,8 +15,6 @@ headcount.errors.ConfigError: 2 faults in the configuration
   oven.colour = 'red': no such setting; there are: degrees, rack
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence

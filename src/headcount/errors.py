@@ -14,8 +14,6 @@ The command line prints the message without a traceback and exits with the error
 128 + N when stopped by signal N (130 by Ctrl-C), 2 for the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote

@@ -4,8 +4,6 @@ Whatever is written is drafted under a name of its own, made for this call alone
 writers never share a draft, and what somebody else left under any name is neither written to, adopted nor removed.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """How much is done unless something else is asked for, and whether what is asked for fits into memory."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress

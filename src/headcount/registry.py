@@ -14,8 +14,6 @@ Other packages add parts by entry points, in a group named after the registry:
 (('addition', 'sortedness'), ('max', 'min'))
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

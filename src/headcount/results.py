@@ -4,8 +4,6 @@ A result is a frozen dataclass that inherits `Result`. Its JSON names its type a
 written by an older headcount is refused with a reason instead of being misread.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ True
 False
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -97,7 +97,7 @@ def test_for_people(in_tmp, capsys):
         "figure:",
     ):
         assert text in printed.out
-    for text in ("parameters", "bytes", "µs per example", "times as fast", "against silencing"):
+    for text in ("parameters", "bytes", "µs per example", "times as fast", "against ablation"):
         assert text in printed.out
 
 

@@ -120,7 +120,7 @@ def test_a_model_without_a_tokenizer_or_a_question() -> None:
         dataset_of(load_external("model"), "data.txt")
     with pytest.raises(InputError, match=r"what shall model be tried on\?\s+add --data FILE"):
         ablate_heads("model", quiet=True)
-    with pytest.raises(InputError, match="cannot be tried on ndarray"):
+    with pytest.raises(InputError, match="cannot be measured on ndarray"):
         ablate_heads("model", torch.zeros(2).numpy(), quiet=True)
     made = ExternalModel.of(load_model("model"), texts.tokenizer("$A"))
     assert dataset_of(made, "data.txt").data.endswith("loss of the next token")

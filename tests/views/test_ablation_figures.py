@@ -211,7 +211,7 @@ def test_without_gradients_there_is_no_panel_of_them():
 def test_lengths_are_drawn_head_by_head(kinds, lengths):
     result = made(kinds, [f"layer.0.self.{i}" for i in range(4)], lengths)
     figure = view.draw_lengths(result)
-    assert [axes.get_title() for axes in figure.axes] == [f"silenced by {kind}" for kind in kinds]
+    assert [axes.get_title() for axes in figure.axes] == [f"ablated by {kind}" for kind in kinds]
     for axes in figure.axes:
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(length) for length in lengths]
         assert [box.get_label() for box in axes.containers] == ["L0H0", "L0H1", "L0H2", "L0H3"]

@@ -105,7 +105,7 @@ def test_a_mosaic_names_layers_and_heads_once() -> None:
     assert labels(figure) == ([f"L{i}" for i in range(12)], [f"H{i}" for i in range(12)])
     assert lines(figure) == [
         "models/bert: self-attention, 12 layers × 12 heads",
-        "each square is a head: query ↓ looks at key →; its rows sum to 1",
+        "each square is a head: query ↓ attends to key →; its rows sum to 1",
         "512 tokens; each cell: a bin of 16 tokens",
         "a text",
     ]
@@ -214,7 +214,7 @@ def test_a_pattern_of_cross_attention_has_both_texts() -> None:
     queries, keys = labels(figure)
     assert queries == [f"decoder{i}" for i in range(5)]
     assert keys[:2] == ["0: encoder0", "8: encoder8"]
-    assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == ("query ↓ (looks)", "key → (looked at)")
+    assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == ("query ↓ (looks)", "key → (attended to)")
     require_tidy(figure)
 
 

@@ -211,6 +211,6 @@ def test_the_cost_is_told(cost):
     assert "then fine-tuned for 1,500 steps" in tuned
     assert "no block" in tuned
     folded = printed(cost_table(replace(cost, folded_over=16_384)))
-    assert "against silencing" in text
+    assert "against ablation" in text
     assert "against their means" in folded
     assert "folded over 16,384 unlabelled examples" in folded

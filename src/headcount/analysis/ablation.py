@@ -12,8 +12,6 @@ Michel et al. also divide it by the norm of its layer's, sqrt(sum of squares); b
 all heads: cheap, and often taken for the effect of removing them. So its agreement with that effect is measured too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -264,7 +262,7 @@ def ablate(
     if not replacements:
         raise InputError("no kind of ablation", f"there are: {', '.join(REPLACEMENTS.names())}")
     if not 1 <= donors <= MOST_DONORS:
-        raise InputError(f"{donors} donors cannot stand in", f"from 1 to {MOST_DONORS}")
+        raise InputError(f"{donors} donors cannot replace an output", f"from 1 to {MOST_DONORS}")
     parts = list(map(REPLACEMENTS.get, replacements))
     asked = [(head, replacement) for replacement in replacements for head in experiment.sites.heads]
     proof = prove(experiment.model, experiment.sites, experiment.batches[0].inputs)

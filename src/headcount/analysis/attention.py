@@ -11,8 +11,6 @@ something else; what is visible is read off the weights:
     distance                                    mean |query - key|, in tokens
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ the second step does beyond the first, mean over examples with its standard erro
 that attends elsewhere for any other digit has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

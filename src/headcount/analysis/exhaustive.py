@@ -8,8 +8,6 @@ Numbers of single precision are rounded, and another machine may round them othe
 sample are computed again in double precision: by how much margins moved says how far the tightest is from tipping over.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -220,7 +220,7 @@ def eval_inputs(run: Run, length: int | None = None) -> EvalInputs:
     task = cast(ClassTask, run.task)
     length = task.trained_lengths[1] if length is None else length
     if not 2 <= length <= LONGEST:
-        raise InputError(f"sequences of {length:,} cannot be watched", f"choose a --length from 2 to {LONGEST:,}")
+        raise InputError(f"sequences of {length:,} cannot be measured", f"choose a --length from 2 to {LONGEST:,}")
     # Half of the last class, half of the first, over all ways to make one.
     each = max(FEWEST, min(MOST, PAIRS // length**2)) // (2 * len(task.negatives))
     rng, n = stream(0, "watched", length), each * len(task.negatives)

@@ -8,7 +8,7 @@ show. They are measured on some of the same examples:
                 that heads are as sharp, but without its structure
 
 A cell is a target, overall or in one column, at one kind of site. Chance is wide in some cells (in the first columns of
-the decoder two keys are in sight) and narrow in others, so values x, which end at 1, are taken as -log(1 - x) and
+the decoder two keys are visible) and narrow in others, so values x, which end at 1, are taken as -log(1 - x) and
 standardised by the controls' own mean and deviation in each cell, each control by those of the others. The largest of
 a control, over all its heads and cells, is what it would take to label none of its heads; the bar is the `RANK`-th
 largest of `N_CONTROLS` (Westfall and Young 1993, "Resampling-based multiple testing"). A further control passes it, in
@@ -16,8 +16,6 @@ any head and cell, with a chance of RANK / (N_CONTROLS + 1) = 5 %: columns, targ
 It is an average over calibrations: with 59 controls, that of a single one is mostly between 1 and 10 %
 (`python -m benchmarks labels`).
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +68,7 @@ class Measure:
     n: int
     """Examples."""
     even: float | None = None
-    """What a target would get if attention were even over the keys in sight; None for other measures."""
+    """What a target would get if attention were even over the visible keys; None for other measures."""
 
     def half(self, confidence: float = 0.95) -> float:
         """Half of the interval around the mean (Student's t)."""

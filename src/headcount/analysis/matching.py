@@ -15,8 +15,6 @@ Attention is not a job. What two heads write is compared by CKA (pairing.py) aga
 output is put in the head's place (transplants.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial

@@ -11,8 +11,6 @@ Six answers to that, drawn as one figure. Orders are chosen on one set of exampl
                as greedy chooses: what a search finds that does not look where it goes
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -7,8 +7,6 @@ where the condition holds and where it does not; a contrast, if the task has one
 meet both: no carry ever comes into the 1s, which must not pass for an effect of carries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar

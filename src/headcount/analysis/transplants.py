@@ -10,8 +10,6 @@ A linear map from any head that attends to the right digits restores something. 
 that untrained models offer, and with the other run's other heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Which heads count: ablate them one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -50,7 +48,7 @@ def ablate_heads(
     experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in asked]
     if examples and experiments[0].examples is None:
         raise InputError(
-            f"{opened.name} is not tried on a task's own tokens, which could say what failed", "leave --examples out"
+            f"{opened.name} is not measured on a task's own tokens, which could say what failed", "leave --examples out"
         )
     for replacement in replacements or ():
         REPLACEMENTS.get(replacement)

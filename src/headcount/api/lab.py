@@ -3,8 +3,6 @@
 An adder, checked on every sum, and which of its heads count; and how far sortedness models reach.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +119,7 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
         "Where it is right": [run.output.figure_file("accuracy-test.png")],
         f"Every head on {example.result.title}": list(example.figures),
         f"Every head, {average.result.title}": list(average.figures),
-        "What each head looks at": list(stats.figures[:1]),
+        "What each head attends to": list(stats.figures[:1]),
         ALONE: list(ablated.figures),
         "What is left as heads go": list(pruned.figures),
     }

@@ -1,7 +1,5 @@
 """Which heads can go together, and a smaller model without them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 ('ablation-zero-n500', 'ablation')
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

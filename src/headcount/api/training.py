@@ -1,7 +1,5 @@
 """Train, evaluate, verify."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast

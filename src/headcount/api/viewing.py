@@ -1,7 +1,5 @@
 """See where heads attend, what each is for, what a model knows of positions, and how far it reaches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

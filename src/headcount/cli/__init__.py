@@ -4,8 +4,6 @@ A verb's module names its `PART`, a `Command`. It imports what computes only ins
 `headcount VERB ...` exits with 0 when it did its job, 1 when a check failed, 2 for wrong usage, 128 + N for signal N.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What a verb is, and the arguments that several verbs share."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

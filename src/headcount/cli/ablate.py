@@ -1,7 +1,5 @@
 """`headcount ablate MODEL`: ablate every head, one at a time, and see what it costs."""
 
-from __future__ import annotations
-
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument, comma_list, keywords, lengths

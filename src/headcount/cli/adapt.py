@@ -1,7 +1,5 @@
 """`headcount adapt FILE.py:Class`: a first adapter for a model of your own, by what its class looks like."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`headcount evaluate RUN`: how good a model is on a held-out set."""
 
-from __future__ import annotations
-
 import argparse
 
 from headcount.cli._command import Command, add_json, add_run_argument

@@ -1,7 +1,5 @@
 """`headcount lab`: both experiments on their defaults, with a report at the end."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

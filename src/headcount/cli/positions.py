@@ -1,7 +1,5 @@
 """`headcount positions RUN`: what a model knows of positions, and whether it goes on past the trained ones."""
 
-from __future__ import annotations
-
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_run_argument

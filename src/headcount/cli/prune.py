@@ -1,7 +1,5 @@
 """`headcount prune MODEL`: which heads can go together, and a smaller run without them."""
 
-from __future__ import annotations
-
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument, add_out, comma_list, keywords

@@ -1,7 +1,5 @@
 """`headcount stretch RUN...`: how far beyond its training lengths a classifier is still right."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 

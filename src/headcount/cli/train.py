@@ -1,7 +1,5 @@
 """`headcount train TASK`: train a model into a run folder."""
 
-from __future__ import annotations
-
 import argparse
 from textwrap import fill
 

@@ -1,7 +1,5 @@
 """`headcount verify RUN`: check every example there is; exit 0 only if all are right."""
 
-from __future__ import annotations
-
 import argparse
 
 from headcount.cli._command import Command, add_json, add_run_argument

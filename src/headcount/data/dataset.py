@@ -128,7 +128,7 @@ class EvalDataset:
     metrics: tuple[Metric, ...]
     """The first is the default."""
     lengths: Rows
-    """Of every example, in tokens: those of like length are tried together."""
+    """Of every example, in tokens: those of like length are measured together."""
     encode: Callable[[Rows], EvalBatch]
     """The examples with these numbers."""
     width: int = 0

@@ -1,7 +1,5 @@
 """Examples of one of headcount's tasks or of an adapter's own, and single questions, as the adapter encodes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace

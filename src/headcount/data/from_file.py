@@ -3,8 +3,6 @@
 A file is plain text, or a table with tabs whose header says what it is: each format is one file in formats/.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Examples of a task, for a model that takes the task's own tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,7 +130,7 @@ def of_length(task: Task, length: int, n: int | None = None, name: str = "test")
         raise InputError(f"{task.name} has one length only", "leave the lengths out")
     n = N_LENGTH if n is None else n
     if not 2 <= length <= LONGEST:
-        raise InputError(f"sequences of {length:,} cannot be tried", f"choose a length from 2 to {LONGEST:,}")
+        raise InputError(f"sequences of {length:,} cannot be made", f"choose a length from 2 to {LONGEST:,}")
     _require_possible(n, length)
     asked, rng = cast(ClassTask, task), stream(0, f"heads {name}", length)
     share = np.diff(np.linspace(0, n // 2, len(asked.negatives) + 1).round().astype(int))

@@ -4,8 +4,6 @@ An encoding takes position ids, not lengths: whoever calls it may choose them. I
 and keys, or the scores, and nothing else in the model knows which encoding is in use.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

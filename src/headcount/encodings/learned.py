@@ -8,8 +8,6 @@ What lies past the table was never trained, and what to do about it is a stated 
                 while its table of 300 rows had simply never been trained past the 16th)
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

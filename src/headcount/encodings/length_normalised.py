@@ -7,8 +7,6 @@ place" and pass any test whose negatives are shuffles, at any length, without ev
 neighbours lie 512 / n apart, so beyond the training lengths they come ever closer.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from headcount.encodings.base import Embeddings, Encoding, Positions

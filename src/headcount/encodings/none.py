@@ -5,8 +5,6 @@ tokens. A causal mask alone tells positions apart: the i-th token sees i tokens 
 language models without positional encodings still learn positional information", arXiv 2203.16634).
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from headcount.encodings.base import Encoding

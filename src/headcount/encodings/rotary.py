@@ -7,8 +7,6 @@ Each pair (2i, 2i+1) of a query's and of a key's dimensions is turned by an angl
 so that the score of a query at t and a key at s depends on their contents and on t - s alone.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor

@@ -8,8 +8,6 @@ computes: PE(p + k) = R_k PE(p), where R_k turns the i-th pair by the angle k w_
 sum_i cos(w_i (t - s)), which depends on t - s alone.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -36,7 +36,7 @@ Picks = list[tuple[int, int]]
 
 
 class DecodingCheck:
-    """Is shown every batch as it was tried."""
+    """Is shown every batch with its outcome."""
 
     def __init__(self, experiment: Experiment, interventions: Sequence[Intervention], *, explain: bool) -> None:
         self.experiment, self.interventions = experiment, interventions

@@ -8,8 +8,6 @@ intervention says which `draw`, so that its noise can be measured: another donor
 inputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +54,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """One batch, as it was tried: for whoever wants to look closer."""
+    """One batch, with its outcome: for whoever wants to look closer."""
 
     batch: EvalBatch
     cached: CachedPass

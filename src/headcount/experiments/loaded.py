@@ -74,13 +74,13 @@ class LoadedModel(OpenModel):
             return data
         if not (data is None or isinstance(data, str | Path)):
             raise InputError(
-                f"{self.name} cannot be tried on {type(data).__name__}", "give a file, or the model and its tensors"
+                f"{self.name} cannot be measured on {type(data).__name__}", "give a file, or the model and its tensors"
             )
         if self.external.adapter:
             return adapter_dataset(self.external, str(data or "test"))
         if data is None:
             raise InputError(
-                f"what shall {self.name} be tried on?",
+                f"what shall {self.name} be measured on?",
                 "add --data FILE: plain text, or a table with tabs and a header: text label; first second score; "
                 "source target",
             )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 """What a file of that name does not stand for."""
 N_DECIDING = 40_000
-"""Fresh examples on which heads are looked at again."""
+"""Fresh examples on which heads are measured again."""
 N_SELECTION = 1000
 """Examples that heads to remove are chosen on."""
 N_NULL = 500
@@ -227,7 +227,7 @@ class RunModel(OpenModel):
         task, data = self.run.task, "test" if data is None else data
         is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
         if isinstance(data, Path | EvalDataset) or is_file:
-            raise InputError(f"{self.name} is tried on its own task", "leave --data out")
+            raise InputError(f"{self.name} is measured on its own task", "leave --data out")
         if length is not None:
             examples, what = of_length(task, length, n, str(data))
         elif isinstance(data, str):
@@ -254,7 +254,7 @@ class RunModel(OpenModel):
     ) -> tuple[Experiment, Experiment, Experiment]:
         """From the validation set; from the test set; and some of that."""
         if data is not None or metric is not None:
-            raise InputError(f"{self.name} is tried on its own task", "leave --data and --metric out")
+            raise InputError(f"{self.name} is measured on its own task", "leave --data and --metric out")
 
         def some(split: str, most: int | None) -> Experiment:
             return self.experiment(split, None, smaller(n, most), length=length, at_once=at_once)

@@ -13,8 +13,6 @@ where it finds none and stops: use `load_model`.
 Nothing is unpickled, no code that comes with a model is run, and nothing is fetched.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A first adapter for somebody's model: what can be read off its class is filled in, the rest says what is wanted."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -8,8 +8,6 @@ told by the product that became z. They are handed over site by site, so that no
 (Hugging Face models return weights only if they were loaded with attn_implementation="eager".)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 Everything is written as paths from the family's base model (`model.bert`, `model.transformer`, or the model itself).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

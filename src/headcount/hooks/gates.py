@@ -13,8 +13,6 @@ no bit. Contexts nest, and leave the model as it was, whatever happens inside.
 An intervention that did nothing is an error: gates that no forward pass came through raise when the context is left.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -94,7 +92,7 @@ class Gates:
         missed = [name for name in self._gates if name not in self.calls]
         if error_type is None and self._acting and missed:
             raise InstrumentError(
-                f"the gates at {', '.join(map(str, missed))} were never reached: nothing was silenced there",
+                f"the gates at {', '.join(map(str, missed))} were never reached: nothing was ablated there",
                 "the model does not call that output projection (a fused path, or a module that is not in use), or no "
                 "forward pass was made",
             )

@@ -8,8 +8,6 @@ At every site, on a few rows:
     noise in one row changes the output of that row alone                (rows come first, and do not mix)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +80,7 @@ def _require(found: SiteProof, most: float) -> None:
     for error, why in faults:
         if not error <= most:  # NaN fails too
             raise InstrumentError(
-                f"the instrument does not act at {found.site}: {why}", "so silencing heads there would prove nothing"
+                f"the instrument does not act at {found.site}: {why}", "so ablating heads there would prove nothing"
             )
 
 

@@ -4,8 +4,6 @@ Whether the model uses a head comes first (resample), then whether the head can 
 its own mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

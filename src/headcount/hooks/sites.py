@@ -80,7 +80,7 @@ class Sites(dict[HeadSite, Site]):
         """Every output projection, and the sites that take turns with it: one, as a rule."""
         self._slots: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # asked for again and again
         if not self:
-            raise InputError("this model has no heads", "there is nothing to silence, read or cut")
+            raise InputError("this model has no heads", "there is nothing to ablate, read or cut")
         for name, site in sorted(self.items(), key=lambda each: each[1].call):
             _require_unquantised(name, site.projection)
             sharing = self.projections[site.projection] = (*self.projections.get(site.projection, ()), name)

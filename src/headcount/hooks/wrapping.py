@@ -8,8 +8,6 @@ Hugging Face models of the families we know, PyTorch's own attention, and module
 we do not know is asked for its output projections; what its module tree suggests is offered, and never just taken.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence

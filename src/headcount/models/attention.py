@@ -13,8 +13,6 @@ residual stream; `MultiHeadAttention.output` is therefore the place where a head
 weights; it runs whenever nobody asks for them. A position that may attend to nothing gets z = 0, never NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """The model that a task asks for."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig

@@ -1,7 +1,5 @@
 """What a model can be told to be."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -53,7 +51,7 @@ class StackConfig(EncodingSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of activations dropped in training."""
     softmax: Literal["plain", "log-length"] = "plain"
-    """Plain, or scores multiplied by a learned multiple of the log of how many tokens are in sight."""
+    """Plain, or scores multiplied by a learned multiple of the log of how many tokens are visible."""
     window: Count | None = None
     """Self-attention looks no farther than this many tokens; none: everywhere. GIVES locality away."""
     pruned: HeadNames = ()

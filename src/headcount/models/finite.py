@@ -1,7 +1,5 @@
 """Weights must be numbers: one NaN makes every score NaN, or a plausible zero."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

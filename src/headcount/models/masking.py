@@ -12,8 +12,6 @@ No layer reads the values of a tensor to decide what to do: reading waits for a 
 model. Where padding may stand is known before the first layer (`Padding`), by whoever made the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce

@@ -1,7 +1,5 @@
 """From a sequence to one vector: a class for each pooling, and the table of their names."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import ClassVar
 

@@ -10,8 +10,6 @@ A classifier has layers over a sequence, a pooling, and one logit per class:
     numbers         [3 5 5 9]        -> layers -> pooling -> logits [unsorted, sorted]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -14,8 +14,6 @@
 Everything is written atomically, and nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

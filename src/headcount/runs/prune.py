@@ -12,8 +12,6 @@ stands in the manifest:
     folded_over      training examples whose means were folded into biases, if they were
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace

@@ -13,8 +13,6 @@ In some places more is needed than smaller layers:
   own only when it is gone from all the layers that share it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator
 from copy import deepcopy

@@ -4,8 +4,6 @@ Where a layer becomes one of these, it changes where it stands, so that whoever 
 changed one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

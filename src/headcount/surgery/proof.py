@@ -1,7 +1,5 @@
 """Show that a cut model has the output that the whole one has with those heads ablated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy

@@ -11,8 +11,6 @@ Site by site, ways to cut are tried on a copy, the fastest first, and the first 
 precision. The heads that are left keep their names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack

@@ -13,8 +13,6 @@ The two faults of the reports (off by default) change what is fed and asked:
     loss_ignores_zero   a 0 in the answer is never asked for, as if it were padding
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -65,7 +63,7 @@ class AdditionConfig:
     n_train: Count = 0
     """Train on a fixed set of this many sums; 0 draws fresh ones at every step."""
     n_validation: Annotated[int, Field(ge=1)] = 2000
-    """Held-out sums that training is watched with."""
+    """Held-out sums that training is followed with."""
     n_test: Annotated[int, Field(ge=1)] = 2000
     """Held-out sums that the finished model is tested on."""
     splits_may_overlap: bool = False

@@ -14,8 +14,6 @@ kind is drawn, and tested, apart:
 The reports' fault (off by default): `padding_is_zero` fills short sequences with the number 0 and does not mask it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -171,7 +169,7 @@ class SortednessConfig:
     n_train: Annotated[int, Field(ge=0)] = 0
     """Train on a fixed set of this many sequences; 0 draws fresh ones at every step."""
     n_validation: Annotated[int, Field(ge=2)] = 2000
-    """Held-out sequences that training is watched with."""
+    """Held-out sequences that training is followed with."""
     n_test: Annotated[int, Field(ge=2)] = 2000
     """Held-out sequences that the finished model is tested on."""
     split_seed: int = 0

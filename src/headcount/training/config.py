@@ -1,7 +1,5 @@
 """How a model is trained."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Where to compute, and with how many threads."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections import deque

@@ -9,8 +9,6 @@ for a weak model. So it is scored per class, the share of each answer stands bes
 everything is marked where there are enough examples to say so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -3,8 +3,6 @@
 It knows no files: what it learns goes to listeners, and what must outlive a crash to `save`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

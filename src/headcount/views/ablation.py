@@ -64,7 +64,7 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
     about = _about(result, condition, again=True) + more
     figure.headline(f"{result.name or 'model'}: {result.metric} without each head", about, size=12)
-    figure.key(*axes.get_legend_handles_labels(), title="silenced by", size=10)
+    figure.key(*axes.get_legend_handles_labels(), title="ablated by", size=10)
     return figure
 
 
@@ -153,13 +153,13 @@ def draw_lengths(result: Ablation) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
         _name_lengths(axes, lengths, void)
-        axes.set(title=plain(f"silenced by {replacement}"), xlabel="length (numbers)")
+        axes.set(title=plain(f"ablated by {replacement}"), xlabel="length (numbers)")
         axes.grid(alpha=0.25)
     panels[0].set_ylabel(f"{_what(result)}, with 95 % interval")
     figure.key(*panels[0].get_legend_handles_labels(), columns=12)
     clean = "; ".join(f"{each.length}: {_clean(result, each)} (n = {each.n:,})" for each in result.conditions)
     figure.headline(
-        f"{result.name or 'model'}: each head silenced alone, by length", f"clean {result.metric} at {clean}", size=10
+        f"{result.name or 'model'}: each head ablated alone, by length", f"clean {result.metric} at {clean}", size=10
     )
     return figure
 
@@ -311,7 +311,7 @@ def _method_notes(result: Ablation, condition: Condition) -> list[str]:
             "misleading others as well as being missed"
         )
     if condition.decided_on:
-        notes.append(f"looked at again, where any answer changed: on {condition.decided_on} alone (marked n)")
+        notes.append(f"measured again, where any answer changed: on {condition.decided_on} alone (marked n)")
     decoded = ""
     if condition.decoded:
         every = set(condition.decoded_replacements) >= set(result.replacements)

@@ -103,7 +103,7 @@ def draw_page(result: Attention, stack: str, kind: str) -> Figure:
             is_first, is_last = index == min(heads), lowest[index] is site
             axes.tick_params(labelleft=is_first, labelbottom=is_last)
             axes.set_ylabel(_query_label(site) if is_first else "")
-            axes.set_xlabel("key (looked at)" if is_last else "")
+            axes.set_xlabel("key (attended to)" if is_last else "")
     figure.colorbar(image, ax=grid, label=f"{result.weighting}\n(each row sums to 1)", shrink=0.8)
     figure.headline(f"{KINDS[stack, kind].capitalize()}: {result.title}")
     return figure
@@ -118,7 +118,7 @@ def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Fi
     image = _heat_map(axes, head.weights, (site.queries, site.keys), 10, size, vmin=0, vmax=1)
     if max(height, width) <= MOST_NUMBERS:
         write_cells(axes, head.weights)
-    axes.set_xlabel("key (looked at)")
+    axes.set_xlabel("key (attended to)")
     axes.set_ylabel(_query_label(site))
     figure.colorbar(image, label=result.weighting)
     figure.headline(f"{head.head} ({head.short})", result.title, size=10)
@@ -175,7 +175,7 @@ def draw_panels(
         inches = width - 0.8, height - 1.0
         image = _heat_map(axes, weights, tokens, 8, inches, norm=norm, interpolation="nearest")
         axes.set_title(wrapped(name, width - 0.8, 9), fontsize=9)
-        axes.set_xlabel("key (looked at)", fontsize=8)
+        axes.set_xlabel("key (attended to)", fontsize=8)
     for row in grid:
         row[0].set_ylabel(query_label, fontsize=8)
     bar = figure.colorbar(image, ax=list(grid.flat[: len(panels)]), shrink=0.8)
@@ -228,7 +228,7 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
     cut = "; grey: no head" if any(len(site.heads) < n_columns for site in sites) else ""
     lines = (
         f"{_tail(result.name)}: {KINDS[stack, kind]}, {_count(len(sites), 'layer')} × {_count(n_columns, 'head')}",
-        f"each square is a head: query ↓ looks at key →; its rows sum to 1{cut}",
+        f"each square is a head: query ↓ attends to key →; its rows sum to 1{cut}",
         _scope(queries, keys, kind),
         result.title,
     )
@@ -266,7 +266,7 @@ def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Pic
     axes.set_yticks(ticks[0], labels[0], fontsize=7, parse_math=False)
     axes.set_xticks(ticks[1], labels[1], fontsize=7, parse_math=False, rotation=90)
     axes.set_ylabel("query ↓ (looks)", fontsize=8)
-    axes.set_xlabel("key → (looked at)", fontsize=8)
+    axes.set_xlabel("key → (attended to)", fontsize=8)
     return figure
 
 

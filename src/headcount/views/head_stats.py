@@ -113,7 +113,7 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         for axes, name in zip(row, shown, strict=True):
             _draw_panel(axes, head, name, columns)
         row[0].set_ylabel(f"{head.short}\nshare", fontsize=9)
-    what = "column being said" if heads[0].stack == "decoder" else "column of the query"
+    what = "output column" if heads[0].stack == "decoder" else "column of the query"
     for top, bottom, name in zip(grid[0], grid[-1], shown, strict=True):
         top.set_title(name, fontsize=10)
         bottom.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.06, 1.06), yticks=(0, 0.5, 1))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
     "together": ("removed together, in the order of their own drops by zero", PALETTE[1], "-", "s"),
-    "every way": ("removed together, in the order of the worst that any way of silencing did", PALETTE[6], "-", "D"),
+    "every way": ("removed together, in the order of the worst that any way of ablation did", PALETTE[6], "-", "D"),
     "greedy": ("greedy, measured again after every removal", PALETTE[0], "-", "o"),
     "gradient": ("in the order of gradient importance", PALETTE[2], "-", "^"),
 }
@@ -182,7 +182,7 @@ def cost_table(cost: Cost) -> Table:
     scores = [_with_interval(cost, score, ends, 2, "%") for score, ends in both]
     table.add_row("right" if cost.is_accuracy else cost.metric, *scores, f"{lost}, {cost.data}")
     tuned = f"; then fine-tuned for {cost.fine_tuned:,} steps" if cost.fine_tuned else ""
-    against, folded = "against silencing", ""
+    against, folded = "against ablation", ""
     if cost.folded_over:
         against, folded = "against their means", f"; folded over {cost.folded_over:,} unlabelled examples"
     told = f"largest difference, of the largest logit{folded}{tuned}"

@@ -1,7 +1,5 @@
 """A table of sources and targets, for encoder-decoders: how well is each next token of the target foretold?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A table of texts and labels, for classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Of every window 15 % of the tokens are masked, always the same ones, and always 
 with other tokens that such models were trained on serves training only.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

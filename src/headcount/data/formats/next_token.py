@@ -1,7 +1,5 @@
 """Plain text, for models that predict the next token."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

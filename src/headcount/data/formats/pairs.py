@@ -4,8 +4,6 @@ A sentence's embedding is the mean of the last hidden states of its tokens (padd
 and the figure is Spearman's rank correlation with the given scores over all pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
