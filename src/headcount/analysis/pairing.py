@@ -18,9 +18,8 @@ from headcount.analysis.head_measures import ValueNorms, visible_keys
 from headcount.heads import HeadId
 from headcount.hooks.gates import eval_mode
 from headcount.models.attention import AttentionCache, MultiHeadAttention
-from headcount.models.build import build_model
 from headcount.models.transformer import Model
-from headcount.runs.run import Run
+from headcount.runs.run import Run, build_model
 from headcount.seeds import integer, stream
 from headcount.tasks.base import Tokens
 from headcount.training.evaluation import on_device

@@ -29,7 +29,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room
 from headcount.models.attention import AttentionCache, current_name
-from headcount.models.build import build_model
+from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig
 from headcount.models.finite import require_finite, require_numbers
 from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
 from headcount.runs.config import RunConfig
@@ -117,6 +117,15 @@ def locate(run: str | Path) -> RunFolder:
     if sample not in known:
         raise InputError(f"no sample {sample!r} in the package", suggestion(sample, known))
     return RunFolder(samples / sample)
+
+
+def build_model(config: StackConfig, task: Task) -> Model:
+    """A fresh model for this task, its weights drawn from PyTorch's stream."""
+    if isinstance(config, ClassifierConfig):
+        asked = cast(ClassTask, task)
+        pad_id = asked.pad_id if asked.masks_padding else None
+        return Classifier(config, len(asked.tokens), len(asked.classes), pad_id)
+    return EncoderDecoder(cast(EncoderDecoderConfig, config), n_tokens=len(task.tokens), pad_id=task.pad_id)
 
 
 def build(config: RunConfig) -> tuple[Task, Model]:
