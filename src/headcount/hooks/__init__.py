@@ -10,7 +10,7 @@
     proof         show that the above reach what they should
 
 Everything here is written against output projections, not against a model class: any PyTorch module that has them
-will do. Nothing here needs more of headcount than its names of heads, its errors and its registry.
+will do. Nothing here needs more of headcount than its names of heads, errors, limits and registry.
 """
 
 from headcount.registry import Registry
