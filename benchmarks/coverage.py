@@ -26,6 +26,7 @@ from torch import nn
 
 from headcount.analysis.ablation import measure as measure_heads
 from headcount.analysis.transplants import restored_interval
+from headcount.bands import CRITICAL, IMPORTANT, band_of, examples_needed
 from headcount.data.dataset import LOSS
 from headcount.data.from_file import clusters_of
 from headcount.experiments.experiment import Experiment, task_experiment
@@ -34,13 +35,9 @@ from headcount.hooks.replay import Intervention
 from headcount.runs.run import load
 from headcount.seeds import stream
 from headcount.stats import (
-    CRITICAL,
-    IMPORTANT,
     PairedDifference,
     Proportion,
-    band_of,
     correlation_interval,
-    examples_needed,
     influences,
     paired_differences,
     paired_figures,

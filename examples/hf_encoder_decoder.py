@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
 from headcount import ExternalModel, ablate_heads, prune_heads
-from headcount.experiments.loaded import LoadedModel
+from headcount.experiments.external_models import LoadedModel
 
 LETTERS, N = "abcdefgh", 6
 SPECIAL = ("<pad>", "<s>", "</s>")

@@ -29,7 +29,7 @@ from headcount.runs.run import build
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(headcount.__file__).parent
-KNOW_NO_TORCH = ("views", "limits", "heads", "results", "stats", "config", "tasks")
+KNOW_NO_TORCH = ("views", "limits", "heads", "results", "stats", "bands", "config", "tasks")
 VIEWS_MAY_RUN = (*BASE, "tasks", "views")
 HOOKS_MAY_IMPORT = ("hooks", "errors", "heads", "limits", "registry")
 """Of headcount: they are usable alone, ..."""

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headcount.stats import BANDS, CRITICAL, IMPORTANT, PairedDifference, band_of, examples_needed, paired_hits
+from headcount.bands import BANDS, CRITICAL, IMPORTANT, band_of, examples_needed
+from headcount.stats import PairedDifference, paired_hits
 
 
 def drop(low: float, mean: float, high: float) -> PairedDifference:

@@ -25,7 +25,7 @@ BEGIN, END = "<!-- rooms:begin -->\n", "<!-- rooms:end -->\n"
 
 BASE = (
     *("headcount", "errors", "seeds", "registry", "config", "heads"),
-    *("limits", "stats", "results", "files"),
+    *("limits", "stats", "bands", "results", "files"),
 )
 """Modules that stand beside the folders; `headcount` is the package's own `__init__`."""
 ROOMS: tuple[tuple[str, ...], ...] = (

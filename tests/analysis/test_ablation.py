@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
+from headcount.bands import BANDS
 from headcount.data.dataset import ACCURACY, LOSS
 from headcount.errors import InputError, InstrumentError
 from headcount.experiments.experiment import Experiment, task_experiment
@@ -21,7 +22,7 @@ from headcount.experiments.interventions import compare, interval_of, run_interv
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import Run
-from headcount.stats import BANDS, holm
+from headcount.stats import holm
 from headcount.tasks.base import ClassTask
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headcount.data.dataset import EvalDataset
 from headcount.data.from_file import TokenizedModel, read_dataset
-from headcount.experiments.loaded import LoadedModel
+from headcount.experiments.external_models import LoadedModel
 from headcount.external.models import ExternalModel
 from headcount.hooks.wrapping import wrap
 

@@ -23,7 +23,7 @@ from headcount import ExternalModel, Sites, load_external, prune_heads
 from headcount.data.from_adapter import adapter_dataset
 from headcount.errors import CheckFailed, InputError
 from headcount.experiments.experiment import Experiment, experiment_on
-from headcount.experiments.loaded import LoadedModel
+from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.models import means_over
 from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.gates import Capture, Gates, closed_gates

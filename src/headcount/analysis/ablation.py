@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headcount.bands import CRITICAL, FEW, band_of, examples_needed
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
 from headcount.experiments.experiment import Experiment
@@ -45,16 +46,7 @@ from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, DONORS
 from headcount.results import Result
 from headcount.seeds import stream
-from headcount.stats import (
-    CRITICAL,
-    FEW,
-    PairedDifference,
-    RankAgreement,
-    band_of,
-    examples_needed,
-    holm,
-    rank_agreement,
-)
+from headcount.stats import PairedDifference, RankAgreement, holm, rank_agreement
 
 MOST_DONORS = 64
 EARLY = 0.999

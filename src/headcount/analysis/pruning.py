@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headcount.analysis.ablation import AblationRun, ablate
+from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import Outcome, Progress, compare, interval_of, run_interventions
@@ -35,7 +36,7 @@ from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, ORDERS
 from headcount.results import Result
 from headcount.seeds import stream
-from headcount.stats import IMPORTANT, PairedDifference, band_of
+from headcount.stats import PairedDifference
 from headcount.surgery.cutting import Cut
 from headcount.training.device import n_threads
 

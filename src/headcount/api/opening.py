@@ -35,7 +35,7 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
         return OpenModel.of_module(model, sites)
     if isinstance(model, Run) or _is_sample(model):
         return RunModel.of(open_run(model))
-    from headcount.experiments.loaded import LoadedModel  # what samples need not wait for
+    from headcount.experiments.external_models import LoadedModel  # what samples need not wait for
     from headcount.external.models import ExternalModel, code_of, is_external, load_external
 
     if isinstance(model, ExternalModel):

@@ -8,6 +8,7 @@ from headcount.analysis.pruning import Cost, Pruning, compare_cost, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Saved, asked_data, result_name, save, unless
+from headcount.bands import CRITICAL
 from headcount.errors import InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
@@ -15,7 +16,6 @@ from headcount.experiments.models import Data, OpenModel
 from headcount.heads import HeadId
 from headcount.limits import BATCH, LOSS, ORDERS
 from headcount.runs.folder import require_vacant
-from headcount.stats import CRITICAL
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.pruning import draw_pruning
 

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.table import Table
 
+from headcount.bands import BANDS, FEW
 from headcount.heads import HeadId
-from headcount.stats import BANDS, FEW
 from headcount.views.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 
 if TYPE_CHECKING:
