@@ -349,7 +349,7 @@ def missed(command: str, arguments: list[str]) -> list[str]:
     called = {(Path(file).relative_to(SOURCE), name) for _, (file, name) in calls}
 
     def is_called(step: Any) -> bool:
-        home = Path(*step.__module__.split(".")[1:]).with_suffix(".py")
+        home = Path(str(sys.modules[step.__module__].__file__)).relative_to(SOURCE)
         names = [name for file, name in called if file == home]
         begins = f"{step.__qualname__}." if isinstance(step, type) else None
         return any(name.startswith(begins) if begins else name == step.__qualname__ for name in names)

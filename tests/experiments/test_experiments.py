@@ -149,21 +149,24 @@ def test_no_example_is_alone_if_it_can_be_helped(tiny_run: Run, at_once: int) ->
 
 def test_batches_of_any_model_are_in_order() -> None:
     inputs = [torch.arange(48).reshape(12, 4), torch.arange(12)]
-    experiment = tensor_experiment(torch.nn.Linear(1, 1), _no_sites(), inputs, lambda output, rows: output, at_once=4)
+    experiment = tensor_experiment(torch.nn.Linear(1, 1), Sites.empty(), inputs, lambda output, rows: output, at_once=4)
     np.testing.assert_array_equal(np.concatenate([batch.rows for batch in experiment.batches]), np.arange(12))
     for i, each in enumerate(inputs):
         assert torch.equal(torch.cat([batch.inputs[i] for batch in experiment.batches]), each)
     assert 4 not in {len(batch.rows) for batch in experiment.batches}, "four rows of four could be columns"
 
 
-@pytest.mark.parametrize("inputs", [[], [torch.zeros(0, 3)], [torch.zeros(3, 2), torch.zeros(4, 2)]])
-def test_inputs_of_different_sizes_are_refused(inputs: list[torch.Tensor]) -> None:
-    with pytest.raises(InputError, match="whose first axis counts the same examples"):
-        tensor_experiment(torch.nn.Linear(1, 1), _no_sites(), inputs, lambda output, rows: output)
-
-
-def _no_sites() -> Any:
-    return object.__new__(Sites)
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "needs its input tensors"),
+        ([torch.zeros(0, 3)], "whose first axis counts the same examples"),
+        ([torch.zeros(3, 2), torch.zeros(4, 2)], "whose first axis counts the same examples"),
+    ],
+)
+def test_inputs_of_different_sizes_are_refused(inputs: list[torch.Tensor], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tensor_experiment(torch.nn.Linear(1, 1), Sites.empty(), inputs, lambda output, rows: output)
 
 
 # --- examples -------------------------------------------------------------------------------------------------------

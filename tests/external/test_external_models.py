@@ -20,8 +20,8 @@ from headcount.data.dataset import split_in_half
 from headcount.data.from_file import text_input, tokenized_model
 from headcount.errors import InputError
 from headcount.experiments.experiment import experiment_on
-from headcount.experiments.interventions import run_interventions
 from headcount.experiments.external_models import LoadedModel
+from headcount.experiments.interventions import run_interventions
 from headcount.external.adapter import digest_of
 from headcount.external.models import is_external, longest_of
 from headcount.heads import HeadId

@@ -75,12 +75,14 @@ train_run(RunConfig.build("addition", **json.loads(sys.argv[2])), Path(sys.argv[
 """
 
 
-def drive(out, settings, timeout=None):
-    """Train in a process of its own, or SIGKILL it `timeout` seconds after it is ready; returns (whole?, seconds)."""
+def drive(out, settings, timeout=None, begun=lambda: True):
+    """Train in a process of its own, or SIGKILL it `timeout` seconds after it has begun; returns (whole?, seconds)."""
     arguments = [sys.executable, "-c", DRIVER, str(out), json.dumps(settings)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         started = time.monotonic()
+        while not begun() and process.poll() is None:
+            time.sleep(0.001)
         try:
             assert process.wait(timeout) == 0
         except subprocess.TimeoutExpired:
@@ -96,12 +98,11 @@ def test_killed_again_and_again_it_ends_in_the_same_bytes(tiny, tmp_path, pytest
     settings |= {"averaging": 0.9, "hard_share": 0.25, "dropout": 0.1}
     whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
     _, seconds = drive(whole.path, settings)
-    in_training = 0
+    finished, _ = drive(killed.path, settings, timeout=0, begun=killed.checkpoints)
+    assert not finished, "it was killed as soon as it had a checkpoint"
     for _ in range(kills):
-        finished, _ = drive(killed.path, settings, timeout=rng.uniform(0, 2 * seconds / kills))
-        in_training += bool(killed.checkpoints()) and not finished
+        drive(killed.path, settings, timeout=rng.uniform(0, 2 * seconds / kills))
     drive(killed.path, settings)
-    assert in_training, "no kill fell into the training"
     for file in ("model.safetensors", "log.jsonl", "config.json", "manifest.json"):
         assert (killed.path / file).read_bytes() == (whole.path / file).read_bytes(), file
     assert not killed.checkpoints()
