@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=4, help="how often the kill test kills")
     parser.addoption("--long", action="store_true", help="tests/robustness in the long form: minutes, not seconds")
     parser.addoption("--attack-seed", type=int, default=0, help="what tests/robustness draws its attacks from")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """For quick runs, a file that marks all its tests as slow need not be imported to leave them out."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return bool(re.search(r"^pytestmark = \[?pytest\.mark\.slow\b", collection_path.read_text("utf-8"), re.M)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

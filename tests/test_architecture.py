@@ -165,6 +165,7 @@ print(*sorted({name.split(".")[1] for name in sys.modules if name.startswith("he
 """
 
 
+@pytest.mark.slow
 def test_hooks_load_nothing_else_of_headcount() -> None:
     """What they import may import more."""
     names = [name for name in modules(SOURCE) if room(name) == "hooks"]
@@ -266,6 +267,7 @@ def test_the_diagram_shows_what_is_imported(tmp_path: Path) -> None:
     assert "| `tasks` | What it is. |" in rooms.diagram(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_diagram_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main([]) == 0
     assert capsys.readouterr().out == rooms.diagram()

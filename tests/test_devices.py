@@ -34,6 +34,8 @@ from headcount.runs.run import build
 from headcount.training.evaluation import learner_of
 from headcount.training.loop import fit, new_state
 
+pytestmark = pytest.mark.slow  # fake devices trace every operation
+
 MODELS: dict[str, Callable[[], Model]] = {
     "adder": lambda: adder(encoding="learned", n_decoder_layers=1),
     "adder-biased": lambda: adder(encoding="t5", softmax="log-length", window=2, n_decoder_layers=1),

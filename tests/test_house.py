@@ -56,5 +56,6 @@ def test_calls_between_files_are_counted_once_and_by_way_of_libraries(package: P
     assert house.walk("nothing", lambda: None, package) == house.Walk("nothing", 0, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_source_is_measured_as_it_stands() -> None:
     assert house.measure().files == len(list(house.SOURCE.rglob("*.py"))) > 50

@@ -36,6 +36,7 @@ def test_what_is_visible_to_an_adder(tiny_run, untrained, settings):
     require_visible_where_attention_goes(untrained(tiny_run, digits=2, **settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"window": 2}, {"causal": True}])
 def test_weights_read_in_chunks_are_the_same(tiny_sorter, untrained, settings, monkeypatch):
     run = untrained(tiny_sorter, **settings)

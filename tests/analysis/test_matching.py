@@ -18,6 +18,8 @@ from headcount.models.attention import AttentionCache
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 
+pytestmark = pytest.mark.slow  # many comparisons with chance
+
 NO_NULL = Effort(untrained=1, relabelled=1, transplants=0)
 """Where chance is not asked about."""
 QUICK = Effort(untrained=19, relabelled=199, transplants=0)

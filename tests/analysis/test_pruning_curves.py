@@ -28,6 +28,8 @@ from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.training.evaluation import answer
 
+pytestmark = pytest.mark.slow  # searches over sets of heads
+
 SUMS = np.array(list(product(range(10), repeat=2)))
 CHOOSING, MEASURING, CHANCING = SUMS[::4], SUMS[1::4], SUMS[2::8]
 D_HEAD = 16

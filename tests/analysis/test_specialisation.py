@@ -14,6 +14,8 @@ from headcount.errors import InputError
 from headcount.models.attention import AttentionCache
 from headcount.models.transformer import EncoderDecoder
 
+pytestmark = pytest.mark.slow  # many comparisons with chance
+
 FEW = (9, 1)
 """Models that calibrate."""
 close = {"abs": 1e-5, "rel": 1e-4}

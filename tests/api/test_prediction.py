@@ -11,6 +11,7 @@ from headcount.heads import HeadId
 from headcount.runs.run import load
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "text", "heads"),
     [

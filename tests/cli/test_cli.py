@@ -157,6 +157,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"headcount {__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a [bold]b[/bold]", ":smile: $x_$"])
 def test_names_are_printed_as_they_are_and_open_again(name, tiny, in_tmp, capsys):
     assert main(["train", "addition", *flags(tiny), "-o", name]) == 0

@@ -18,6 +18,8 @@ from headcount.runs.run import Run
 from headcount.views import progress
 from headcount.views.progress import Terminal
 
+pytestmark = pytest.mark.slow  # a process for each
+
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.slow

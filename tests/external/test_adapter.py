@@ -28,7 +28,7 @@ sys.path.insert(0, str(FOREIGN))
 import adder_ablation  # type: ignore[import-not-found]  # noqa: E402
 import adder_model  # type: ignore[import-not-found]  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("in_tmp")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp")]  # strangers' code is run in full
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from headcount.external.models import is_external
 from headcount.external.user_code import at_home
 from headcount.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("in_tmp")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp")]  # strangers' code is run in full
 
 
 @pytest.fixture(autouse=True)

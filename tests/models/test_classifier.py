@@ -50,6 +50,7 @@ def padded(rows: list[list[int]], extra: int = 0) -> Tensor:
 # --- padding --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "variant"), [*product(ENCODINGS.names(), variants)])
 @torch.no_grad()
 def test_padding_never_changes_logits(encoding: str, variant: str) -> None:
@@ -122,6 +123,7 @@ def test_symmetric_alibi_answers_a_sequence_and_its_mirror_image_alike() -> None
 # --- every kind of model --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "pooling"), [*product(ENCODINGS.names(), POOLINGS.names())])
 def test_every_encoding_works_with_every_pooling_at_any_length(encoding: str, pooling: str) -> None:
     model = build(encoding=encoding, pooling=pooling, n_layers=1, softmax="log-length").train()

@@ -21,6 +21,8 @@ from headcount.models.config import POOLINGS
 from headcount.models.masking import AttentionMask, Padding, padding_of
 from headcount.models.transformer import EncoderDecoder, Model
 
+pytestmark = pytest.mark.slow  # exporting and compiling take a second each
+
 Inputs = tuple[Tensor, ...]
 CPU = torch.device("cpu")
 close = {"rtol": 1e-9, "atol": 1e-9, "equal_nan": True}  # the maximum of a row of padding is -inf

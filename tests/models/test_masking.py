@@ -135,6 +135,7 @@ def look(attention: MultiHeadAttention, x: Tensor, masking: AttentionMask) -> tu
     return out, weights[SITE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scalable_softmax", [False, True])
 @pytest.mark.parametrize("encoding", ["none", "rotary", "alibi", "alibi-symmetric", "t5"])
 @pytest.mark.parametrize("length", [9, 150])

@@ -52,6 +52,7 @@ def test_one_vector_of_the_promised_width_for_each_row(pooling: Pooling, length:
     assert pooled.isfinite().all()
 
 
+@pytest.mark.slow
 @modes
 @unhurried
 @given(lengths, st.integers(0, 5), st.sampled_from([0.0, -1e30, 1e30]))
@@ -143,6 +144,7 @@ PLAIN: dict[str, Callable[[Pooling, Row], list[float]]] = {
 }
 
 
+@pytest.mark.slow
 @modes
 @pytest.mark.parametrize("name", PLAIN)
 @unhurried

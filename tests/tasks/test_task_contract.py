@@ -241,6 +241,7 @@ def test_a_wrong_answer_is_shown_and_explained(writer: SequenceTask) -> None:
     assert not writer.explain(example, right)
 
 
+@pytest.mark.slow
 def test_the_domain_is_iterated_as_a_whole(writer: SequenceTask) -> None:
     if writer.domain_size > 10**6:
         first = next(writer.iter_domain())

@@ -41,6 +41,8 @@ from headcount.views import training as accuracy
 from headcount.views import training as curves
 from headcount.views.style import Page, plain, png
 
+pytestmark = pytest.mark.slow  # every figure is drawn, in many sizes
+
 ODD = "a$b_$ it costs $5 or $6\n\t\x00\ud800 中文 שלום مرحبا \\frac{"
 """No mathematics, control characters, half a letter, and letters that the font lacks or that go to the left."""
 FIRST = "layer.0.self.0"

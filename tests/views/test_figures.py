@@ -16,6 +16,8 @@ from headcount.views.attention import draw_head, draw_heads, draw_over_examples,
 from headcount.views.style import SEQUENTIAL, png
 from headcount.views.training import accuracy_rows, draw_accuracy, draw_curves
 
+pytestmark = pytest.mark.slow  # figures are drawn in full
+
 
 def texts(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]

@@ -33,7 +33,7 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
         return model
     if isinstance(model, nn.Module):
         return OpenModel.of_module(model, sites)
-    if isinstance(model, Run) or _is_sample(model):
+    if isinstance(model, Run) or (_is_sample(model) and not run_adapter):
         return RunModel.of(open_run(model))
     from headcount.experiments.external_models import LoadedModel  # what samples need not wait for
     from headcount.external.models import ExternalModel, code_of, is_external, load_external
