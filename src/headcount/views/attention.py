@@ -202,7 +202,7 @@ def _heat_map(
 
 
 def _query_label(site: SiteAttention) -> str:
-    return "query (fed → says)" if site.stack == "decoder" else "query (looks)"
+    return "query (input → output)" if site.stack == "decoder" else "query (attends)"
 
 
 def _index(head: HeadAttention) -> int:
