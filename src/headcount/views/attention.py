@@ -156,7 +156,7 @@ def draw_over_texts(
         queries, keys = ([axis.tokens[i] for i in axis.edges[:-1]] for axis in axes)
         panels.append((note or result.title, (queries, keys), pooled))
     title = f"{_tail(results[0].name)}: {head} ({head.short}) on {len(panels)} texts (square-root scale)"
-    return draw_panels(panels, title, "query (looks)", PowerNorm(0.5, vmin=0, vmax=1))
+    return draw_panels(panels, title, "query (attends)", PowerNorm(0.5, vmin=0, vmax=1))
 
 
 def draw_panels(
