@@ -64,15 +64,15 @@ def ablate_heads(
             with counting(f"measuring {len(found.unsettled)} ablations again{at}", quiet=quiet) as progress:
                 found = decide(found, more, progress=progress, **how)
         done.append(found)
-    metric_used = experiments[0].metric
+    metric_used, effects = experiments[0].metric, [effect for each in done for effect in each.effects]
     result = Ablation(
         name=opened.label,
         weights_sha256=opened.weights_sha256,
         metric=metric_used.name,
         unit=metric_used.unit,
         is_accuracy=metric_used.is_accuracy,
-        replacements=tuple(dict.fromkeys(effect.replacement for effect in done[0].effects)),
-        heads=tuple(effect for each in done for effect in each.effects),
+        replacements=tuple(dict.fromkeys(effect.replacement for effect in effects)),
+        heads=tuple(effects),
         conditions=tuple(each.condition for each in done),
         proof=done[0].proof,
     )
