@@ -27,7 +27,17 @@ class Ratio:
     kept: bool
 
 
-NAMES = ("startup", "overhead", "verification", "accuracy", "sortedness", "ablation", "hugging_face")
+NAMES = (
+    "startup",
+    "overhead",
+    "verification",
+    "accuracy",
+    "sortedness",
+    "ablation",
+    "hugging_face",
+    "gpt2_size",
+    "pruning",
+)
 """Those about speed."""
 STUDIES = ("coverage", "labels", "matching")
 """Those of errors, which are run by name only."""

@@ -3,19 +3,19 @@
     python examples/hf_decoder.py
 
 A GPT-2 of eight heads is trained on characters of a short story for some seconds. `head_mask`, which transformers 5
-still swallows, does nothing, and nothing says so; a gate of headcount does what it says, or fails.
+still swallows, does nothing, and nothing says so; `headcount.ablated` does what it says, or fails.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from headcount import ExternalModel, ablate_heads, wrap
-from headcount.hooks.gates import Gates, closed_gates
+from headcount import ExternalModel, ablate_heads, ablated, wrap
 
 STORY = Path(__file__).parent / "data" / "text.txt"
 LENGTH = 48
@@ -48,15 +48,17 @@ def main() -> None:
     """Train, try `head_mask`, then ablate every head."""
     tokenizer = characters(STORY.read_text())
     ids = torch.tensor(tokenizer(STORY.read_text())["input_ids"])
-    model = train(ids, len(tokenizer))
+    model: Any = train(ids, len(tokenizer))  # Any: its `generate` is typed for another class
     some, wrapped = ids[:LENGTH][None], wrap(model)
     with torch.no_grad():
         clean = wrapped(some)
         masked = model(some, head_mask=torch.zeros(2, 4)).logits
-        with Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, wrapped.heads)):
-            gated = wrapped(some)
+        with ablated(model, wrapped.heads):
+            without = wrapped(some)
+            told = model.generate(some[:, :16], max_new_tokens=16, do_sample=False)
     print(f"head_mask of zeros changes the logits by {float((masked - clean).abs().max()):.1f}")
-    print(f"gates on all heads change the logits by {float((gated - clean).abs().max()):.1f}")
+    print(f"all heads ablated change the logits by {float((without - clean).abs().max()):.1f}")
+    print(f"and the story goes on with {tokenizer.decode(told[0, 16:])!r}")
     external = ExternalModel.of(model, tokenizer, name="story-gpt2")
     found = ablate_heads(external, STORY, replacements=["zero"], quiet=True).result
     print(f"loss {-found.conditions[0].clean:.3f} nats a character, {found.conditions[0].data}")

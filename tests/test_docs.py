@@ -183,3 +183,15 @@ def test_commands_were_found():
     assert len(HINTS) > 25
     assert ("reports.md", "headcount train addition --no-start-token") in SHOWN
     assert any("--resume" in command for _, command in HINTS)
+
+
+@pytest.mark.slow
+def test_the_python_on_the_page_of_heads_runs(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "heads.md").read_text()
+    for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(code, "docs/heads.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[4] == "1199"
+    assert "answers 1199 without those four heads" in text
+    assert printed[-1] == "torch.Size([1, 4, 7])"
+    assert not list(in_tmp.iterdir()), "no folder was named"

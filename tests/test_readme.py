@@ -27,7 +27,7 @@ README = Path(__file__).parents[1] / "README.md"
 def test_the_python_example_runs(in_tmp, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines()[-2:] == ["1188", "torch.Size([4, 7])"]
+    assert capsys.readouterr().out.splitlines()[-3:] == ["1188", "torch.Size([4, 7])", "1199"]
     assert Path("runs/mine/figures/curves.png").exists()
 
 

@@ -13,9 +13,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from headcount.api import ablate_heads as ablate_heads
+    from headcount.api import ablated as ablated
+    from headcount.api import attention as attention
     from headcount.api import evaluate as evaluate
+    from headcount.api import head_outputs as head_outputs
+    from headcount.api import head_roles as head_roles
     from headcount.api import head_stats as head_stats
     from headcount.api import match_heads as match_heads
+    from headcount.api import patched as patched
     from headcount.api import predict as predict
     from headcount.api import prune_heads as prune_heads
     from headcount.api import show_head as show_head
@@ -42,8 +47,18 @@ if TYPE_CHECKING:
 
 _EXPORTS: dict[str, tuple[str, ...]] = {
     "api": (
-        *("ablate_heads", "evaluate", "head_stats", "match_heads", "predict", "prune_heads", "show_head", "show_heads"),
-        *("show_positions", "stretch", "summarise_attention", "train", "verify"),
+        *(
+            "ablate_heads",
+            "ablated",
+            "attention",
+            "evaluate",
+            "head_outputs",
+            "head_roles",
+            "head_stats",
+            "match_heads",
+        ),
+        *("patched", "predict", "prune_heads", "show_head", "show_heads", "show_positions", "stretch"),
+        *("summarise_attention", "train", "verify"),
     ),
     "errors": ("HeadcountError",),
     "external.adapter": ("Adapter",),
@@ -58,6 +73,14 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
 }
 _HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for name in names}
 
+_SHOWN = (
+    *("load", "load_external", "wrap", "Sites", "Adapter", "ExternalModel", "Run", "HeadId"),  # models and their heads
+    *("train", "evaluate", "verify", "stretch", "predict"),  # what a model can do
+    *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # what heads do
+    *("prune_heads", "cut_heads", "HeadcountError"),
+)
+"""What `headcount.<TAB>` shows; the other names are for those who look for them."""
+
 __all__ = ["__version__", *_HOMES]
 
 
@@ -68,4 +91,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *_SHOWN]

@@ -1,5 +1,6 @@
 """How much is done unless something else is asked for, and whether what is asked for fits into memory."""
 
+import math
 import os
 import re
 from contextlib import suppress
@@ -17,6 +18,7 @@ ORDERS = 20
 """Random orders of removal that pruning is compared with."""
 COPIES = 4
 """How often the numbers of an example are there at the same time."""
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -57,3 +59,19 @@ def format_bytes(n_bytes: int) -> str:
         return "10^24 bytes or more"
     power = min((len(str(n_bytes)) - 1) // 3, len(_UNITS) - 1)
     return f"{n_bytes // 1000**power:,} {_UNITS[power]}"
+
+
+def parse_seconds(budget: str | float) -> float:
+    """A time as people write it.
+
+    >>> parse_seconds("5m"), parse_seconds("90s"), parse_seconds("1.5h"), parse_seconds(30)
+    (300.0, 90.0, 5400.0, 30.0)
+    """
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", str(budget), re.ASCII)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 0 < seconds < math.inf:
+        text = shortened(str(budget))
+        raise InputError(
+            f"--budget must be a time above 0, got {text!r}", "write it as 90s, 5m or 1h; a number is seconds"
+        )
+    return seconds

@@ -22,8 +22,8 @@ from headcount.analysis.attention import (
     AttentionSummary,
     attention_summary,
     head_pattern,
-    stacks_of,
 )
+from headcount.analysis.role_measures import stacks_of, visible_keys
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
@@ -89,6 +89,7 @@ def seen_by_hand(name: str, site: HeadSite) -> Callable[[int, int], bool]:
 def by_hand(weights: list[list[float]], sees: Callable[[int, int], bool], special: set[int], kind: str) -> Any:
     """Sums and counts, one query and key after another."""
     found: dict[str, list[float]] = {measure: [] for measure in MEASURES}
+    farthest: set[int] = set()
     for query, values in enumerate(weights):
         keys = [key for key in range(len(values)) if sees(query, key)]
         if len(keys) < 2:
@@ -96,6 +97,8 @@ def by_hand(weights: list[list[float]], sees: Callable[[int, int], bool], specia
         meant = {"first": {0}, "special": special}
         if kind == "self":
             meant |= {measure: {query - lag} for measure, lag in BESIDE.items()}
+            meant["farthest"] = {key for key in keys if abs(query - key) == max(abs(query - each) for each in keys)}
+            farthest |= meant["farthest"]
             found["distance"].append(sum(values[key] * abs(query - key) for key in keys))
         for measure, targets in meant.items():
             hits = [key for key in keys if key in targets]
@@ -103,6 +106,8 @@ def by_hand(weights: list[list[float]], sees: Callable[[int, int], bool], specia
                 found[measure].append(sum(values[key] for key in hits))
         entropy = -sum(values[key] * log(values[key]) for key in keys if values[key] > 0)
         found["entropy_share"].append(entropy / log(len(keys)))
+    if farthest == {0}:
+        found["farthest"].clear()  # it is `first`
     return {measure: sum(each) / len(each) if each else None for measure, each in found.items()}
 
 
@@ -154,8 +159,8 @@ def test_sharp_heads_do_not_narrow_what_is_visible() -> None:
     sharp = torch.zeros(2, 6, 6)
     sharp[0, range(6), [0, 1, 0, 3, 1, 0]] = 1
     sharp[1] = sharp[0]
-    assert module._visible(sharp, "self").tolist() == [[k <= q and k in (0, 1, 3) for k in range(6)] for q in range(6)]
-    assert module._visible(sharp, "cross").tolist() == [[k in (0, 1, 3) for k in range(6)]] * 6
+    assert visible_keys(sharp, "self").tolist() == [[k <= q and k in (0, 1, 3) for k in range(6)] for q in range(6)]
+    assert visible_keys(sharp, "cross").tolist() == [[k in (0, 1, 3) for k in range(6)]] * 6
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])

@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from headcount.analysis import head_measures as measures_module
-from headcount.analysis.head_measures import HeadMeasures, eval_inputs, visible_keys
+from headcount.analysis.head_measures import HeadMeasures, eval_inputs
 from headcount.analysis.specialisation import specialise
 from headcount.errors import InputError
 from headcount.models import masking as masking_module
+from headcount.models import reading as reading_module
 from headcount.models.attention import AttentionCache
+from headcount.models.reading import visible_keys
 
 close = {"abs": 1e-5, "rel": 1e-4}
 
@@ -18,7 +20,7 @@ def require_visible_where_attention_goes(run):
     """Some example pays attention to every visible key, and none to others; weights of 0 may be mere rounding."""
     kept = AttentionCache()
     with torch.no_grad():
-        run.model(*map(torch.from_numpy, eval_inputs(run).inputs), weights=kept)
+        run.model(*map(torch.from_numpy, run.inputs(eval_inputs(run).examples)), weights=kept)
     assert set(kept) == set(run.model.sites)
     for site, weights in kept.items():
         rows, keys = (slice(0, n) for n in weights.shape[2:])
@@ -44,14 +46,14 @@ def test_weights_read_in_chunks_are_the_same(tiny_sorter, untrained, settings, m
     whole = specialise(run, 12, controls=(2, 1))
     monkeypatch.setattr(masking_module, "PAIRS", 40)
     monkeypatch.setattr(masking_module, "NARROW", 2)
-    monkeypatch.setattr(measures_module, "PAIRS_AT_ONCE", 12 * 12 * 7)
-    n_queries, read = set[int](), HeadMeasures.read
+    monkeypatch.setattr(reading_module, "PAIRS_AT_ONCE", 12 * 12 * 7)
+    n_queries, add = set[int](), HeadMeasures.add
 
-    def count(self, *at):
-        n_queries.add(at[1].shape[2])
-        read(self, *at)
+    def count(self, chunk):
+        n_queries.add(chunk.weights.shape[2])
+        add(self, chunk)
 
-    monkeypatch.setattr(HeadMeasures, "read", count)
+    monkeypatch.setattr(HeadMeasures, "add", count)
     pieces = specialise(run, 12, controls=(2, 1))
     assert max(n_queries) <= 3, "it was read in chunks"
     for one, other in zip(whole.heads, pieces.heads, strict=True):
@@ -62,11 +64,11 @@ def test_weights_read_in_chunks_are_the_same(tiny_sorter, untrained, settings, m
 
 def test_sequences_of_one_length_half_of_them_sorted(tiny_sorter):
     found = eval_inputs(tiny_sorter)
-    assert found.inputs[0].shape == (1000, 6)
-    assert np.array_equal(found.inputs[0], eval_inputs(tiny_sorter).inputs[0])
+    assert found.examples.shape == (1000, 6)
+    assert np.array_equal(found.examples, eval_inputs(tiny_sorter).examples)
     assert tiny_sorter.task.encode(found.examples).labels.mean() == 0.5
-    assert eval_inputs(tiny_sorter, 9).inputs[0].shape == (1000, 9)
-    assert eval_inputs(tiny_sorter, 4096).inputs[0].shape == (16, 4096)
+    assert eval_inputs(tiny_sorter, 9).examples.shape == (1000, 9)
+    assert eval_inputs(tiny_sorter, 4096).examples.shape == (16, 4096)
     for length in (1, 0, -3, 10_000):
         with pytest.raises(InputError, match=r"--length from 2 to 8,192"):
             eval_inputs(tiny_sorter, length)

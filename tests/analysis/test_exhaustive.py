@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from asked_runs import verify
 
 from headcount.analysis import exhaustive
-from headcount.analysis.exhaustive import Certificate, Nearest, verify
+from headcount.analysis.exhaustive import Certificate, Nearest
 from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
+from headcount.training import evaluation
 from headcount.training.evaluation import answer, margins
 from headcount.views.report import verdict
 
@@ -54,7 +56,7 @@ def test_a_certificate_needs_both_ways_to_agree(tiny_run, monkeypatch):
             predicted, free=np.where(predicted.free_hits.all(1)[:, None], 0, predicted.batch.answer)
         )
 
-    monkeypatch.setattr(exhaustive, "answer", lying)
+    monkeypatch.setattr(evaluation, "answer", lying)
     with pytest.raises(CheckFailed, match="disagree on"):
         verify(tiny_run)
 

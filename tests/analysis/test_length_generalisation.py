@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asked_runs import stretch
 
-from headcount.analysis.length_generalisation import NEAR, NeighbourMass, Stretch, label_of, stretch
+from headcount.analysis.length_generalisation import NEAR, NeighbourMass, Stretch
 from headcount.errors import InputError
+from headcount.experiments.models import RunModel
 from headcount.models import masking
 from headcount.models.attention import AttentionCache
 from headcount.models.transformer import Classifier
@@ -301,7 +303,7 @@ def test_a_model_that_writes_its_answers_cannot_be_stretched(tiny_run):
 def test_labels_say_what_is_not_the_default(tiny_sorting, tmp_path):
     many = {"encoding": "alibi", "causal": True, "window": 2, "softmax": "log-length", "random_positions": 9}
     run = fresh_run(tiny_sorting, tmp_path, pooling="mean", **many)
-    assert label_of(run) == "alibi, random of 9, causal, window ±2, log-length, mean"
+    assert RunModel.of(run).recipe.label == "alibi, random of 9, causal, window ±2, log-length, mean"
     assert "window of ±2" in run.model.hard_codes
 
 

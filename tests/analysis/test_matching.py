@@ -66,7 +66,7 @@ def permuted(run, order):
 def weights_of(run):
     kept = AttentionCache()
     with torch.no_grad():
-        logits = run.model(*map(torch.from_numpy, eval_inputs(run).inputs), weights=kept)
+        logits = run.model(*map(torch.from_numpy, run.inputs(eval_inputs(run).examples)), weights=kept)
     return kept, logits
 
 
@@ -162,10 +162,10 @@ def test_a_transplant_is_what_plain_hooks_make_of_it(good_run):
 
 def test_outputs_are_those_that_hooks_capture(run):
     """CKA of what heads write, from their weights and values, and from the projections' own inputs."""
-    inputs = eval_inputs(run).inputs
-    activity, sites = observe(run.model, inputs), Sites.of(run.model)
+    examples = eval_inputs(run).examples
+    activity, sites = observe(run, examples), Sites.of(run.model)
     with torch.no_grad(), Capture(sites) as capture:
-        run.model(*map(torch.from_numpy, inputs))
+        run.model(*map(torch.from_numpy, run.inputs(examples)))
     assert set(activity) == {(site.stack, site.kind) for site in sites}
     for kind, found in activity.items():
         queries = slice(1, None) if kind == ("decoder", "self") else slice(None)
@@ -178,7 +178,7 @@ def test_outputs_are_those_that_hooks_capture(run):
 
 
 def test_relabelling_moves_visible_keys_alone(run):
-    found = observe(run.model, eval_inputs(run).inputs)["decoder", "self"]
+    found = observe(run, eval_inputs(run).examples)["decoder", "self"]
     examples = np.random.default_rng(0).permutation(len(found.weights))
     moved = relabelled(found, examples, np.random.default_rng(3))
     assert (moved[..., ~found.visible] == 0).all()

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asked_runs import stretch, verify
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
-from headcount.analysis.exhaustive import verify
-from headcount.analysis.length_generalisation import stretch
 from headcount.analysis.positions import positions_of
 from headcount.heads import HeadId
 from headcount.runs.config import RunConfig

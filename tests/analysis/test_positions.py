@@ -168,7 +168,7 @@ def test_rows_never_trained_kept_their_direction(sample):
     trained, rest = shown.rows[:7], shown.rows[7:]
     assert {row.state for row in trained} == {"trained"}
     assert {row.state for row in rest} == {"never trained"}
-    assert min(row.moved for row in trained) > max(row.moved for row in rest) > 0
+    assert min(float(row.moved) for row in trained) > max(float(row.moved) for row in rest) > 0
     assert all(row.cosine > 1 - 1e-6 for row in rest)
     assert all(row.cosine < 1 - 1e-4 for row in trained)
     weights = sample.model.source_positions.rows.weight.detach().numpy()

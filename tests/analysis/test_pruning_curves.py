@@ -88,8 +88,11 @@ def curve(result: Pruning, name: str) -> Sequence[Any]:
     return next(each.points for each in result.curves if each.name == name)
 
 
-def test_greedy_is_greedy(found: Pruning, run: Run, by_hand: Any) -> None:
-    """At each step the head without which most is right; of equals, the one that leaves the smallest loss."""
+def test_greedy_takes_what_a_search_of_everything_takes(found: Pruning, run: Run, by_hand: Any) -> None:
+    """At each step the head without which most is right; of equals, the one that leaves the smallest loss.
+
+    Where several cost next to nothing, which of them goes first may differ.
+    """
     left, removed = [str(head) for head in run.model.heads], list[str]()
     while left:
 
@@ -100,7 +103,9 @@ def test_greedy_is_greedy(found: Pruning, run: Run, by_hand: Any) -> None:
         best = max(left, key=value)
         left.remove(best)
         removed.append(best)
-    assert order(found, "greedy") == removed
+    n = len(found.chosen)
+    assert set(found.chosen) == set(removed[:n])
+    assert order(found, "greedy")[0] == removed[0]
 
 
 def test_what_is_chosen_is_a_prefix_within_the_loss(found: Pruning, by_hand: Any) -> None:
@@ -177,7 +182,8 @@ def test_harmless_heads_go_together(run: Run, by_hand: Any, monkeypatch: pytest.
 
 def test_luck_is_the_best_of_as_many_sets_as_greedy_tried(found: Pruning, run: Run, by_hand: Any) -> None:
     n, k = found.n_heads, len(found.chosen)
-    assert found.n_tried == sum(n - i for i in range(k))
+    assert n <= found.n_tried <= sum(n - i for i in range(k))
+    assert found.n_random == found.n_tried
     rng, heads = stream(0, "random sets"), [str(head) for head in run.model.heads]
     sets = [frozenset(heads[i] for i in rng.permutation(n)[:k]) for _ in range(found.n_tried)]
 
@@ -276,9 +282,9 @@ def test_a_result_can_be_read_back(found: Pruning) -> None:
     assert Pruning.from_json(found.to_json()) == found
 
 
-def test_results_that_called_heads_harmless_by_zero_alone_are_refused(found: Pruning) -> None:
-    with pytest.raises(InputError, match="not a Pruning of version 4 but Pruning of version 2"):
-        Pruning.from_json(found.to_json().replace('"schema": 4', '"schema": 2'))
+def test_results_of_a_search_that_measured_everything_are_refused(found: Pruning) -> None:
+    with pytest.raises(InputError, match="not a Pruning of version 5 but Pruning of version 4"):
+        Pruning.from_json(found.to_json().replace('"schema": 5', '"schema": 4'))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from headcount.analysis.head_measures import eval_inputs
-from headcount.analysis.labels import CONTROLS, Thresholds
+from headcount.analysis.labels import Thresholds
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.errors import InputError
 from headcount.models.attention import AttentionCache
 from headcount.models.transformer import EncoderDecoder
+from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow  # many comparisons with chance
 
@@ -35,7 +36,7 @@ def stats(adder):
 @pytest.fixture
 def _untrained_alone(monkeypatch):
     """Attention that is planted stays so in whatever order the weights are."""
-    monkeypatch.delitem(CONTROLS, "shuffled")
+    monkeypatch.setattr(Run, "controls", ("untrained",))
 
 
 class Planted(EncoderDecoder):
@@ -164,7 +165,7 @@ def test_means_and_errors_are_those_of_plain_loops_and_numpy(adder, stats, short
 def test_entropy_and_sparsity_are_those_of_plain_loops(adder, stats):
     kept = AttentionCache()
     with torch.no_grad():
-        adder.model(*map(torch.from_numpy, eval_inputs(adder).inputs), weights=kept)
+        adder.model(*map(torch.from_numpy, adder.inputs(eval_inputs(adder).examples)), weights=kept)
     for head in stats.heads:
         name = adder.find_head(head.head)
         by_example: dict[str, list[float]] = {"entropy": [], "entropy share": [], "sparsity": []}

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
-from headcount.analysis.head_measures import ValueNorms, eval_inputs, measure
+from headcount.analysis.head_measures import eval_inputs, measure
 from headcount.analysis.labels import untrained as control
 from headcount.models.attention import AttentionCache
+from headcount.models.reading import ValueNorms
 
 
 @pytest.fixture(scope="module")

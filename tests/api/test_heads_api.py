@@ -167,7 +167,7 @@ def test_a_run_with_a_metric_of_ones_own(tiny_run: Run) -> None:
         seen.append(sorted(rows.tolist()))
         return logits[:, 0, 0] + torch.from_numpy(test[rows].sum(axis=1))
 
-    shown = ablate_heads(tiny_run, metric=first_digit, replacements=("zero",), quiet=True)
+    shown = ablate_heads(tiny_run, metric=first_digit, replacements=("zero",), save=True, quiet=True)
     assert {tuple(rows) for rows in seen} == {tuple(range(10))}
     assert (shown.result.metric, shown.result.unit, shown.result.is_accuracy) == ("first_digit", "", False)
     batch = cast(SequenceTask, tiny_run.task).encode(test)
@@ -233,7 +233,7 @@ def test_a_pruned_run_scores_what_was_promised(good_run: Run, tmp_path: Path) ->
 
 
 def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:
-    shown = prune_heads("sample:sortedness", length=5, n=12, n_orders=2, quiet=True)
+    shown = prune_heads("sample:sortedness", length=5, n=12, n_orders=2, save=True, quiet=True)
     assert (shown.model, shown.cost) == (None, None)
     assert shown.result is not None
     assert shown.result.measured_on == "fresh sequences of 5, half of them sorted"

@@ -76,7 +76,7 @@ def test_statistics_for_people(tiny_sorter, capsys):
         (["--norm-weighted"], "add --on, --all-test or --stats"),
         (["--stats", "--norm-weighted", "--match", "sample:sortedness"], "leave --norm-weighted out, or --match"),
         (["--stats", "--length", "1"], "from 2 to 8,192"),
-        (["--stats", "--match", "sample:addition"], "choose runs of one task"),
+        (["--stats", "--match", "sample:addition"], "choose models of one task"),
         (["--stats", "--match", "sample:sortedness"], "n_values: 20"),
         (["--stats", "--match", "runs/none"], "no run and no model in runs/none"),
     ],
@@ -141,8 +141,10 @@ def test_several_examples_are_drawn_one_after_the_other(tiny_run, capsys):
 
 def test_only_one_thing_is_asked_at_once(capsys):
     with pytest.raises(SystemExit):
-        main(["heads", "sample:addition", "--stats", "--all-test"])
+        main(["heads", "sample:addition", "--on", "1+1", "--all-test"])
     assert "not allowed with" in capsys.readouterr().err
+    assert main(["heads", "sample:addition", "--stats", "--all-test"]) == 2
+    assert "leave --all-test and --head out, or --stats" in capsys.readouterr().err
 
 
 def test_help_states_the_thresholds(capsys):

@@ -168,3 +168,23 @@ def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys
     assert main(["prune", adder, "-o", "full", "--quiet"]) == 2
     assert "choose a folder that does not exist yet" in capsys.readouterr().err
     assert [path.name for path in Path("full").iterdir()] == [".hidden"]
+
+
+def test_a_budget_is_told_with_what_was_not_measured(in_tmp, capsys):
+    assert main(["prune", SAMPLE, *FEW, "--budget", "0.001s"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "no time:" in printed
+    assert "(not measured within 0.001 s)" in printed
+    code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--budget", ".001")
+    assert (code, predicted["pruning"]["budget"]) == (0, 0.001)
+    assert any("random orders" in part for part in predicted["pruning"]["not_measured"])
+    assert Path(predicted["files"]["pictures"][0]).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("_never_searched")
+@pytest.mark.parametrize("budget", ["soon", "-5m", "0", "5 min", "1e400", "nan", ""])
+def test_a_budget_that_is_no_time_is_refused(in_tmp, capsys, budget):
+    assert main(["prune", SAMPLE, *FEW, f"--budget={budget}"]) == 2
+    told = capsys.readouterr().err
+    assert f"--budget must be a time above 0, got {budget!r}" in told
+    assert "90s, 5m or 1h" in told

@@ -193,7 +193,7 @@ def test_an_encoder_decoder_reads_its_own_answer() -> None:
     assert reading.tokens["encoder"] == [*TEXTS[0].split(), "</s>"]
     answer = model.inner.generate(reading.inputs[0], max_new_tokens=23, do_sample=False)
     assert torch.equal(reading.inputs[1], answer[:, :-1])
-    found = summarise_attention(model, TEXTS[0], "X0H1")
+    found = summarise_attention(model, TEXTS[0], "X0H1", save=True)
     assert {Path(path).name for path in found.figures} >= {"decoder.0.cross.1.png"}
     headless: Any = replace(model, model=type(model.model)(model.inner.model, model.sites, model.model.inputs))
     with pytest.raises(InputError, match=r"BartModel generates nothing for its decoder to read"):
@@ -202,7 +202,7 @@ def test_an_encoder_decoder_reads_its_own_answer() -> None:
 
 @pytest.mark.parametrize("text", ["a dog/cat ../ran", "../../a dog", "/a/dog", "a\ndog", "what? a: dog*"])
 def test_any_text_makes_a_file_name(folder: str, text: str) -> None:
-    found = summarise_attention(folder, text)
+    found = summarise_attention(folder, text, save=True)
     for path in (*found.data, *found.figures):
         assert path.resolve().is_relative_to(Path("runs/model").resolve())
         assert len(path.relative_to("runs/model").parts) <= 3
@@ -210,6 +210,6 @@ def test_any_text_makes_a_file_name(folder: str, text: str) -> None:
 
 
 def test_texts_with_alike_names_are_kept_apart(folder: str) -> None:
-    one, other = summarise_attention(folder, "a/dog"), summarise_attention(folder, "a:dog")
+    one, other = (summarise_attention(folder, text, save=True) for text in ("a/dog", "a:dog"))
     assert one.data != other.data
     assert len(list(Path("runs/model/results").glob("*.json"))) == 2

@@ -136,7 +136,10 @@ def test_arguments_with_values(tmp_path):
 def test_arguments_that_are_wanted(tmp_path):
     made = write_scaffold(small(tmp_path, wants=WANTED), tmp_path / "bring.py")
     assert (made.heads, made.guesses) == ((), ())
-    assert made.notes == ("in build(): Small wants n_tokens, d_model: int, d_ff, n_layers",)
+    assert made.notes == (
+        "in build(): Small wants n_tokens, d_model: int, d_ff, n_layers",
+        "sizes can be read off its weights: name their file with --checkpoint",
+    )
     text = (tmp_path / "bring.py").read_text()
     assert "# TODO: Small wants n_tokens, d_model: int, d_ff, n_layers" in text
     assert "return Small(n_tokens=..., d_model=..., d_ff=..., n_layers=...)" in text
@@ -171,8 +174,34 @@ def test_sites_are_guessed_from_the_names_of_weights(tmp_path):
 def test_weights_that_do_not_fit(tmp_path):
     weights = saved(tmp_path, n_tokens=11, d_model=6, d_ff=10, n_layers=2)
     made = write_scaffold(small(tmp_path), tmp_path / "bring.py", weights)
-    assert len(made.heads) == 6
+    assert "return Small(n_tokens=11, d_model=6, d_ff=10, n_layers=2)" in (tmp_path / "bring.py").read_text()
+    assert len(made.heads) == 4
+    known = torch.load(weights, weights_only=True)["model"]
+    known |= {"layers.0.attention.o_proj.bias": torch.zeros(7), "extra.weight": torch.zeros(2)}
+    torch.save({f"module.{name}": each for name, each in known.items() if name != "embed.weight"}, weights)
+    made = write_scaffold(small(tmp_path), tmp_path / "other.py", weights)
+    assert len(made.heads) == 6, "those of the class as it is"
     assert "do not fit" in made.notes[0]
+    assert made.notes[1].startswith("not in the file: embed.weight, layers.*.attention.o_proj.weight (3 of them)")
+    assert "module.extra.weight" in made.notes[2]
+
+
+def test_weights_under_a_name_of_ones_own(tmp_path):
+    weights = saved(tmp_path, n_tokens=7, d_model=8, d_ff=20, n_layers=3)
+    known = torch.load(weights, weights_only=True)["model"]
+    torch.save({"net": known, "epoch": 3, "optimizer": {"state": {}, "lr": 0.1}}, weights)
+    assert write_scaffold(small(tmp_path), tmp_path / "bring.py", weights).notes == ()
+
+
+def test_weights_that_a_wrapper_named(tmp_path):
+    """As DataParallel and torch.compile save them."""
+    weights = saved(tmp_path, n_tokens=7, d_model=8, d_ff=20, n_layers=3)
+    known = torch.load(weights, weights_only=True)["model"]
+    torch.save({f"module.{name}": each for name, each in known.items()}, weights)
+    made = write_scaffold(small(tmp_path), tmp_path / "bring.py", weights)
+    assert (len(made.heads), made.notes) == (6, ())
+    loaded = load_external(f"{tmp_path / 'bring.py'}:Model")
+    assert torch.equal(loaded.inner.state_dict()["embed.weight"], known["embed.weight"])
 
 
 @pytest.mark.parametrize(("file", "name"), [("small.py", "Model"), ("odd-name.py", "Small"), ("odd name.py", "Sites")])
@@ -234,5 +263,14 @@ def test_guesses():
         "depth": 2,
         "d_ff": 16,
     }
+    fused = {"h.0.self_attn.in_proj_weight": torch.zeros(24, 4)}
+    assert guessed_values(["dim_feedforward"], weights | fused) == {"dim_feedforward": 16}
     assert guessed_values(["dim"], {}) == {}
+    tables = {"src_emb.weight": torch.zeros(9, 4), "tgt_emb.weight": torch.zeros(8, 4), "pos.pe": torch.zeros(50, 1, 4)}
+    assert guessed_values(["src_vocab", "tgt_vocab", "max_len", "dropout"], tables) == {
+        "src_vocab": 9,
+        "tgt_vocab": 8,
+        "max_len": 50,
+        "dropout": 0.0,
+    }
     assert [path for path, _ in tree_of(weights).named_modules()][-2:] == ["h.1.mlp", "h.1.mlp.up"]

@@ -16,7 +16,8 @@ import torch
 from traced_cuts import ADAPTER
 
 from headcount import ablate_heads, load, load_external, prune_heads, summarise_attention
-from headcount.api import open_model, open_run
+from headcount.analysis.specialisation import specialise
+from headcount.api import open_model, open_run, show_positions
 from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.external.models import is_external
@@ -108,6 +109,35 @@ def test_each_adapter_has_the_modules_beside_it() -> None:
         sys.modules.pop("model", None)
 
 
+def test_what_an_adapter_imported_is_not_what_a_user_imports_next() -> None:
+    """A notebook loads a submission, and then imports a model.py of its own."""
+    load_external(written("one"))
+    assert "model" not in sys.modules
+    Path("own").mkdir()
+    Path("own/model.py").write_text("MINE = True")
+    sys.path.insert(0, "own")
+    try:
+        import model
+
+        assert model.MINE
+    finally:
+        sys.path.remove("own")
+        sys.modules.pop("model", None)
+
+
+def test_a_folder_on_the_path_shares_its_modules_with_its_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script beside the adapter: one class, whoever imported it first."""
+    name = written("one")
+    monkeypatch.syspath_prepend("one")
+    inner = load_external(name).inner
+    try:
+        from model import Net
+
+        assert type(inner) is Net
+    finally:
+        sys.modules.pop("model", None)
+
+
 def test_what_an_adapter_imports_from_elsewhere_is_its_own_too() -> None:
     """As `headcount adapt` writes it, for a model that is not beside the adapter."""
     for name, size in (("a", 8), ("b", 16)):
@@ -134,7 +164,7 @@ def test_what_is_installed_is_never_put_away() -> None:
 
 def test_results_of_two_adapters_of_one_name() -> None:
     one, other = (
-        ablate_heads(written(name, size), replacements=["zero"], quiet=True)
+        ablate_heads(written(name, size), replacements=["zero"], save=True, quiet=True)
         for name, size in (("one", 8), ("other", 16))
     )
     assert one.data == (Path("runs/my_adapter.py-Model/results/ablation-zero.json"),)
@@ -142,7 +172,7 @@ def test_results_of_two_adapters_of_one_name() -> None:
     assert other.data != one.data
     digests = [json.loads(each.data[0].read_text())["weights_sha256"] for each in (one, other)]
     assert digests[0] != digests[1]
-    again = ablate_heads("one/my_adapter.py:Model", replacements=["zero"], quiet=True)
+    again = ablate_heads("one/my_adapter.py:Model", replacements=["zero"], save=True, quiet=True)
     assert again.data == one.data
 
 
@@ -274,12 +304,13 @@ def test_a_folder_runs_its_adapter_only_when_told(smaller: Path, capsys: pytest.
         lambda **more: load_external(smaller, **more),
         lambda **more: ablate_heads(smaller, n=8, replacements=["zero"], quiet=True, **more),
         lambda **more: summarise_attention(smaller, "37+81", **more),
+        lambda **more: show_positions(smaller, **more),
         lambda **more: prune_heads(smaller, "least", heads=["E0H0"], quiet=True, **more),
     ]
     for call in calls:
         with pytest.raises(InputError, match=f"{file} would be run[\\s\\S]*--run-adapter.*run_adapter=True"):
             call()
-    for verb in (["heads"], ["ablate", "--n", "8"], ["prune", "--n", "8"]):
+    for verb in (["heads"], ["heads", "--stats"], ["positions"], ["ablate", "--n", "8"], ["prune", "--n", "8"]):
         assert main([verb[0], str(smaller), *verb[1:]]) == 2
         assert f"{file} would be run" in capsys.readouterr().err
     assert not Path("ran").exists()
@@ -323,6 +354,13 @@ def test_a_folder_that_is_something_else_too(smaller: Path, what: str, tiny_run:
     assert not Path("ran").exists()
 
 
+def test_what_is_left_after_a_cut_is_measured_beside_controls_that_were_cut_alike(smaller: Path) -> None:
+    model = open_model(smaller, run_adapter=True).task_attention()
+    found = specialise(model, controls=(2, 1))
+    assert [head.short for head in found.heads[:3]] == ["E0H0", "E0H2", "E0H3"]
+    assert (len(found.heads), found.calibration.controls) == (23, ("untrained", "shuffled"))
+
+
 def test_an_adapter_that_is_not_there_cannot_be_run(tiny_run: Run) -> None:
     hub.build("bert", torch.float32).save_pretrained("model")
     for name in ("model", tiny_run.folder.path, "sample:addition", "nowhere"):
@@ -334,15 +372,26 @@ def test_what_only_runs_can_do_runs_no_code(smaller: Path, capsys: pytest.Captur
     hub.build("bert", torch.float32).save_pretrained("model")
     Path("model/model.safetensors").write_bytes(b"not even looked at")
     capsys.readouterr()
+    for verb in ("verify", "evaluate", "stretch"):
+        assert main([verb, "model"]) == 2
+        assert capsys.readouterr().err.startswith("error: model has no task whose right answers are known\n")
+        assert main([verb, str(smaller)]) == 2
+        assert "my_adapter.py would be run" in capsys.readouterr().err
+        assert main([verb, "no_such_adapter.py:Model"]) == 2
+        assert "no file no_such_adapter.py" in capsys.readouterr().err
     for name in (str(smaller), "my_adapter.py:Model", "no_such_adapter.py:Model", "model"):
-        for verb in ("verify", "evaluate", "stretch", "positions"):
-            assert main([verb, name]) == 2
-            assert re.match(rf"error: .* needs a run: .*, and {re.escape(name)} is none\n", capsys.readouterr().err)
         with pytest.raises(InputError, match="needs a run"):
             open_run(name)
     assert main(["predict", str(smaller), "1+1"]) == 2
     assert "my_adapter.py would be run" in capsys.readouterr().err
     assert not Path("ran").exists()
+
+
+def test_what_a_task_gives_is_given_to_a_pruned_folder_too(smaller: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(smaller), "--run-adapter"]) == 0
+    assert main(["verify", str(smaller), "--run-adapter", "--quiet"]) in (0, 1)
+    assert "all there are" in capsys.readouterr().out
+    assert Path("ran").exists()
 
 
 # --- manifests that are damaged ---------------------------------------------------------------------------------------
@@ -425,9 +474,9 @@ def test_an_adapter_in_a_folder_whose_name_is_no_text() -> None:
 
 def test_results_of_an_adapter_that_was_changed_are_kept_beside() -> None:
     """The same weights, but another question: what is asked of a model stands in its adapter."""
-    one = ablate_heads(written("one"), replacements=["zero"], quiet=True)
+    one = ablate_heads(written("one"), replacements=["zero"], save=True, quiet=True)
     adapter = Path("one/my_adapter.py")
     adapter.write_text(f"{adapter.read_text()}\n# asked otherwise\n")
-    other = ablate_heads("one/my_adapter.py:Model", replacements=["zero"], quiet=True)
+    other = ablate_heads("one/my_adapter.py:Model", replacements=["zero"], save=True, quiet=True)
     assert one.result.weights_sha256 == other.result.weights_sha256
     assert one.data != other.data

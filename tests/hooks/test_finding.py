@@ -276,3 +276,27 @@ def test_given_sites_do_not_change_the_order_of_inputs(name: str) -> None:
     model, inputs = hub.build(name), hub.inputs_of(name)
     wrapped = wrap(model)
     assert torch.equal(wrap(model, wrapped.head_sites)(*inputs), wrapped(*inputs))
+
+
+class _Heads(nn.Module):
+    """A module for each head, as in tutorials; nothing on the way to it is called attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.proj = nn.ModuleList(nn.Linear(8, 4) for _ in range(2)), nn.Linear(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("block", "pattern", "n_heads"),
+    [
+        (lambda: nn.ModuleDict({"sa": _Heads()}), "*.sa.proj", 2),
+        (lambda: nn.ModuleDict({"attn": nn.ModuleDict({"linears": nn.ModuleList(nn.Linear(8, 8) for _ in range(4))})}),
+         "*.attn.linears.3", None),
+        (lambda: nn.ModuleDict({"attn": nn.ModuleDict({"to_out": nn.Sequential(nn.Linear(8, 8), nn.Dropout())})}),
+         "*.attn.to_out.0", None),
+        (lambda: nn.ModuleDict({"attn": nn.MultiheadAttention(8, 2)}), "*.attn", 2),
+    ],
+)  # fmt: skip
+def test_projections_as_tutorials_name_them(block: Any, pattern: str, n_heads: int | None) -> None:
+    (found,) = guess(nn.ModuleList(block() for _ in range(3)))
+    assert (found.pattern, found.n_layers, found.n_heads) == (pattern, 3, n_heads)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
+from asked_runs import stretch
 
-from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch, stretch
+from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch
 from headcount.runs.run import load
 from headcount.tasks.base import ClassTask
 from headcount.tasks.sortedness import Sortedness

@@ -12,6 +12,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from headcount.analysis.attention import MEASURES, AttentionSummary, Axis, HeadAttention, SiteAttention
+from headcount.analysis.roles import Standing
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.views import attention as view
@@ -38,7 +39,9 @@ def head(name: HeadId, down: int, across: int) -> HeadAttention:
         previous = itself = following = None
     share = draw.random()
     rows = tuple(map(tuple, (10_000 * pooled).round().astype(int).tolist()))
-    measures = dict(zip(MEASURES, (first, previous, itself, following, None, share, 12.34), strict=True))
+    measures: dict[str, Any] = dict.fromkeys(MEASURES)
+    measures |= {"first": first, "previous": previous, "itself": itself, "next": following}
+    measures |= {"entropy_share": share, "distance": 12.34}
     return HeadAttention(head=str(name), short=name.short, **measures, pooled=rows)
 
 
@@ -261,39 +264,53 @@ def printed(result: AttentionSummary, **settings: Any) -> str:
     return capture.get()
 
 
-def test_the_table_has_a_row_per_head_and_its_largest_weight_is_bold() -> None:
-    result = made(*TRANSLATOR, encoder=6, decoder=4)
-    rows = {words[0]: words[1:] for line in printed(result).splitlines() if len(words := line.split()) == 8}
+def standing(role: str, mean: float, rank: int = 1) -> Standing:
+    return Standing(
+        role, "texts", mean, mean - 0.05, mean + 0.05, 0.1, 40, 30, rank, rank, rank + 1, 9.0, is_named=True
+    )
+
+
+def with_names(result: AttentionSummary, names: dict[str, tuple[Standing, ...]]) -> AttentionSummary:
+    sites = (
+        replace(site, heads=tuple(replace(each, named=names.get(each.short, ())) for each in site.heads))
+        for site in result.sites
+    )
+    return replace(result, sites=tuple(sites))
+
+
+def test_the_table_has_a_row_per_head_and_what_stands_out_is_bold() -> None:
+    names = {"E0H1": (standing("previous", 0.5),), "X1H2": (standing("first", 0.4), standing("duplicate", 0.3))}
+    result = with_names(made(*TRANSLATOR, encoder=6, decoder=4), names)
+    rows = {words[0]: words[1:] for line in printed(result).splitlines() if len(words := line.split()) == 7}
     bold = printed(result, force_terminal=True, color_system="standard", no_color=True).splitlines()
     heads = [each for site in result.sites for each in site.heads]
     assert list(rows)[-len(heads) :] == [each.short for each in heads]
     for each in heads:
-        weights = [each.first, each.previous, each.itself, each.next, each.special]
+        weights = [each.first, each.previous, each.itself, each.next]
         told = ["–" if weight is None else f"{100 * weight:.1f}" for weight in weights]
         assert each.entropy_share is not None
         assert rows[each.short] == [*told, f"{100 * each.entropy_share:.1f}", "12.3"]
         (line,) = (line for line in bold if each.short in line)
-        most = max(weight for weight in weights if weight is not None)
-        assert line.count("\x1b[1m") == 1
-        assert re.search(rf"\x1b\[1m +{100 * most:.1f}\x1b\[0m", line)
+        is_told = {"E0H1": each.previous, "X1H2": each.first}.get(each.short)
+        assert line.count("\x1b[1m") == (is_told is not None)
+        assert is_told is None or re.search(rf"\x1b\[1m +{100 * is_told:.1f}\x1b\[0m", line)
 
 
-def test_nothing_is_bold_where_there_is_nothing() -> None:
+def test_what_no_head_has_is_no_column() -> None:
     result = made(layers=1, heads=1, layer=1)
     (site,) = result.sites
-    nothing = dict.fromkeys(("first", "previous", "itself", "next", "special", "entropy_share", "distance"))
+    nothing: dict[str, Any] = dict.fromkeys(MEASURES)
     result = replace(result, sites=(replace(site, heads=(replace(site.heads[0], **nothing),)),))
     (row,) = (line for line in printed(result, force_terminal=True).splitlines() if "L0H0" in line)
-    assert row.split() == ["L0H0", *"–––––––"]
-    assert len(view.summary_notes(result)) == 2, "how it is read"
+    assert row.split() == ["L0H0", "–", "–"]
+    assert view.summary_notes(result)[0] == "no head stands out against the others on this text"
 
 
-def test_notes_name_which_head_attends_most() -> None:
-    result = made(layer=6)
-    heads = sorted((each for site in result.sites for each in site.heads), key=lambda each: -(each.previous or 0))
-    best = ", ".join(f"{each.short} {100 * (each.previous or 0):.1f} %" for each in heads[:3])
-    notes = view.summary_notes(result)
-    assert f"most on previous token: {best}" in notes
-    assert not any("special" in note.partition(":")[0] for note in notes), "none are known"
-    sharpest = min(heads, key=lambda each: each.entropy_share or 0)
-    assert any(note.startswith(f"most concentrated (entropy share): {sharpest.short} ") for note in notes)
+def test_notes_name_heads_that_stand_out_with_rank_and_interval() -> None:
+    names = {"L0H1": (standing("previous", 0.5, rank=2),), "L1H2": (standing("previous", 0.8),)}
+    notes = view.summary_notes(with_names(made(layer=6), names))
+    assert notes[0] == (
+        "stands out for previous token: L1H2 80.0 % [75.0, 85.0], 1st of 6 (1 to 2); "
+        "L0H1 50.0 % [45.0, 55.0], 2nd of 6 (2 to 3)"
+    )
+    assert sum(note.startswith("stands out for") for note in notes) == 1

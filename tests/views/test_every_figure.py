@@ -25,16 +25,17 @@ from tests.views import test_stretch_figures as stretches
 from headcount import views
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
 from headcount.analysis.contrasts import MOVED, Shift
-from headcount.analysis.head_measures import WEIGHTINGS
 from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
 from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
+from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
 from headcount.heads import HeadId, HeadSite
+from headcount.models.reading import WEIGHTINGS
 from headcount.stats import Proportion
 from headcount.training.evaluation import Evaluation, Scores
-from headcount.views import ablation, attention, positions, pruning
+from headcount.views import ablation, attention, positions, pruning, roles
 from headcount.views import head_stats as stats
 from headcount.views import length_generalisation as stretch
 from headcount.views import training as accuracy
@@ -171,6 +172,22 @@ def specialised(shape: Shape) -> Specialisation:
     return Specialisation(*made)
 
 
+def with_roles(shape: Shape) -> HeadRoles:
+    on = ("texts", "repeated tokens")[: shape.panels]
+    standings = [
+        Standing(role, each, 0.3, 0.2, 0.4, 0.1, 40, 30, 1, 1, 2, 9.0, is_named=role == "induction")
+        for each in on
+        for role in attention.ROLE_WORDS
+    ]
+    heads = [
+        HeadRole(str(head), head.short, "layer", layer, "self", tuple(standings))
+        for layer in range(shape.layers)
+        for head in (HeadSite("layer", layer, "self").head(i) for i in range(shape.heads))
+    ]
+    inputs = tuple(RoleInputs(each, 8, 1000, "") for each in on)
+    return HeadRoles(shape.run, "digest", inputs, (), NAMING, ("untrained", "shuffled"), 19, (), tuple(heads))
+
+
 def sample_of_length(shape: Shape, label: str = "rotary, max") -> Any:
     kinds = ("shuffle", "adjacent", "small steps", "moved one")[: shape.panels]
     cells = tuple(stretches.cell(length, kind, 18) for length in shape.lengths for kind in kinds)
@@ -243,6 +260,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
         replace(encodings(shape.heads), name=ODD * 3, trained="learned", n_trained=3)
     ),
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
+    "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
     "draw_conditions": lambda shape: stats.draw_conditions(specialised(replace(shape, heads=min(shape.heads, 4)))),
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),

@@ -54,6 +54,7 @@ def made(n=6, **changes):
         chosen=tuple(heads[:1]),
         kept=Point(1, heads[0], 0.9412, 0.93, 0.95, PairedDifference(0.0088, 0.004, 0.0141, 0.02)),
         n_tried=n,
+        n_random=n,
         best_random=Point(1, heads[n - 1], 0.8765, 0.86, 0.89, PairedDifference(0.0735, 0.06, 0.09, 0.001)),
         curves=tuple(curves),
         chance=tuple(RandomBaseline(k, 0.1, 0.2 + 0.01 * k, 0.7) for k in range(1, n)),
@@ -214,3 +215,22 @@ def test_the_cost_is_told(cost):
     assert "against ablation" in text
     assert "against their means" in folded
     assert "folded over 16,384 unlabelled examples" in folded
+
+
+def test_what_was_not_measured_is_told_in_the_table_and_in_the_figure():
+    """Time was up after two removals, before random sets and other replacements were tried."""
+    whole = made().curves[0].points[0]
+    curves = (Curve("greedy", (whole, *made().curves[3].points[1:3])),)
+    skipped = {"budget": 90.0, "not_measured": ("greedy removal beyond 2 of 6 heads", "random orders")}
+    luck = {"n_random": 0, "best_random": whole, "chance": (), "replacements": ("zero",)}
+    result = made(curves=curves, **skipped, **luck)
+    notes = pruning_notes(result)
+    assert notes[0] == "no time:   greedy removal beyond 2 of 6 heads (not measured within 90 s)"
+    assert not any(note.startswith(("harmless:", "luck:", "no heads:")) for note in notes)
+    figure = draw_pruning(result)
+    told = " ".join(text.get_text() for text in figure.legends[0].get_texts())
+    assert "not measured within 90 s: greedy removal beyond 2 of 6 heads; random orders" in " ".join(told.split())
+    assert png(figure).startswith(b"\x89PNG")
+    assert printed(pruning_table(result)).count("-L0H") == 2, "the table ends where time was up"
+    fewer = pruning_notes(made(n_random=4))
+    assert any("best of 4 random sets of 1, greedy tried 6, leaves" in note for note in fewer)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headcount.bands import CRITICAL, FEW, band_of, examples_needed
 from headcount.errors import InputError
-from headcount.experiments.decoding_check import DecodingCheck, FailureProfile
+from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import (
     PARTS,
@@ -151,6 +151,7 @@ class Condition:
 class Ablation(Result):
     """Every head of a model, ablated alone."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 4
     FORMER: ClassVar[Mapping[str, str]] = {
         "run": "name",
@@ -246,10 +247,14 @@ def ablate(
     donors: int = DONORS,
     length: int | None = None,
     examples: bool = False,
+    noise: Mapping[tuple[HeadId, str], float] | None = None,
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> AblationRun:
-    """Ablate every head alone, with these replacements or all, as one job; with `examples`, find out what broke."""
+    """Ablate every head alone, with these replacements or all, as one job; with `examples`, find out what broke.
+
+    The noise of means is measured unless it is given.
+    """
     replacements = REPLACEMENTS.names() if replacements is None else tuple(dict.fromkeys(replacements))
     if not replacements:
         raise InputError("no kind of ablation", f"there are: {', '.join(REPLACEMENTS.names())}")
@@ -257,11 +262,19 @@ def ablate(
         raise InputError(f"{donors} donors cannot replace an output", f"from 1 to {MOST_DONORS}")
     parts = list(map(REPLACEMENTS.get, replacements))
     asked = [(head, replacement) for replacement in replacements for head in experiment.sites.heads]
+    require_same_answers(experiment)
     proof = prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
     means = means_of(experiment) if any(part.needs_mean for part in parts) else ()
     check = DecodingCheck(experiment, _interventions(asked, donors), explain=examples)
     found, measurements = measure(
-        experiment, asked, means, donors=donors, batch_size=batch_size, progress=progress, on_batch=check
+        experiment,
+        asked,
+        means,
+        noise=noise,
+        donors=donors,
+        batch_size=batch_size,
+        progress=progress,
+        on_batch=check,
     )
     condition = Condition(
         length=length,

@@ -3,37 +3,40 @@
 Of a run every weight is kept (`AttentionPatterns`). Other models have many heads, and texts are long, so theirs are
 small enough to be kept and drawn at once (`AttentionSummary`): a head's weights are pooled to a few bins of
 neighbouring tokens, the mean over a bin's queries of the weight on a bin's keys, so that rows sum to 1 (in a short text
-a bin is a token). Of the weights themselves a few measures are taken, as means over queries that see what is meant and
-something else; what is visible is read off the weights:
-
-    first, previous, itself, next, special      weight on that token or those tokens
-    entropy share                               entropy / log n, where n keys are visible: 0 on one key, 1 even
-    distance                                    mean |query - key|, in tokens
+a bin is a token). Of the weights themselves come the measures that `role_measures` defines, as means over queries, and
+the names of heads that stand out by one of them (`roles`; on one text, without controls).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.head_measures import WEIGHTINGS, Matrix, ValueNorms, matrix_of, rounded
+from headcount.analysis.head_measures import Matrix, matrix_of, rounded
+from headcount.analysis.role_measures import (
+    ROLES,
+    SPREAD,
+    RoleSums,
+    in_clusters,
+    marks_of,
+    only_row,
+    site_measures,
+    stacks_of,
+)
+from headcount.analysis.roles import TEXTS, Standing, name_heads
 from headcount.errors import InputError
+from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import Weights, read_attention
-from headcount.hooks.gates import eval_mode
 from headcount.hooks.sites import Sites
-from headcount.models.attention import AttentionCache
-from headcount.models.transformer import Classifier
+from headcount.models.reading import WEIGHTINGS, AttentionChunk, ValueNorms
 from headcount.results import Result
 from headcount.runs.run import Run
-from headcount.tasks.base import ClassTask, SequenceTask, Tokens
-from headcount.training.evaluation import BLOCK, on_device
 
 MOST_BINS = 32
 """Bins on an axis."""
@@ -41,7 +44,7 @@ MOST_CELLS = 150_000
 """Of all heads together: more than 146 heads get wider bins, so that a result stays under 1 MB."""
 PARTS = 10_000
 """Pooled weights are whole numbers of these parts of 1: half as long in JSON as decimals."""
-MEASURES = ("first", "previous", "itself", "next", "special", "entropy_share", "distance")
+MEASURES = (*ROLES, *SPREAD)
 Array = NDArray[np.floating[Any]]
 Moments = Mapping[HeadSite, tuple[Array, Array | None]]
 Labels = tuple[str, ...]
@@ -69,9 +72,16 @@ class HeadAttention:
     previous: float | None = None
     itself: float | None = None
     next: float | None = None
+    farthest: float | None = None
     special: float | None = None
+    separator: float | None = None
+    duplicate: float | None = None
+    induction: float | None = None
+    matching: float | None = None
     entropy_share: float | None = None
     distance: float | None = None
+    named: tuple[Standing, ...] = ()
+    """What it stands out for against the other heads, most first."""
     weights: Matrix = ()
     """[query][key], of a run."""
     deviation: Matrix | None = None
@@ -102,6 +112,7 @@ class SiteAttention:
 class Attention(Result):
     """Every head of a model; what there is for one source alone is in the JSON of that source alone."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("sites.heads",)
     SCHEMA: ClassVar[int] = 2
     FORMER: ClassVar[Mapping[str, str]] = {
         "run": "name",
@@ -174,7 +185,7 @@ class Attention(Result):
 class AttentionPatterns(Attention):
     """Of a run: every weight, on one example or on average."""
 
-    ABSENT = ("n_tokens", "axes", "note", *MEASURES, "pooled")
+    ABSENT = ("n_tokens", "axes", "note", *MEASURES, "named", "pooled")
 
     @property
     def verdict(self) -> str:
@@ -236,52 +247,42 @@ def shortened(example: str) -> str:
     return example if len(example) <= 60 else f"{example[:40]} … {example[-15:]}"
 
 
-def average_patterns(run: Run, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
+def average_patterns(model: TaskAttention, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on average over a held-out set: by column, or over the longest sequences, by place."""
-    examples, what, decoder_input, steps = run.task.split(split), f"the {split} set", Labels(), Labels()
-    inputs: tuple[Tokens, ...]
-    if isinstance(run.model, Classifier):  # sequences of one length, so that a place means the same in all of them
-        classes = cast(ClassTask, run.task)
-        lengths = classes.lengths(examples)
-        inputs = (classes.encode(examples[lengths == lengths.max()]).source,)
-        source = tuple(map(str, range(inputs[0].shape[1])))
-        what = f"the sequences of {len(source)} in {what}"
-    else:
-        task = cast(SequenceTask, run.task)
-        batch = task.encode(examples)
-        inputs = batch.source, batch.decoder_input
-        source = tuple(position.label for position in task.source_positions)
-        decoder_input = tuple(position.label for position in task.decoder_input_positions)
-        steps = tuple(f"→ {position.label}" for position in task.answer_positions[len(task.decoding_start.given) :])
-    n, sums = len(inputs[0]), dict[HeadSite, tuple[Tensor, Tensor]]()
-    with eval_mode(run.model, gradients=False) as device, ValueNorms(run.model, norm_weighted) as norms:
-        for i in range(0, n, BLOCK):
-            kept = AttentionCache()
-            run.model(*on_device(device, *(tokens[i : i + BLOCK] for tokens in inputs)), weights=kept)
-            for site, weights in kept.items():
-                weights = norms.share(site, weights).cpu().double()
-                first, second = sums.get(site, (torch.zeros(()), torch.zeros(())))
-                sums[site] = first + weights.sum(dim=0), second + (weights * weights).sum(dim=0)
+    examples = model.task.split(split)
+    alike = model.alike(examples)
+    n, sums = len(alike.rows), dict[HeadSite, tuple[Array, Array]]()
+
+    def add(chunk: AttentionChunk) -> None:
+        """Sums of the weights and of their squares."""
+        weights = chunk.weights.cpu().double()
+        shape = weights.shape[1], *chunk.shape
+        for whole, part in zip(
+            sums.setdefault(chunk.site, (np.zeros(shape), np.zeros(shape))), (weights, weights * weights), strict=True
+        ):
+            whole[:, chunk.queries, chunk.keys] += part.sum(dim=0).numpy()
+
+    model.read_attention(examples[alike.rows], add, norm_weighted=norm_weighted)
     moments = {
-        site: ((first / n).numpy(), (second / n - (first / n) ** 2).clamp(min=0).sqrt().numpy())
+        site: (first / n, np.sqrt(np.maximum(second / n - (first / n) ** 2, 0)))
         for site, (first, second) in sums.items()
     }
     return AttentionPatterns(
-        name=run.name,
-        weights_sha256=run.weights_sha256,
-        title=f"average over {what} (n = {n:,})",
+        name=model.name,
+        weights_sha256=model.weights_sha256,
+        title=f"average over {alike.words}the {split} set (n = {n:,})",
         n=n,
-        sites=_sites(run, moments, source, decoder_input, steps),
+        sites=_sites(model, moments, alike.source, alike.decoder_input, alike.steps),
         weighting=WEIGHTINGS[norm_weighted],
     )
 
 
 def _sites(
-    run: Run, moments: Moments, source: Labels, decoder_input: Labels, steps: Labels
+    model: TaskAttention, moments: Moments, source: Labels, decoder_input: Labels, steps: Labels
 ) -> tuple[SiteAttention, ...]:
     """Means and deviations as results, with their tokens: what is fed, and `steps` from there to what is predicted."""
     found = []
-    for site in run.model.sites:
+    for site in model.sites:
         mean, deviation = moments[site]
         heads = tuple(
             HeadAttention(
@@ -290,7 +291,7 @@ def _sites(
                 weights=matrix_of(mean[i]),
                 deviation=None if deviation is None else matrix_of(deviation[i]),
             )
-            for i, head in enumerate(run.model.heads_at(site))
+            for i, head in enumerate(model.heads_at(site))
         )
         queries = steps if site.stack == "decoder" else source
         keys = decoder_input if (site.stack, site.kind) == ("decoder", "self") else source
@@ -310,11 +311,12 @@ def attention_summary(
     tokens: Mapping[str, Sequence[str]],
     special: Mapping[str, Sequence[bool]] | None = None,
     *,
+    separators: Collection[str] = (),
     text: str | None = None,
 ) -> AttentionSummary:
     """Every head on one text: `inputs` of one row, and the tokens of "layer", or of "encoder" and of "decoder".
 
-    `special` says of every token whether it is; where nobody knows, it is left out.
+    `special` says of every token whether it is; where nobody knows, it is left out. `separators` are tokens.
     """
     most = max(1, min(MOST_BINS, isqrt(MOST_CELLS // len(sites.heads))))
     sizes, axes = {stack: len(labels) for stack, labels in tokens.items()}, dict[str, Axis]()
@@ -324,23 +326,28 @@ def attention_summary(
             raise InputError(f"a mask of {len(mask)} for the {n} tokens of {stack!r}", "give one truth value per token")
         marked = None if mask is None else tuple(i for i, is_special in enumerate(mask) if is_special)
         axes[stack] = Axis(stack, tuple(tokens[stack]), marked, _edges(n, most))
-    found: dict[HeadSite, SiteAttention] = {}
+    found, sums = dict[HeadSite, SiteAttention](), dict[HeadSite, dict[str, RoleSums]]()
+    marks = marks_of(tokens, special, separators)
 
     def show(site: HeadSite, weights: Weights) -> None:
-        if tuple(map(sizes.get, stacks_of(site))) != weights.shape[2:]:
-            given = " queries and ".join(map(str, weights.shape[2:]))
-            raise InputError(f"{site} has {given} keys", f"tokens were named for {sizes}")
+        measured = site_measures(site, weights, marks)
+        sums[site] = {role: in_clusters(each, 1) for role, each in measured.items()}
         queries, keys = (axes[stack] for stack in stacks_of(site))
-        weights_HQK = _only_row(weights)
-        factors = _factors(_visible(weights_HQK, site.kind), keys.special, site.kind)
         heads = []
-        for head, w in zip(sites[site].heads, (each.float().nan_to_num() for each in weights_HQK), strict=True):
-            parts = (PARTS * _pooled(w.cpu().double().numpy(), queries, keys)).round().astype(int)
+        for i, (head, w) in enumerate(zip(sites[site].heads, only_row(weights), strict=True)):
+            whole = w.float().nan_to_num().cpu().double().numpy()
+            parts = (PARTS * _pooled(whole, queries, keys)).round().astype(int)
+            means = {role: each.mean(i) for role, each in measured.items()}
+            told: dict[str, Any] = {role: None if mean is None else rounded(mean, 4) for role, mean in means.items()}
             pooled = tuple(map(tuple, parts.tolist()))
-            heads.append(HeadAttention(head=str(head), short=head.short, **_measures(w, factors), pooled=pooled))
+            heads.append(HeadAttention(head=str(head), short=head.short, **told, pooled=pooled))
         found[site] = SiteAttention(str(site), site.stack, site.layer, site.kind, *stacks_of(site), tuple(heads))
 
     read_attention(model, sites, inputs, show)
+    named = {each.head: tuple(each.named) for each in name_heads(sites, {TEXTS: sums})}
+    for site, shown in found.items():
+        heads = tuple(replace(head, named=named[head.head]) for head in shown.heads)
+        found[site] = replace(shown, heads=heads)
     words = [token for axis in axes.values() for token in axis.tokens] if text is None else text.split()
     return AttentionSummary(
         name=name,
@@ -359,64 +366,15 @@ def head_pattern(model: nn.Module, sites: Sites, inputs: Sequence[Tensor], head:
 
     def show(site: HeadSite, weights: Weights) -> None:
         if site == head.site:
-            found.append(_only_row(weights)[place].float().nan_to_num().cpu().numpy())
+            found.append(only_row(weights)[place].float().nan_to_num().cpu().numpy())
 
     read_attention(model, sites, inputs, show)
     return found[-1]
 
 
-def stacks_of(site: HeadSite) -> tuple[str, str]:
-    """The stacks whose tokens are a site's queries and keys."""
-    return site.stack, "encoder" if site.kind == "cross" else site.stack
-
-
 def _edges(n: int, most: int) -> tuple[int, ...]:
     """Where at most so many bins of n tokens begin and end."""
     return tuple(np.linspace(0, n, min(n, most) + 1).round().astype(int).tolist())
-
-
-def _only_row(weights: Weights) -> Tensor:
-    if len(weights) != 1:
-        raise InputError(f"attention is shown on one text, and these are {len(weights)} rows", "give one row")
-    return weights[0]
-
-
-def _lag(pairs: Tensor) -> Tensor:
-    return torch.sub(*torch.meshgrid(*(torch.arange(n, device=pairs.device) for n in pairs.shape), indexing="ij"))
-
-
-def _visible(weights_HQK: Tensor, kind: str) -> Tensor:
-    """Keys that any head attends to; within one text, as far as any query does, for sharp heads' weights round to 0."""
-    seen = torch.zeros(weights_HQK.shape[1:], dtype=torch.bool, device=weights_HQK.device)
-    for weights_QK in weights_HQK:
-        seen |= weights_QK > 0
-    sees = seen.any(dim=0).expand_as(seen)
-    if kind == "self" and seen.any():
-        lag = _lag(seen)
-        sees = sees & (lag >= lag[seen].min()) & (lag <= lag[seen].max())
-    return sees
-
-
-def _factors(sees: Tensor, special: Sequence[int] | None, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """By measure, what weights are multiplied by, and the queries that count: they see what is meant and more."""
-    lag, key, n_visible = _lag(sees), torch.arange(sees.shape[1], device=sees.device), sees.sum(dim=1)
-    meant = {"first": key == 0, "special": torch.isin(key, key.new_tensor(special or ()))}
-    if kind == "self":
-        meant |= {"previous": lag == 1, "itself": lag == 0, "next": lag == -1}
-    seen = {name: (keys & sees, sees & ~keys) for name, keys in meant.items()}
-    found = {name: (keys.float(), keys.any(dim=1) & others.any(dim=1)) for name, (keys, others) in seen.items()}
-    if kind == "self":
-        found["distance"] = lag.abs().float(), n_visible > 1
-    return found | {"entropy_share": (1 / n_visible.clamp(min=2).log()[:, None], n_visible > 1)}
-
-
-def _measures(weights: Tensor, factors: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    found = {}
-    for name, (factor, counted) in factors.items():
-        values = -weights * weights.clamp(min=1e-30).log() if name == "entropy_share" else weights
-        means = (values * factor).sum(dim=1)[counted]
-        found[name] = rounded(means.mean().item(), 4) if len(means) else None
-    return found
 
 
 def _pooled(weights: Array, queries: Axis, keys: Axis) -> Array:

@@ -7,31 +7,23 @@ the second step does beyond the first, mean over examples with its standard erro
 that attends elsewhere for any other digit has none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.analysis.head_measures import ValueNorms
 from headcount.analysis.labels import ALL
+from headcount.experiments.task_attention import SiteWeights, TaskAttention, task_weights
 from headcount.heads import HeadSite
-from headcount.hooks.gates import eval_mode
-from headcount.models.attention import AttentionCache
-from headcount.runs.run import Run
 from headcount.seeds import stream
-from headcount.tasks.base import Contrast, Examples, SequenceTask
-from headcount.training.evaluation import BLOCK, on_device
+from headcount.tasks.base import Contrast, Task
 
 N_EACH = 200
 """Examples for each column."""
 MOVED = "attention moved"
 
-Weights = NDArray[np.float64]
-"""[example, head, query, key]."""
 ByHead = NDArray[np.float64]
 """[example, head]; NaN where the site has no query about the example's column."""
 
@@ -55,46 +47,39 @@ class Shift:
     """Examples: threes."""
 
 
-def contrast_of(run: Run) -> Contrast | None:
+def contrast_of(model: TaskAttention) -> Contrast | None:
     """The examples of the task's contrast, if it has one and they are there."""
-    found = run.task.contrast(stream(0, "contrast"), N_EACH)
+    found = model.task.contrast(stream(0, "contrast"), N_EACH)
     return found if found is not None and len(found.columns) > 1 else None
 
 
-def shifts(run: Run, contrast: Contrast, *, norm_weighted: bool = False) -> dict[HeadSite, list[tuple[Shift, ...]]]:
+def shifts(
+    model: TaskAttention, contrast: Contrast, *, norm_weighted: bool = False
+) -> dict[HeadSite, list[tuple[Shift, ...]]]:
     """Every measure of every head, site by site."""
-    weights = [_weights(run, examples, norm_weighted) for examples in contrast.steps]
-    return {site: list(_of_site(run, site, contrast, [each[site] for each in weights])) for site in run.model.sites}
+    found = [task_weights(model, examples, norm_weighted=norm_weighted) for examples in contrast.steps]
+    return {
+        site: list(_of_site(model.task, site, contrast, [weights[site] for weights in found])) for site in model.sites
+    }
 
 
-def _weights(run: Run, examples: Examples, norm_weighted: bool) -> Mapping[HeadSite, Weights]:
-    batch, parts = cast(SequenceTask, run.task).encode(examples), dict[HeadSite, list[Weights]]()
-    with (
-        eval_mode(run.model, gradients=False) as device,
-        ValueNorms(run.model) if norm_weighted else nullcontext() as norms,
-    ):
-        for i in range(0, len(batch), BLOCK):
-            part, kept = batch[i : i + BLOCK], AttentionCache()
-            run.model(*on_device(device, part.source, part.decoder_input), weights=kept)
-            for site, weights in kept.items():
-                shown = weights if norms is None else norms.share(site, weights)
-                parts.setdefault(site, []).append(shown.cpu().double().numpy())
-    return {site: np.concatenate(found) for site, found in parts.items()}
-
-
-def _of_site(run: Run, site: HeadSite, contrast: Contrast, weights: Sequence[Weights]) -> Iterator[tuple[Shift, ...]]:
-    targets = run.task.attention_targets(site.stack, site.kind, contrast.steps[1])
+def _of_site(
+    task: Task, site: HeadSite, contrast: Contrast, steps: Sequence[SiteWeights]
+) -> Iterator[tuple[Shift, ...]]:
+    targets = task.attention_targets(site.stack, site.kind, contrast.steps[1])
     columns = np.array(contrast.columns)
     places = [targets.columns.index(name) if name in targets.columns else len(targets.columns) for name in columns]
     queries_EQ = targets.query_column[None] == np.array(places)[:, None]
-    q, k = np.arange(weights[0].shape[2])[:, None], np.arange(weights[0].shape[3])[None]
+    queries_EQ &= np.logical_and.reduce([step.present for step in steps])  # what one of them lacks is not compared
+    weights = [step.weights.double().numpy() for step in steps]
+    q, k = np.arange(weights[0].shape[2])[:, None], np.arange(steps[0].n_task_keys)[None]
     measures: dict[str, list[ByHead]] = {}
     for before, after in pairwise(weights):
         change = after - before
         measures.setdefault(MOVED, []).append(_over_queries(np.abs(change).sum(axis=-1) / 2, queries_EQ))
         for name, target in targets.targets.items():
             on = target(q, k)
-            gained = _over_queries((change * on).sum(axis=-1), queries_EQ & on.any(axis=-1))
+            gained = _over_queries((change[..., : k.size] * on).sum(axis=-1), queries_EQ & on.any(axis=-1))
             measures.setdefault(name, []).append(gained)
     for head in range(weights[0].shape[1]):
         yield tuple(

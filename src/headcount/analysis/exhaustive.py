@@ -8,8 +8,8 @@ Numbers of single precision are rounded, and another machine may round them othe
 sample are computed again in double precision: by how much margins moved says how far the tightest is from tipping over.
 """
 
-import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -17,19 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.errors import CheckFailed, InputError, argument
+from headcount.experiments.models import OpenModel
+from headcount.external.user_code import UserCodeError
 from headcount.hooks.gates import eval_mode
 from headcount.models.finite import require_numbers
-from headcount.models.transformer import EncoderDecoder
 from headcount.results import Result
-from headcount.runs.run import Run
 from headcount.runs.train import environment
 from headcount.tasks.base import Examples, SequenceTask
 from headcount.training.device import hardware, n_cores, workers
-from headcount.training.evaluation import WrongAnswer, answer, margins, wrong_answers
+from headcount.training.evaluation import SequenceModel, WrongAnswer, wrong_answers
 
 LARGEST_DOMAIN = 100_000_000
 DECODED_AT_ONCE = 4096
 FAULT_IN_TASK = "this is a fault in the task: please report it"
+MOST_DECODED = 50_000
+"""Wrong answers that are decoded for real and listed: a model that is hardly ever right has hundreds of thousands."""
 N_NEAREST = 1000
 """Examples that are computed again in double precision, beside the sample."""
 
@@ -50,6 +52,7 @@ class Certificate(Result):
     total: int
     errors: int
     wrong: tuple[WrongAnswer, ...]
+    """Those that were decoded for real: the first `MOST_DECODED`."""
     least_margin: float | None
     """The narrowest win of a right token over its best rival, in logits; None if some answer is wrong."""
     tightest: str
@@ -58,8 +61,11 @@ class Certificate(Result):
     """Examples that were also decoded for real, with the same verdict."""
     distinct: int
     """Examples that were walked, each once: the whole domain."""
-    float_error: float
-    """The most that a margin, right or wrong, moved between this precision and double precision, in logits."""
+    float_error: float | None
+    """The most that a margin, right or wrong, moved between this precision and double precision, in logits.
+
+    None for a model of others that does not compute in double precision.
+    """
     n_recomputed: int
     """Examples that was measured on: the tightest, and those that were decoded."""
     undecided: int
@@ -73,25 +79,15 @@ class Certificate(Result):
         return None if self.least_margin is None or not self.float_error else self.least_margin / self.float_error
 
 
-def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None) -> Certificate:
+def verify(model: OpenModel, *, sample: int = 2000, progress: Callable[[int, int], None] | None = None) -> Certificate:
     """Check every example; `progress(done, total)` is told as it goes."""
-    model = run.model
-    if not isinstance(model, EncoderDecoder):
-        raise InputError(
-            f"{run.task.name} has no end of examples to check",
-            f"see how far {run.name} reaches instead: headcount stretch {argument(run.name)}",
-        )
-    task = cast(SequenceTask, run.task)
-    total = task.domain_size
-    if total > LARGEST_DOMAIN:
-        raise InputError(
-            f"{total:,} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
-            "measure it on its test set instead: headcount evaluate",
-        )
+    answers = require_domain(model)
+    task, total = answers.task, answers.task.domain_size
     nth, done, wrong, right, leads = max(1, total // sample), 0, [], [], []
     least, tightest, near, seen = np.inf, "", Nearest(), np.zeros(total, dtype=bool)
-    with eval_mode(model, gradients=False), workers(model) as compute:
-        for examples, lead in compute(lambda block: (block, margins(model, task, block)), task.iter_domain()):
+    side_by_side = workers(model.module) if model.runs_in_threads else nullcontext(map)
+    with eval_mode(model.module, gradients=False), side_by_side as compute:
+        for examples, lead in compute(lambda block: (block, answers.margins(block)), task.iter_domain()):
             require_numbers(float(lead.sum()), task.show(examples[0]))
             _mark_seen(task, seen, examples)
             near.add(examples, lead)
@@ -108,28 +104,55 @@ def verify(run: Run, *, sample: int = 2000, progress: Callable[[int, int], None]
         raise CheckFailed(
             f"the walk came by {done:,} of {total:,} examples: there can be no certificate", FAULT_IN_TASK
         )
-    predicted = _decode_for_real(model, task, np.concatenate(wrong), np.concatenate(right), progress)
-    recomputed, moved = np.concatenate([near.examples, *right]), 0.0
-    if len(recomputed):
-        in_double = margins(copy.deepcopy(model).cpu().double(), task, recomputed)
-        moved = float(np.abs(in_double - np.concatenate([near.leads, *leads])).max())
-    weight = next(model.parameters())
+    errors = np.concatenate(wrong)
+    predicted = _decode_for_real(answers, errors[:MOST_DECODED], np.concatenate(right), progress)
+    recomputed = np.concatenate([near.examples, *right])
+    moved = _moved(model, recomputed, np.concatenate([near.leads, *leads]))
+    weight = next(model.module.parameters())
     made_with = {"hardware": hardware(weight.device), "dtype": str(weight.dtype).removeprefix("torch.")}
     return Certificate(
-        name=run.name,
-        weights_sha256=run.weights_sha256,
+        name=model.name,
+        weights_sha256=model.weights_sha256,
         total=total,
-        errors=sum(map(len, wrong)),
+        errors=len(errors),
         wrong=predicted,
         least_margin=None if predicted else least,
         tightest=tightest,
         decoded=len(predicted) + sum(map(len, right)),
         distinct=done,
         float_error=moved,
-        n_recomputed=len(recomputed),
-        undecided=int((np.abs(near.leads) <= moved).sum()),
+        n_recomputed=0 if moved is None else len(recomputed),
+        undecided=int((np.abs(near.leads) <= (moved or 0.0)).sum()),
         environment=environment(weight.device) | made_with | {"threads": str(n_cores())},
     )
+
+
+def require_domain(model: OpenModel) -> SequenceModel:
+    """The model on its task, if that has an end of examples to check."""
+    answers = cast(SequenceModel, model.answers)
+    task = answers.task
+    if task.output_type != "sequence":
+        raise InputError(
+            f"{task.name} has no end of examples to check",
+            f"see how far {model.name} reaches instead: headcount stretch {argument(model.name)}",
+        )
+    if task.domain_size > LARGEST_DOMAIN:
+        raise InputError(
+            f"{task.domain_size:,} examples are too many to check one by one (at most {LARGEST_DOMAIN:,})",
+            "measure it on its test set instead: headcount evaluate",
+        )
+    return answers
+
+
+def _moved(model: OpenModel, examples: Examples, leads: NDArray[np.float64]) -> float | None:
+    """The most that double precision moves a margin; None if a model of others does not compute in it."""
+    if not len(examples):
+        return 0.0
+    try:
+        in_double = cast(SequenceModel, model.in_double()).margins(examples)
+    except UserCodeError:
+        return None
+    return float(np.abs(in_double - leads).max())
 
 
 def _mark_seen(task: SequenceTask, seen: NDArray[np.bool_], examples: Examples) -> None:
@@ -151,7 +174,7 @@ class Nearest:
         self.examples: Examples = np.empty((0, 2), dtype=np.int64)
         self.leads = np.empty(0)
 
-    def add(self, examples: Examples, leads: NDArray[np.float64]) -> None:
+    def add(self, examples: Examples, leads: NDArray[np.floating]) -> None:
         """Keep those of them that are nearer."""
         near = np.isfinite(leads) & (np.abs(leads) < self._bound)
         if not near.any():
@@ -165,26 +188,31 @@ class Nearest:
 
 
 def _decode_for_real(
-    model: EncoderDecoder,
-    task: SequenceTask,
+    answers: SequenceModel,
     wrong: Examples,
     right: Examples,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[WrongAnswer, ...]:
     """Decode what was found wrong and a sample of what was found right; each must come out as it was found."""
-    found, total, everything = list[WrongAnswer](), task.domain_size, np.concatenate([wrong, right])
+    found, task, everything = list[WrongAnswer](), answers.task, np.concatenate([wrong, right])
+    total = task.domain_size
     for i in range(0, len(everything), DECODED_AT_ONCE):
         part = everything[i : i + DECODED_AT_ONCE]
-        predicted = answer(model, task, part).free
-        is_right = (predicted == task.encode(part).answer).all(axis=1)
+        decoded = answers.answer(part)
+        if decoded.free is None:
+            raise InputError("a certificate needs answers that are decoded for real", "write generate() in the adapter")
+        is_right = np.asarray(np.all(decoded.free_hits, axis=1))
         expected = np.arange(i, i + len(part)) >= len(wrong)
         if (is_right != expected).any():
-            example = task.show(part[(is_right != expected).argmax()])
+            odd = int((is_right != expected).argmax())
+            passed = "wrong" if i + odd < len(wrong) else "right"
             raise CheckFailed(
-                f"one forward pass and real decoding disagree on {example}: there can be no certificate",
-                "this is a fault in the pipeline, not in the model's arithmetic: please report it",
+                f"one forward pass and real decoding disagree on {task.show(part[odd])}: there can be no certificate",
+                f"one pass has it {passed}, decoded it is {task.show_tokens(decoded.free[odd])}",
+                "this is a fault in the pipeline, not in the model's arithmetic",
             )
-        found += wrong_answers(task, part[~is_right], predicted[~is_right])
+        texts = [decoded.texts[j] for j in np.flatnonzero(~is_right).tolist()] if len(decoded.texts) else ()
+        found += wrong_answers(task, part[~is_right], decoded.free[~is_right], texts)
         if progress:
             progress(total + i + len(part), total + len(everything))
     return tuple(found)

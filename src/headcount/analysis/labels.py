@@ -17,20 +17,17 @@ It is an average over calibrations: with 59 controls, that of a single one is mo
 (`python -m benchmarks labels`).
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from headcount.analysis.head_measures import ENTROPY_SHARE, EvalInputs, measure
-from headcount.runs.run import Run, build
+from headcount.experiments.task_attention import TaskAttention
 from headcount.seeds import integer
-from headcount.training.device import workers
 
 ALL, DIFFERENCE = "all", "difference"
 """Every column or example; and what stands for the one condition less the other."""
@@ -39,6 +36,12 @@ N_CONTROLS, RANK = 59, 3
 """Of each kind; and which of their largest values, from above, is the bar."""
 LEAST_DEVIATION, LEAST_REST = 1e-6, 1e-9
 """Where controls do not differ at all, rounding would; and what is left of 1 at least."""
+
+NOT_DRAWN = (
+    "no untrained ones, for build() of the adapter gives the same weights each time: let it leave them as they are "
+    "drawn, and put the trained ones in by load()"
+)
+"""What is told where one kind of control is missing."""
 
 Bars = Mapping[tuple[str, str], float]
 """By measure and column: what controls show by chance."""
@@ -49,6 +52,7 @@ Values = Mapping[Cell, NDArray[np.float64]]
 """Of one model: a value for each head."""
 Numbers = NDArray[np.float64]
 """[control, cell]."""
+M = TypeVar("M", bound=TaskAttention)
 T = TypeVar("T", float, NDArray[np.float64])
 
 
@@ -220,15 +224,16 @@ class Calibration:
     @property
     def words(self) -> str:
         """For people."""
-        kinds = " and ".join(self.controls)
+        kinds = " and ".join(self.controls) + " models" + " each" * (len(self.controls) > 1)
+        missing = "" if "untrained" in self.controls else f"; {NOT_DRAWN}"
         return (
-            f"calibrated on {self.n_models} {kinds} models each, of this shape, on {self.n_examples:,} examples: on "
-            f"average at most {100 * self.error_rate:.2g} % of such models get any label"
+            f"calibrated on {self.n_models} {kinds}, of this shape, on {self.n_examples:,} examples: on "
+            f"average at most {100 * self.error_rate:.2g} % of such models get any label{missing}"
         )
 
 
 def calibrate(
-    run: Run,
+    model: TaskAttention,
     inputs_seen: EvalInputs,
     n_models: int = N_CONTROLS,
     rank: int = RANK,
@@ -238,26 +243,26 @@ def calibrate(
 ) -> Calibration:
     """The bars for this model on these examples."""
     bars: dict[Cell, float] = {}
-    for done, make in enumerate(CONTROLS.values()):
+    for done, make in enumerate(CONTROLS[kind] for kind in model.controls):
         found = list[Values]()
-        with workers(run.model) as compute:
+        with model.workers() as compute:
             # Models are made one after the other, for their weights come from PyTorch's one stream.
-            made = (make(run, i) for i in range(n_models))
+            made = (make(model, i) for i in range(n_models))
             for each in compute(lambda control: values_of(control, inputs_seen, norm_weighted=norm_weighted), made):
                 found.append(each)
                 if progress:
-                    progress(done * n_models + len(found), len(CONTROLS) * n_models)
+                    progress(done * n_models + len(found), len(model.controls) * n_models)
         for cell, least in bars_of(found, rank).items():
             bars[cell] = max(least, bars.get(cell, -np.inf))
     told = tuple(Bar(*cell, float(f"{least:.6g}")) for cell, least in bars.items())
-    return Calibration(tuple(CONTROLS), n_models, len(inputs_seen), rank / (n_models + 1), told)
+    return Calibration(model.controls, n_models, len(inputs_seen), rank / (n_models + 1), told)
 
 
-def values_of(run: Run, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
+def values_of(model: TaskAttention, inputs_seen: EvalInputs, *, norm_weighted: bool = False) -> Values:
     """What can become a label, in every cell: of each head, its mean over the examples."""
     found: dict[Cell, list[float]] = {}
-    for site, measures in measure(run, inputs_seen, norm_weighted=norm_weighted).items():
-        columns = run.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
+    for site, measures in measure(model, inputs_seen, norm_weighted=norm_weighted).items():
+        columns = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples[:1]).columns
         for name, each in measures.items():
             if each.even is None and name != ENTROPY_SHARE:
                 continue
@@ -296,21 +301,14 @@ def _moments(sums: Numbers, squares: Numbers, n: NDArray[np.int64]) -> tuple[Num
     return mean, np.sqrt(np.maximum(squares / n - mean**2, LEAST_DEVIATION**2))
 
 
-def untrained(run: Run, i: int) -> Run:
+def untrained(model: M, i: int) -> M:
     """The i-th fresh model of this shape, on the same task."""
-    config = replace(run.config, seed=integer(0, "untrained control", i))
-    _, model = build(config)
-    return replace(run, config=config, model=model.to(next(run.model.parameters()).device).eval())
+    return model.untrained(integer(integer(0, "untrained control", i), "weights"))
 
 
-def shuffled(run: Run, i: int) -> Run:
-    """The i-th order of this model's own weights; biases and scales, which are vectors, stay."""
-    order, model = torch.Generator().manual_seed(integer(0, "shuffled control", i)), copy.deepcopy(run.model)
-    with torch.no_grad():
-        for matrix in (each for each in model.parameters() if each.ndim > 1):
-            entries = matrix.flatten()[torch.randperm(matrix.numel(), generator=order).to(matrix.device)]
-            matrix.copy_(entries.reshape(matrix.shape))
-    return replace(run, model=model.eval())
+def shuffled(model: M, i: int) -> M:
+    """The i-th order of this model's own weights."""
+    return model.shuffled(integer(0, "shuffled control", i))
 
 
-CONTROLS: dict[str, Callable[[Run, int], Run]] = {"untrained": untrained, "shuffled": shuffled}
+CONTROLS = {"untrained": untrained, "shuffled": shuffled}

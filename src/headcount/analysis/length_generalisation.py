@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.errors import InputError
+from headcount.experiments.models import OpenModel
 from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room_for
@@ -37,13 +38,11 @@ from headcount.models.attention import Weights
 from headcount.models.finite import require_numbers
 from headcount.models.transformer import Classifier
 from headcount.results import Result
-from headcount.runs.folder import digest
-from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples
 from headcount.training.device import workers
-from headcount.training.evaluation import ClassAnswers, classify, constant_answer, on_device, rows_at_once
+from headcount.training.evaluation import ClassAnswers, ClassModel, constant_answer, on_device, rows_at_once
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024
@@ -96,8 +95,9 @@ class ShiftedIds:
 
 @dataclass(frozen=True)
 class Stretch(Result):
-    """One run at many lengths."""
+    """One model at many lengths."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("cells",)
     SCHEMA: ClassVar[int] = 3
     FORMER: ClassVar[Mapping[str, str]] = {
         "run": "name",
@@ -118,17 +118,22 @@ class Stretch(Result):
     label: str
     """The configuration in a few words."""
     seed: int
-    trained: tuple[int, int]
+    trained: tuple[int, int] | None
+    """The shortest and the longest sequence in training; None if nobody said."""
     classes: tuple[str, ...]
     cells: tuple[LengthResult, ...]
     cropped_results: tuple[LengthResult, ...]
     """Adjacent swaps beyond the trained lengths cut down to one, and the same pieces sorted: the gaps of the long ones.
 
-    Nothing unless adjacent swaps were asked for.
+    Nothing unless adjacent swaps were asked for, and the trained lengths are known.
     """
     ids: tuple[ShiftedIds, ...]
-    """Adjacent swaps of the longest trained length at other ids, from 0 on. Nothing unless they were asked for."""
+    """Adjacent swaps of the longest trained length at other ids, from 0 on. Nothing unless they were asked for.
+
+    Nor of models of others, whose positions begin where they begin.
+    """
     attention_shares: tuple[AttentionShare, ...]
+    """Of headcount's own models."""
     recipe: str = ""
     """The digest of all settings but the seed: runs that share it differ in their seed alone."""
     refused_lengths: tuple[int, ...] = ()
@@ -140,7 +145,7 @@ class Stretch(Result):
 
 
 def stretch(
-    run: Run,
+    model: OpenModel,
     lengths: Sequence[int] = LENGTHS,
     kinds: Sequence[str] | None = None,
     n: int | None = None,
@@ -149,14 +154,14 @@ def stretch(
     draw: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
-    """Measure a run at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %."""
-    kinds = require_possible(run, lengths, kinds, n, batch_size, draw)
-    model, task = cast(Classifier, run.model), cast(ClassTask, run.task)
-    asked = sorted(set(lengths))
-    lengths = _possible(model, task, asked)
-    n_at = {length: n or (N if model.config.window or length <= LONG else N_LONG) for length in lengths}
+    """Measure a model at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %."""
+    kinds = require_possible(model, lengths, kinds, n, batch_size, draw)
+    answers, recipe, trained = cast(ClassModel, model.answers), model.recipe, model.trained
+    task, asked = answers.task, sorted(set(lengths))
+    lengths = _possible(answers, asked)
+    n_at = {length: n or (N if recipe.window or length <= LONG else N_LONG) for length in lengths}
     # How long a sequence takes, roughly: the layers for each token, and attention for each pair.
-    cost = {length: length if model.config.window else length * (1 + length / 512) for length in lengths}
+    cost = {length: length if recipe.window else length * (1 + length / 512) for length in lengths}
     # All kinds of negatives share their sorted examples.
     total = sum(cost[length] * (each - each // 2 + each // 2 * len(kinds)) for length, each in n_at.items())
     cells, cut, last, done = list[LengthResult](), list[LengthResult](), task.classes[-1], 0.0
@@ -171,33 +176,31 @@ def stretch(
         rng, half = stream(draw, "stretch", length), n_at[length] // 2
         examples = {last: task.sample_of_length(rng, length, None, n_at[length] - half)}
         examples |= {kind: task.sample_of_length(rng, length, kind, half) for kind in kinds}
-        predicted = {kind: _predict(model, task, rows, batch_size, count) for kind, rows in examples.items()}
+        predicted = {kind: _predict(model, rows, batch_size, count) for kind, rows in examples.items()}
         cells += [_cell(task, length, kind, predicted[last], predicted[kind]) for kind in kinds]
-        if length > task.trained_lengths[1] and task.local_negative in kinds:
-            pieces = task.cropped(rng, examples[task.local_negative], task.trained_lengths[1])
-            wrong, right = (_predict(model, task, rows, batch_size) for rows in pieces)
+        if trained and length > trained[1] and task.local_negative in kinds:
+            pieces = task.cropped(rng, examples[task.local_negative], trained[1])
+            wrong, right = (_predict(model, rows, batch_size) for rows in pieces)
             cut.append(_cell(task, length, task.local_negative, right, wrong))
     ids, refused = list[ShiftedIds](), list[int]()
-    if task.local_negative in kinds:
+    own = model.module if isinstance(model.module, Classifier) else None  # whose ids and weights can be got at
+    if own and task.local_negative in kinds:
         ids, refused = _at_other_ids(model, task, asked, n or N, batch_size, draw)
-    settings = replace(run.config, seed=0).to_json()
-    if run.config.model.pruned:  # it is another than a model that was trained without those heads
-        settings += f"fine-tuned: {run.folder.read_manifest().get('fine_tuned', 'never cut')}"
     return Stretch(
-        name=run.name,
-        weights_sha256=run.weights_sha256,
-        encoding=run.config.model.encoding,
-        pooling=run.config.model.pooling,
-        hard_codes=model.hard_codes,
-        label=label_of(run),
-        seed=run.config.seed,
-        trained=task.trained_lengths,
+        name=model.name,
+        weights_sha256=model.weights_sha256,
+        encoding=recipe.encoding,
+        pooling=recipe.pooling,
+        hard_codes=recipe.hard_codes,
+        label=recipe.label,
+        seed=recipe.seed,
+        trained=trained,
         classes=task.classes,
         cells=tuple(cells),
         cropped_results=tuple(cut),
         ids=tuple(ids),
-        attention_shares=tuple(each for length in lengths for each in attention_share(model, task, length, draw)),
-        recipe=digest(settings.encode()),
+        attention_shares=tuple(each for length in lengths if own for each in attention_share(own, task, length, draw)),
+        recipe=recipe.digest,
         refused_lengths=tuple(length for length in asked if length not in lengths),
         refused_first_ids=tuple(refused),
         draw=draw,
@@ -205,7 +208,7 @@ def stretch(
 
 
 def _at_other_ids(
-    model: Classifier, task: ClassTask, lengths: Sequence[int], n: int, batch_size: int | None, draw: int
+    model: OpenModel, task: ClassTask, lengths: Sequence[int], n: int, batch_size: int | None, draw: int
 ) -> tuple[list[ShiftedIds], list[int]]:
     """The longest trained length at the ids near 0 and at the last ids of each length; and first ids it refuses."""
     longest, rng, half = task.trained_lengths[1], stream(draw, "stretch ids"), n // 2
@@ -216,7 +219,7 @@ def _at_other_ids(
     found, refused, base = list[ShiftedIds](), list[int](), None
     for first in sorted({*NEAR, *(length - longest for length in lengths if length > longest)}):
         try:
-            wrong, right = (_predict(model, task, rows, batch_size, first=first) for rows in examples)
+            wrong, right = (_predict(model, rows, batch_size, first=first) for rows in examples)
         except InputError:
             refused.append(first)
             continue
@@ -227,12 +230,12 @@ def _at_other_ids(
     return found, refused
 
 
-def _possible(model: Classifier, task: ClassTask, lengths: Sequence[int]) -> list[int]:
+def _possible(answers: ClassModel, lengths: Sequence[int]) -> list[int]:
     """The lengths that the model takes; its own reason if it takes none."""
     possible, refusal = [], None
     for length in lengths:
         try:
-            classify(model, task, task.sample_of_length(stream(0, "stretch"), length, None, 1))
+            answers.classify(answers.task.sample_of_length(stream(0, "stretch"), length, None, 1))
             possible.append(length)
         except InputError as error:
             refusal = error
@@ -241,23 +244,18 @@ def _possible(model: Classifier, task: ClassTask, lengths: Sequence[int]) -> lis
     return possible
 
 
-def label_of(run: Run) -> str:
-    """`rotary, max` and whatever else is not the default about attention."""
-    c = run.config.model
-    random = f"random of {c.random_positions}" if c.random_positions else ""
-    window = f"window ±{c.window}" if c.window else ""
-    softmax = "log-length" if c.softmax == "log-length" else ""
-    causal, cut = "causal" if c.causal else "", f"less {len(c.pruned)} heads" if c.pruned else ""
-    return ", ".join(filter(None, [c.encoding, random, causal, window, softmax, c.pooling, cut]))
-
-
 def require_possible(
-    run: Run, lengths: Sequence[int], kinds: Sequence[str] | None, n: int | None, batch_size: int | None, draw: int = 0
+    model: OpenModel,
+    lengths: Sequence[int],
+    kinds: Sequence[str] | None,
+    n: int | None,
+    batch_size: int | None,
+    draw: int = 0,
 ) -> tuple[str, ...]:
     """The kinds of negatives to measure, if all that is asked for can be done."""
-    task = cast(ClassTask, run.task)
-    if not isinstance(run.model, Classifier):
-        raise InputError(f"{run.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
+    task = cast(ClassTask, model.answers.task)
+    if task.output_type != "class":
+        raise InputError(f"{model.name} writes its answers; only a classifier can be stretched", "try a sortedness run")
     if not lengths or min(lengths) < 2 or max(lengths) > LONGEST:
         what = ", ".join(map(str, lengths)) or "nothing"
         raise InputError(f"{what} is not a list of lengths", f"each is 2 to {LONGEST:,}")
@@ -275,8 +273,7 @@ def require_possible(
 
 
 def _predict(
-    model: Classifier,
-    task: ClassTask,
+    model: OpenModel,
     examples: Examples,
     batch_size: int | None,
     count: Callable[[int, int], None] = lambda length, n_rows: None,
@@ -288,11 +285,12 @@ def _predict(
     size = batch_size or rows_at_once(length)
     blocks = (examples[i : i + size] for i in range(0, len(examples), size))
     parts: list[ClassAnswers] = []
+    answers, alone = cast(ClassModel, model.answers), bool(batch_size) or not model.runs_in_threads
     with (
-        eval_mode(model, gradients=False),
-        nullcontext(map) if batch_size else workers(model, most=MOST_WORKERS) as compute,
+        eval_mode(model.module, gradients=False),
+        nullcontext(map) if alone else workers(model.module, most=MOST_WORKERS) as compute,
     ):
-        for part in compute(lambda block: classify(model, task, block, size, first=first), blocks):
+        for part in compute(lambda block: answers.classify(block, size, first=first), blocks):
             parts.append(part)
             count(length, len(part.labels))
     predicted = ClassAnswers(np.concatenate([p.logits for p in parts]), np.concatenate([p.labels for p in parts]))

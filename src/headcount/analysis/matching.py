@@ -19,29 +19,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from headcount.analysis.head_measures import Matrix, eval_inputs, matrix_of, rounded
+from headcount.analysis.labels import NOT_DRAWN
 from headcount.analysis.pairing import (
     Draws,
     Measure,
     Pairing,
+    in_common,
     observe,
     pair_cka,
     pair_overlap,
     pair_with_relabelled,
     pair_with_untrained,
-    untrained_model,
+    stand_in_seed,
 )
 from headcount.analysis.transplants import Transplant, transplant
-from headcount.errors import InputError
+from headcount.errors import InputError, shortened
+from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import holm, share_above, step_down
+from headcount.tasks.base import Examples
 
 Progress = Callable[[int, int], None]
 LONGEST = 1024
@@ -154,6 +158,7 @@ class Overall:
 class Matching(Result):
     """Two runs, head by head."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("kinds.pairs",)
     SCHEMA: ClassVar[int] = 3
     FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "model": "weights_sha256"}
     name: str
@@ -169,6 +174,8 @@ class Matching(Result):
     effort: Effort
     overall: Overall
     kinds: tuple[KindMatch, ...]
+    left_out: str = ""
+    """What could not be compared, and why."""
 
     @property
     def words(self) -> str:
@@ -183,25 +190,32 @@ class Matching(Result):
             f"{most}, any in {100 * all_of.untrained_any:.0f} %); {all_of.same_job} can be shown to do the same job. "
             f"Mean overlap of the pairs {all_of.matched:.2f}; untrained {low:.2f} to {high:.2f}, relabelled {few:.2f} "
             f"to {many:.2f}, p {'≤' if all_of.p <= 1 / (effort.untrained + 1) else '='} {all_of.p:.2g}"
+            + (f". Left out: {self.left_out}" if self.left_out else "")
         )
 
 
 def match(
-    run: Run, other: Run, length: int | None = None, effort: Effort | None = None, progress: Progress | None = None
+    model: TaskAttention,
+    other: TaskAttention,
+    length: int | None = None,
+    effort: Effort | None = None,
+    progress: Progress | None = None,
 ) -> Matching:
-    """Pair the heads of two runs that differ in their seed, on the same examples."""
-    _require_alike(run, other)
+    """Pair the heads of two models of one task, such as two runs that differ in their seed, on the same examples."""
     if length is not None and length > LONGEST:
         raise InputError(f"heads cannot be matched on sequences of {length:,}", f"at most {LONGEST:,} fit into memory")
-    effort, seen = effort or Effort(), eval_inputs(run, length)
-    width = max(tokens.shape[1] for tokens in seen.inputs)
-    n = min(len(seen), max(FEWEST, min(MOST, PAIRS // width**2)))
-    rows = np.sort(stream(0, "matching").permutation(len(seen))[:n])  # they may stand class by class
-    inputs = tuple(tokens[rows] for tokens in seen.inputs)
-    ours, theirs = observe(run.model, inputs), observe(other.model, inputs)
-    ours, theirs = ({kind: each[kind] for kind in ours if kind in theirs} for each in (ours, theirs))
+    _require_one_task(model, other)
+    effort, seen = effort or Effort(), eval_inputs(model, length)
+    _require_same_examples(model, other, seen.examples)
+    alike = np.intersect1d(model.alike(seen.examples).rows, other.alike(seen.examples).rows)
+    n = min(len(alike), max(FEWEST, min(MOST, PAIRS // seen.width**2)))
+    if n < FEWEST:
+        raise InputError(f"{model.name} and {other.name} have {n} examples in common", f"at least {FEWEST} are needed")
+    rows = np.sort(alike[stream(0, "matching").permutation(len(alike))[:n]])  # they may stand class by class
+    examples = seen.examples[rows]
+    ours, theirs = in_common(observe(model, examples), observe(other, examples))
     if not ours:
-        raise InputError(f"{run.name} and {other.name} have no heads of one kind", "choose runs with heads")
+        raise InputError(f"{model.name} and {other.name} have no heads of one kind", "choose models with heads")
     # Draws of the nulls, then transplants, whose number is known only when they begin.
     tell, done, n_draws = progress or (lambda done, total: None), count(1), 2 * effort.untrained + effort.relabelled
 
@@ -209,23 +223,27 @@ def match(
         tell(next(done), n_draws)
 
     pairing = Pairing.best(ours, theirs)
-    untrained = pair_with_untrained(run, other, inputs, pairing, effort.untrained, effort.seed, step)
+    untrained = pair_with_untrained(model, other, examples, pairing, effort.untrained, effort.seed, step)
+    times: dict[Measure, int] = {pair_overlap: effort.relabelled, pair_cka: effort.untrained}
     relabelled: dict[Measure, Draws] = {
-        measure: pair_with_relabelled(pairing, measure, times, effort.seed, step)
-        for measure, times in ((pair_overlap, effort.relabelled), (pair_cka, effort.untrained))
+        measure: pair_with_relabelled(pairing, measure, times[measure], effort.seed, step)
+        for measure in pairing.measures
     }
-    offered = untrained[0].partners[: effort.transplants]
-    stand_ins = [(partial(untrained_model, other, i, effort.seed), partners) for i, partners in enumerate(offered)]
-    transplants = dict[HeadId, Transplant]()
-    if stand_ins:
+    transplants, left_out = dict[HeadId, Transplant](), ""
+    if not (isinstance(model, Run) and isinstance(other, Run)):
+        left_out = "what heads write, and transplants, which need two runs"
+    elif effort.transplants:
+        offered = untrained[0].partners[: effort.transplants]
+        seeds = [stand_in_seed(i, effort.seed) for i in range(len(offered))]
+        stand_ins = [(partial(other.untrained, seed), partners) for seed, partners in zip(seeds, offered, strict=True)]
         transplants = transplant(
-            run, other, pairing.partners, stand_ins, length, lambda done, of: tell(n_draws + done, n_draws + of)
+            model, other, pairing.partners, stand_ins, length, lambda done, of: tell(n_draws + done, n_draws + of)
         )
     evidence = Evidence(pairing, untrained, relabelled, transplants)
     kinds = evidence.kinds()
     return Matching(
-        name=run.name,
-        weights_sha256=run.weights_sha256,
+        name=model.name,
+        weights_sha256=model.weights_sha256,
         other=other.name,
         other_model=other.weights_sha256,
         n=n,
@@ -234,25 +252,48 @@ def match(
         effort=effort,
         overall=evidence.overall(kinds),
         kinds=kinds,
+        left_out=left_out,
     )
 
 
-def _require_alike(run: Run, other: Run) -> None:
-    """Heads can be compared where the examples are the same and the models have the same shape."""
-    ours, theirs = run.config, other.config
-    if ours.task_name != theirs.task_name:
-        what = f"{run.name} does {ours.task_name} and {other.name} does {theirs.task_name}"
-        raise InputError(f"{what}: their heads cannot be matched", "choose runs of one task")
+def _require_one_task(model: TaskAttention, other: TaskAttention) -> None:
+    """Heads can be compared where the examples are the same and, of runs, the models have the same shape."""
+    if model.task.name != other.task.name:
+        what = f"{model.name} does {model.task.name} and {other.name} does {other.task.name}"
+        raise InputError(f"{what}: their heads cannot be matched", "choose models of one task")
+    for each in (model, other):
+        if "untrained" not in each.controls:
+            raise InputError(f"matching {each.name} needs untrained models of its shape, but there are {NOT_DRAWN}")
+    if not (isinstance(model, Run) and isinstance(other, Run)):
+        return
+    ours, theirs = model.config, other.config
     sections = ((ours.task, theirs.task, None), (ours.model, theirs.model, SHAPE))
     differ = [
-        f"{field.name}: {getattr(a, field.name)} in {run.name}, {getattr(b, field.name)} in {other.name}"
+        f"{field.name}: {getattr(a, field.name)} in {model.name}, {getattr(b, field.name)} in {other.name}"
         for a, b, names in sections
         for field in fields(a)
         if (names is None or field.name in names) and getattr(a, field.name) != getattr(b, field.name)
     ]
     if differ:
-        what = f"the heads of {run.name} and {other.name} cannot be matched: their data or shape differ"
+        what = f"the heads of {model.name} and {other.name} cannot be matched: their data or shape differ"
         raise InputError(what, *differ, "choose runs that differ in their seed or training alone")
+
+
+def _require_same_examples(model: TaskAttention, other: TaskAttention, examples: Examples) -> None:
+    """What one model is asked, the other one's task must know, with the same positions."""
+    task = other.task
+    try:
+        known = np.concatenate([task.parse(model.task.show(example)) for example in examples[:: len(examples) - 1]])
+        first, second = (cast(Any, each).encode(known).source for each in (model.task, task))
+        is_same = bool(np.array_equal(first, second))
+    except InputError:
+        is_same = False
+    if not is_same:
+        shown = model.task.show(examples[0])
+        raise InputError(
+            f"{other.name} does not know the examples of {model.name}, such as {shortened(shown)}",
+            "choose models of one task with the same settings, such as digits, least_first or n_values",
+        )
 
 
 @dataclass(frozen=True)
@@ -309,7 +350,9 @@ class Evidence:
         )
 
     def _likeness(self, measure: Measure) -> dict[HeadId, Likeness]:
-        """How alike each pair is by attention or by outputs, beside chance."""
+        """How alike each pair is by attention or by outputs, beside chance; nothing where that is not known."""
+        if measure not in self.relabelled:
+            return {}
         pairing, values = self.pairing, self.pairing.each(measure)
         untrained, turned, relabelled = (
             np.array(draws.values[measure]) for draws in (*self.untrained, self.relabelled[measure])
@@ -340,11 +383,11 @@ class Evidence:
 
 def _verdict(attention: Likeness | None, outputs: Likeness | None, moved: Transplant | None) -> str:
     """Each rests on the one before."""
-    if attention is None or outputs is None:
+    if attention is None:
         return ALONE
     if attention.p > ERROR_RATE:
         return NOT_ALIKE
-    if outputs.p > ERROR_RATE:
+    if outputs is None or outputs.p > ERROR_RATE:
         return ALIKE
     restored = None if moved is None else moved.restored
     if restored is None or restored.p > ERROR_RATE or restored.low < max(HALF, restored.untrained):

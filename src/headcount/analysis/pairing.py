@@ -13,16 +13,12 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+from torch.nn import functional as F
 
-from headcount.analysis.head_measures import ValueNorms, visible_keys
+from headcount.experiments.task_attention import TaskAttention, task_weights
 from headcount.heads import HeadId
-from headcount.hooks.gates import eval_mode
-from headcount.models.attention import AttentionCache, MultiHeadAttention
-from headcount.models.transformer import Model
-from headcount.runs.run import Run, build_model
 from headcount.seeds import integer, stream
-from headcount.tasks.base import Tokens
-from headcount.training.evaluation import on_device
+from headcount.tasks.base import Examples
 
 Kind = tuple[str, str]
 """A stack and a kind of attention."""
@@ -74,6 +70,12 @@ class Pairing:
         for kind, activity in (self.ours, self.theirs)[axis].items():
             first[kind], before = before, before + len(activity.heads)
         return [first[kind] + (i, j)[axis] for kind, i, j in self.pairs]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What can be told of every pair: what two heads write only where that is known."""
+        known = all(each.values is not None for side in (self.ours, self.theirs) for each in side.values())
+        return (pair_overlap, pair_cka) if known else (pair_overlap,)
 
     @property
     def mean(self) -> float:
@@ -134,51 +136,75 @@ class KindActivity:
     """The heads of one kind of site, of all layers, at the queries that see more than one key."""
 
     heads: tuple[HeadId, ...]
+    queries: NDArray[np.int64]
+    """Which of the task's."""
     weights: Float[Tensor, "example head query key"]
     visible: Bool[Tensor, "query key"]
     """Which keys those queries may see."""
-    values: Float[Tensor, "example head key d_head"]
-    written: Float[Tensor, "head row d_head"]
+    values: Float[Tensor, "example head key d_head"] | None
+    """None if what the heads write is not known."""
+    written: Float[Tensor, "head row d_head"] | None
     """What a value becomes in the residual stream, rotated into as few dimensions as a head has: no linear similarity
     can tell that from the whole."""
 
     @cached_property
     def outputs(self) -> tuple[Values, ...]:
         """Of each head a row for every example and query, less that query's mean: what it writes about the example."""
-        z_BHQE = (self.weights @ self.values).cpu().double()
+        assert self.values is not None and self.written is not None, "asked for where it is known"  # noqa: PT018
+        z_BHQE = (self.weights @ self.values).double()
         z_HNE = (z_BHQE - z_BHQE.mean(dim=0)).transpose(0, 1).flatten(1, 2)
         return tuple(each.numpy() for each in z_HNE @ self.written.transpose(1, 2))
+
+    def like(self, other: KindActivity) -> KindActivity:
+        """At the other's queries alone, and with as many keys: those that a model lacks have no weight."""
+        rows = torch.from_numpy(np.isin(self.queries, other.queries))
+        extra = (0, other.weights.shape[-1] - self.weights.shape[-1])
+        return replace(
+            self,
+            queries=self.queries[rows.numpy()],
+            weights=F.pad(self.weights[:, :, rows], extra),
+            visible=F.pad(self.visible[rows], extra),
+        )
 
 
 Activity = dict[Kind, KindActivity]
 
 
-def observe(model: Model, inputs: tuple[Tokens, ...]) -> Activity:
-    """One forward pass; of the kinds of site where a query sees more than one key."""
-    kept, found = AttentionCache(), Activity()
-    with eval_mode(model, gradients=False) as device, ValueNorms(model) as heads:
-        model(*on_device(device, *inputs), weights=kept)
+def observe(model: TaskAttention, examples: Examples) -> Activity:
+    """Of the kinds of site where a query sees more than one key."""
+    read, written, found = task_weights(model, examples), model.written(examples), Activity()
     for kind in dict.fromkeys((site.stack, site.kind) for site in model.sites):
         sites = [site for site in model.sites if (site.stack, site.kind) == kind]
-        n_queries, n_keys = kept[sites[0]].shape[2:]
-        queries, keys = slice(0, n_queries), slice(0, n_keys)
-        visible = visible_keys(model, sites[0], queries, keys, n_keys, torch.device("cpu"))
-        has_choice = visible.sum(dim=-1) > 1
+        visible = read[sites[0]].visible
+        has_choice = (visible.sum(dim=-1) > 1) & torch.from_numpy(read[sites[0]].present.all(axis=0))
         if has_choice.any():
             found[kind] = KindActivity(
                 heads=tuple(head for site in sites for head in model.heads_at(site)),
-                weights=torch.cat([kept[site].cpu()[:, :, has_choice] for site in sites], dim=1),
+                queries=np.flatnonzero(has_choice.numpy()),
+                weights=torch.cat([read[site].weights[:, :, has_choice] for site in sites], dim=1),
                 visible=visible[has_choice],
-                values=torch.cat([heads.values[site].cpu() for site in sites], dim=1),
-                written=torch.cat([_written(heads.attentions[site]) for site in sites]),
+                values=None if written is None else torch.cat([written[site].values for site in sites], dim=1),
+                written=None if written is None else torch.cat([_rotated(written[site].output) for site in sites]),
             )
     return found
 
 
-def _written(attention: MultiHeadAttention) -> Tensor:
+def in_common(ours: Activity, theirs: Activity) -> tuple[Activity, Activity]:
+    """The kinds of site that both have, at queries that both have, with as many keys."""
+    kinds = [kind for kind in ours if kind in theirs and set(ours[kind].queries) & set(theirs[kind].queries)]
+
+    def fit(each: KindActivity, other: KindActivity) -> KindActivity:
+        wider = other if other.weights.shape[-1] > each.weights.shape[-1] else each
+        return each.like(replace(wider, queries=np.intersect1d(each.queries, other.queries)))
+
+    return {kind: fit(ours[kind], theirs[kind]) for kind in kinds}, {
+        kind: fit(theirs[kind], ours[kind]) for kind in kinds
+    }
+
+
+def _rotated(output_HDE: Tensor) -> Tensor:
     """With W = Q R, rows W z and R z have the same inner products."""
-    weight_HDE = attention.output.weight.detach().unflatten(1, (-1, attention.d_head)).transpose(0, 1)
-    return torch.linalg.qr(weight_HDE.cpu().double())[1]
+    return torch.linalg.qr(output_HDE.double())[1]
 
 
 # --- null models ------------------------------------------------------------------------------------------------------
@@ -192,12 +218,9 @@ def _written(attention: MultiHeadAttention) -> Tensor:
 # examples are shuffled.
 
 
-def untrained_model(run: Run, index: int, seed: int = 0) -> Model:
-    """As the run's model was before it was trained, but for its seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer(seed, "untrained stand-in", index))
-        model = build_model(run.config.model, run.task)
-    return model.to(next(run.model.parameters()).device).eval()
+def stand_in_seed(index: int, seed: int = 0) -> int:
+    """Of the weights that a model of the nulls is drawn with."""
+    return integer(seed, "untrained stand-in", index)
 
 
 @dataclass
@@ -221,15 +244,26 @@ class Draws:
 
 
 def pair_with_untrained(
-    run: Run, other: Run, inputs: tuple[Tokens, ...], pairing: Pairing, n: int, seed: int, step: Callable[[], None]
+    model: TaskAttention,
+    other: TaskAttention,
+    examples: Examples,
+    pairing: Pairing,
+    n: int,
+    seed: int,
+    step: Callable[[], None],
 ) -> tuple[Draws, Draws]:
-    """Our heads with untrained models in the other run's place, and its heads with untrained ones in ours."""
-    found, is_same = (Draws(0), Draws(1)), run.config.model == other.config.model
+    """Our heads with untrained models in the other one's place, and its heads with untrained ones in ours."""
+
+    def fresh(drawn: TaskAttention, i: int, activity: Activity) -> Activity:
+        seen = observe(drawn.untrained(stand_in_seed(i, seed)), examples)
+        return {kind: seen[kind].like(each) for kind, each in activity.items()}
+
+    found, is_same = (Draws(0), Draws(1)), model.shape == other.shape
     for i in range(n):
-        theirs = observe(untrained_model(other, i, seed), inputs)
-        ours = theirs if is_same else observe(untrained_model(run, i, seed), inputs)
-        found[0].add(Pairing.best(pairing.ours, theirs), pair_overlap, pair_cka)
-        found[1].add(Pairing.best({kind: ours[kind] for kind in pairing.ours}, pairing.theirs), pair_overlap, pair_cka)
+        theirs = fresh(other, i, pairing.theirs)
+        ours = theirs if is_same else fresh(model, i, pairing.ours)
+        found[0].add(Pairing.best(pairing.ours, theirs), *pairing.measures)
+        found[1].add(Pairing.best(ours, pairing.theirs), *pairing.measures)
         step()
     return found
 

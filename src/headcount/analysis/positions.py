@@ -12,10 +12,9 @@ carries each to its next are rows whose products P_t . P_s depend on t - s alone
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,11 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.encodings import ENCODINGS, EncodingSettings
-from headcount.encodings.base import Encoding, Positions, Randomised, build_encoding
+from headcount.encodings.base import Encoding, EncodingInUse, HasPositions, Positions, build_encoding
 from headcount.errors import InputError
 from headcount.models.transformer import initialise
 from headcount.results import Result
-from headcount.runs.run import Run, build
 from headcount.seeds import integer
 
 FORMER = {
@@ -60,16 +58,17 @@ class TableRow:
     state: RowState
     """Weight decay and averaging move a row that was never trained as well, but do not turn it."""
     norm: float
-    moved: float
-    """How far it is from its initial value."""
-    cosine: float
+    moved: float | None
+    """How far it is from its initial value; None if that is not known."""
+    cosine: float | None
     """Of the angle to its initial value; 1: it was shrunk or stretched at most."""
 
 
 @dataclass(frozen=True)
 class PositionsShown(Result):
-    """The positions of one run; in an encoder-decoder, those of the encoder."""
+    """The positions of one model; in an encoder-decoder, those of the encoder."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     SCHEMA: ClassVar[int] = 2
     FORMER: ClassVar[Mapping[str, str]] = FORMER
 
@@ -89,6 +88,7 @@ class PositionsShown(Result):
 class EncodingsShown(Result):
     """Every encoding there is, at the same positions."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("encodings",)
     SCHEMA: ClassVar[int] = 2
     FORMER: ClassVar[Mapping[str, str]] = FORMER
 
@@ -101,10 +101,10 @@ class EncodingsShown(Result):
     encodings: tuple[EncodingProfile, ...]
 
 
-def positions_of(run: Run, n_positions: int | None = None) -> PositionsShown:
-    """The encoding of a run; without `n_positions`, at about twice as many as it was trained on."""
-    encoding, random_positions = _encoding_of(run.model)
-    trained = random_positions or run.task.longest
+def positions_of(model: HasPositions, n_positions: int | None = None) -> PositionsShown:
+    """The encoding of a model; without `n_positions`, at about twice as many as it was trained on."""
+    found = model.encoding_in_use()
+    encoding, trained = found.encoding, found.n_trained
     most = min(MOST, encoding.n_rows or MOST) if encoding.refuses_past_table else MOST
     n = min(max(2 * trained, 32), 128, most) if n_positions is None else n_positions
     if n_positions is not None and not FEWEST_ROWS <= n <= most:
@@ -112,23 +112,23 @@ def positions_of(run: Run, n_positions: int | None = None) -> PositionsShown:
             f"cannot show {n} positions",
             f"there can be {FEWEST_ROWS} to {most}" + (", the rows of this learned table" if most < MOST else ""),
         )
-    hard_codes = ", ".join(getattr(run.model, "hard_codes", ())) or encoding.hard_codes
+    profile = replace(profile_encoding(found.name, encoding, n, trained), hard_codes=found.hard_codes)
     return PositionsShown(
-        name=run.name,
-        weights_sha256=run.weights_sha256,
+        name=model.name,
+        weights_sha256=model.weights_sha256,
         n_positions=n,
         n_trained=trained,
-        random_positions=random_positions,
-        encoding=replace(profile_encoding(run.config.model.encoding, encoding, n, trained), hard_codes=hard_codes),
-        rows=_rows(run, encoding, n, trained),
+        random_positions=found.random_positions,
+        encoding=profile,
+        rows=_rows(found, n),
     )
 
 
 def all_encodings(
-    run: Run | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
+    model: HasPositions | None = None, *, d_model: int = 64, n_heads: int = 4, n_positions: int = 64
 ) -> EncodingsShown:
-    """Every encoding as it is drawn from a fixed seed; the one that a run uses, as the run has trained it."""
-    own = positions_of(run, n_positions) if run else None
+    """Every encoding as it is drawn from a fixed seed; the one that a model uses, as the model has trained it."""
+    own = positions_of(model, n_positions) if model else None
     profiles = {own.encoding.name: own.encoding} if own else {}
     for name in ENCODINGS.names():
         if name in profiles:
@@ -138,36 +138,29 @@ def all_encodings(
             settings = EncodingSettings(encoding=name, n_positions=n_positions)
             fresh = build_encoding(settings, d_model, n_heads).apply(initialise).eval()
         profiles[name] = profile_encoding(name, fresh, n_positions, None)
+    names = ENCODINGS.names()
     return EncodingsShown(
         name=own.name if own else None,
         trained=own.encoding.name if own else None,
         n_positions=n_positions,
         n_trained=own.n_trained if own else None,
-        encodings=tuple(profiles[name] for name in ENCODINGS.names()),
+        encodings=tuple(profiles[name] for name in (*(profiles.keys() - set(names)), *names)),
     )
 
 
-def _encoding_of(model: Any) -> tuple[Encoding, int | None]:
-    """A model's encoding, and out of how many ids it draws if they are random."""
-    found = model.positions if hasattr(model, "positions") else model.source_positions
-    # Random positions hand the tokens other ids; what an id does is up to the encoding inside.
-    n_ids = found.n_ids if isinstance(found, Randomised) else None
-    inner = found.inner if isinstance(found, Randomised) else found
-    return copy.deepcopy(inner).cpu().eval(), n_ids
-
-
-def _rows(run: Run, encoding: Encoding, n: int, trained: int) -> tuple[TableRow, ...]:
-    now = table_of(encoding, n)
-    if now is None or not learns(encoding):
+def _rows(found: EncodingInUse, n: int) -> tuple[TableRow, ...]:
+    """Of a learned table, how far each row moved, where it is known from where."""
+    now, first = table_of(found.encoding, n), None if found.initial is None else table_of(found.initial, n)
+    if now is None or not learns(found.encoding):
         return ()
-    first = table_of(_encoding_of(build(run.config)[1])[0], n)
-    assert first is not None, "a table of zeros would have been drawn"
-    norms, moved = np.linalg.norm(now, axis=1), np.linalg.norm(now - first, axis=1)
-    cosines = (first * now).sum(axis=1) / np.maximum(norms * np.linalg.norm(first, axis=1), 1e-30)
-    n_rows = encoding.n_rows or MOST
+    n_rows, norms = found.encoding.n_rows or MOST, np.linalg.norm(now, axis=1)
     states: list[RowState] = [
-        "past the table" if p >= n_rows else "trained" if p < trained else "never trained" for p in range(n)
+        "past the table" if p >= n_rows else "trained" if p < found.n_trained else "never trained" for p in range(n)
     ]
+    if first is None:
+        return tuple(TableRow(p, states[p], float(norms[p]), None, None) for p in range(n))
+    moved = np.linalg.norm(now - first, axis=1)
+    cosines = (first * now).sum(axis=1) / np.maximum(norms * np.linalg.norm(first, axis=1), 1e-30)
     return tuple(
         TableRow(*row) for row in zip(range(n), states, norms.tolist(), moved.tolist(), cosines.tolist(), strict=True)
     )
@@ -226,7 +219,7 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
 
 def learns(encoding: Encoding) -> bool:
     """Whether training changes it."""
-    return any(True for _ in encoding.parameters())
+    return any(each.requires_grad for each in encoding.parameters())
 
 
 @torch.no_grad()

@@ -13,9 +13,10 @@ Six answers to that, drawn as one figure. Orders are chosen on one set of exampl
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -23,24 +24,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headcount.analysis.ablation import AblationRun, ablate
+from headcount.analysis.ablation import AblationRun, Measurement, ablate, measure
+from headcount.analysis.greedy import best_set, greedy_order
 from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
 from headcount.experiments.experiment import Experiment
-from headcount.experiments.interventions import Outcome, Progress, compare, interval_of, run_interventions
+from headcount.experiments.interventions import Progress, compare, interval_of, run_interventions
 from headcount.experiments.models import OpenModel
+from headcount.experiments.removal import scores_along
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.gates import eval_mode
+from headcount.hooks.proof import first_tensor
 from headcount.hooks.replay import Intervention
-from headcount.limits import BATCH, ORDERS
+from headcount.limits import BATCH, DONORS, ORDERS
 from headcount.results import Result
 from headcount.seeds import stream
 from headcount.stats import PairedDifference
 from headcount.surgery.cutting import Cut
 from headcount.training.device import n_threads
 
-MOST_SIZES = 32
+NAMES = ("alone", "together", "every way", "greedy", "gradient")
+"""Of curves, in their order."""
+MOST_SIZES = 16
 """Numbers of removed heads at which random orders are measured."""
 TIE = 1e-4
 """How much the loss counts where hits are equal: less than one hit in ten thousand."""
@@ -48,8 +54,10 @@ ROUNDS = 9
 """In which the time of a forward pass is measured."""
 TIMED = 4
 """Batches of examples in each round."""
-Run = Callable[..., Outcome]
-"""`run_interventions`, on a model on which the hooks were proven."""
+SEARCH, RANDOM = 0.5, 0.6
+"""Shares of a budget at which greedy removal, and the search among random sets, come to an end."""
+SETS = 16
+"""The fewest random sets that are worth a try."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +99,8 @@ class RandomBaseline:
 class Pruning(Result):
     """What is left of a model as its heads go."""
 
-    SCHEMA: ClassVar[int] = 4
-    FORMER: ClassVar[Mapping[str, str]] = {
-        "run": "name",
-        "model": "weights_sha256",
-        "kinds": "replacements",
-        "under": "n_under_1_point",
-        "is_share": "is_accuracy",
-    }
+    ROWS: ClassVar[tuple[str, ...]] = ("curves.points",)
+    SCHEMA: ClassVar[int] = 5
     name: str
     weights_sha256: str
     metric: str
@@ -130,9 +132,11 @@ class Pruning(Result):
     kept: Point
     """What is left after that, on the other examples."""
     n_tried: int
-    """Sets that greedy tried until then."""
+    """Sets that greedy measured until then, on some of the examples at least."""
+    n_random: int
+    """Random sets of that size that were tried: as many, unless time was up."""
     best_random: Point
-    """The best of as many random sets of that size, chosen as greedy chose."""
+    """The best of those, chosen as greedy chose."""
     curves: tuple[Curve, ...]
     chance: tuple[RandomBaseline, ...]
     n_orders: int
@@ -140,6 +144,10 @@ class Pruning(Result):
     """Examples per random order."""
     is_accuracy: bool = True
     """Whether each example is right or wrong; else scores are in the metric's own unit, larger being better."""
+    budget: float | None = None
+    """Seconds that the search was given; None for as long as it takes."""
+    not_measured: tuple[str, ...] = ()
+    """What there was no time for, in words; nothing without a budget."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +186,45 @@ class Cost(Result):
     """Unlabelled examples over which the means were taken that stayed in the biases; 0 if nothing stayed."""
 
 
+class Clock:
+    """What is left of a budget, and what there was no time for."""
+
+    def __init__(self, budget: float | None) -> None:
+        self.budget, self.skipped = budget, list[str]()
+        self._started, self._pace = time.monotonic(), 0.0
+
+    def is_over(self, share: float = 1.0) -> bool:
+        """Whether so much of the budget is gone."""
+        return self.budget is not None and time.monotonic() - self._started >= share * self.budget
+
+    def learn(self, n_sets: int, n: int) -> None:
+        """All the time so far went into so many sets of heads, on so many examples each."""
+        self._pace = (time.monotonic() - self._started) / (n_sets * n)
+
+    def fits(self, what: str, n_sets: int, n: int) -> bool:
+        """Whether there is time for so many sets, at the pace so far; else it is noted that there was not."""
+        took = time.monotonic() - self._started
+        fits = self.budget is None or took + self._pace * n_sets * n <= self.budget
+        self.skipped += [] if fits else [what]
+        return fits
+
+    def affordable(self, experiment: Experiment) -> Experiment:
+        """As many of the examples as every head can be ablated on in a fifth of the budget."""
+        if self.budget is None:
+            return experiment
+        batch, n_rows = experiment.batches[0], sum(batch.n_inputs for batch in experiment.batches)
+        with eval_mode(experiment.model), torch.no_grad():
+            started = time.perf_counter()
+            first_tensor(experiment.model(*batch.inputs)).flatten()[0].item()  # waits until the device is done
+        sweep = (time.perf_counter() - started) / batch.n_inputs * n_rows * len(experiment.sites.heads)
+        if sweep <= self.budget / 5:
+            return experiment
+        some = experiment.some(int(experiment.n * self.budget / 5 / sweep))
+        if some.n < experiment.n:
+            self.skipped.append(f"{experiment.n - some.n:,} of the {experiment.n:,} examples to choose heads on")
+        return some
+
+
 def prune_curves(
     name: str,
     weights_sha256: str,
@@ -188,46 +235,20 @@ def prune_curves(
     *,
     n_orders: int = ORDERS,
     batch_size: int = BATCH,
+    budget: float | None = None,
     progress: Progress | None = None,
 ) -> Pruning:
-    """All six, chosen on one set and measured on another; random orders on a third, which may be smaller."""
-    run = partial(run_interventions, batch_size=batch_size, proven=True)
-    heads, metric = selection_set.sites.heads, test_set.metric
-    is_alone = min(batch.n_inputs for batch in selection_set.batches) < 2  # in its length, so that it has no donor
-    replacements = tuple(
-        replacement
-        for replacement in sorted(REPLACEMENTS.names(), key=lambda name: name != "zero")  # which is what cutting does
-        if not (is_alone and REPLACEMENTS.get(replacement).needs_donors)
-    )
-    alone = ablate(selection_set, replacements, batch_size=batch_size, progress=_part(progress, 0, 15))
-    by_zero, harmless = _redundant(alone, {"zero"}), _redundant(alone, replacements)
-    worst = {head: max(each.drop.mean for each in alone.measurements if each.head == head) for head in heads}
-    importance = {each.head: each.importance for each in alone.condition.importances}
-    finer = _with_ties_broken(selection_set)
-    found = run(finer, [Intervention((head,)) for head in heads])
-    own = [heads[i] for i in np.argsort(-finer.aggregate(found.scores), kind="stable")]
-    greedy, chosen, n_tried = _greedy(finer, loss, run, _part(progress, 15, 55))
-    orders = {
-        "together": own,
-        "every way": sorted(own, key=lambda head: worst[head]),
-        "greedy": greedy,
-        "gradient": sorted(heads, key=lambda head: importance[str(head)]) if importance else [],
-    }
-    interventions = {
-        (name, k): Intervention(tuple(order[:k])) for name, order in orders.items() for k in range(1, len(order) + 1)
-    }
-    interventions |= {("alone", k): Intervention((head,)) for k, head in enumerate(own, start=1)}
-    lucky = _best_random(finer, len(chosen), n_tried, run, _part(progress, 55, 75))
-    sets = {"harmless": harmless, "by zero": by_zero, "chosen": chosen, "lucky": lucky}
-    interventions |= {(name, 0): Intervention(some) for name, some in sets.items() if some}
-    interventions |= {("means", 0): Intervention(harmless, "mean")} if harmless else {}
-    whole, points = _points(test_set, interventions, run, _part(progress, 75, 85))
-    sizes = range(1, len(heads) + 1)
-    added_up = whole.score - np.cumsum([whole.score - points["alone", k].score for k in sizes])
-    if metric.is_accuracy:
-        added_up = added_up.clip(0, 1)
-    promised = [Point(k, str(own[k - 1]), left, left, left) for k, left in zip(sizes, added_up.tolist(), strict=True)]
-    measured = {name: [points[name, k] for k in sizes] for name, order in orders.items() if order}
+    """All six, chosen on one set and measured on another; random orders on a third, which may be smaller.
+
+    With a `budget` in seconds, what there is no time for is left out, the most important being measured first.
+    """
+    clock = Clock(budget)
+    selection_set = clock.affordable(selection_set)
+    part = _parts(progress, selection_set, test_set, null_set, n_orders)
+    found = _choose(selection_set, loss, batch_size, clock, part)
+    whole, points = _points(test_set, found, batch_size, clock, part)
+    chance, n_orders = _chance(null_set, n_orders, batch_size, clock, part("chance"))
+    metric = test_set.metric
     return Pruning(
         name=name,
         weights_sha256=weights_sha256,
@@ -236,38 +257,148 @@ def prune_curves(
         chosen_on=selection_set.data,
         measured_on=test_set.data,
         n=test_set.n,
-        n_heads=len(heads),
-        replacements=replacements,
+        n_heads=len(test_set.sites.heads),
+        replacements=found.replacements,
         loss=loss,
         clean=whole.score,
-        harmless=tuple(map(str, harmless)),
+        harmless=tuple(map(str, found.harmless)),
         harmless_left=points.get(("harmless", 0), whole),
         harmless_means=points.get(("means", 0), whole),
-        by_zero=tuple(map(str, by_zero)),
+        by_zero=tuple(map(str, found.by_zero)),
         by_zero_left=points.get(("by zero", 0), whole),
-        n_under_1_point=sum(each.drop.mean < IMPORTANT for each in alone.measurements if each.replacement == "zero"),
-        chosen=tuple(map(str, chosen)),
+        n_under_1_point=found.n_under_1_point,
+        chosen=tuple(map(str, found.chosen)),
         kept=points.get(("chosen", 0), whole),
-        n_tried=n_tried,
+        n_tried=found.n_tried,
+        n_random=found.n_random,
         best_random=points.get(("lucky", 0), whole),
-        curves=tuple(Curve(name, (whole, *some)) for name, some in {"alone": promised, **measured}.items()),
-        chance=_chance(null_set, n_orders, run, _part(progress, 85, 100)),
+        curves=_curves(found, whole, points, is_accuracy=metric.is_accuracy),
+        chance=chance,
         n_orders=n_orders,
         n_chance=null_set.n,
         is_accuracy=metric.is_accuracy,
+        budget=budget,
+        not_measured=tuple(clock.skipped),
     )
 
 
-def _part(progress: Progress | None, start: int, end: int) -> Progress | None:
-    """Progress of a part that takes from `start` to `end` of the whole, in percent."""
-    return progress and (lambda done, total: progress(max(1, round(start + (end - start) * done / total)), 100))
+def _parts(
+    progress: Progress | None, selection_set: Experiment, test_set: Experiment, null_set: Experiment, n_orders: int
+) -> Callable[[str], Progress | None]:
+    """Progress of each part of the whole, by how many passes over examples it is expected to take."""
+    n, chosen, tested = len(selection_set.sites.heads), selection_set.n, test_set.n
+    work = {
+        "alone": n * chosen,
+        "finer": n * chosen,
+        "greedy": 2 * n * chosen,
+        "luck": 4 * n * chosen,
+        "every way": (1 + DONORS) * n * chosen,
+        "sets": n * tested,
+        "curves": 4 * n * tested,
+        "chance": 2 * n_orders * min(n, MOST_SIZES) * null_set.n,
+    }
+    ends = np.cumsum([0, *work.values()]) / sum(work.values())
+    spans = dict(zip(work, pairwise(ends), strict=True))
+    return lambda name: _part(progress, *spans[name])
 
 
-def _redundant(alone: AblationRun, replacements: Collection[str]) -> tuple[HeadId, ...]:
-    """Heads whose whole interval lies under 1 point with each of these replacements."""
-    asked = [each for each in alone.measurements if each.replacement in replacements]
-    costly = {each.head for each in asked if band_of(each.drop) != "redundant"}
-    return tuple(head for head in dict.fromkeys(each.head for each in asked) if head not in costly)
+def _part(progress: Progress | None, start: float, end: float) -> Progress | None:
+    """Progress of a part that takes from `start` to `end` of the whole."""
+    return progress and (lambda done, total: progress(max(1, round(100 * (start + (end - start) * done / total))), 100))
+
+
+# --- heads are chosen -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Sets and orders of heads, found on the examples to choose on."""
+
+    by_zero: tuple[HeadId, ...]
+    harmless: tuple[HeadId, ...]
+    n_under_1_point: int
+    replacements: tuple[str, ...]
+    chosen: tuple[HeadId, ...]
+    n_tried: int
+    n_random: int
+    lucky: tuple[HeadId, ...]
+    orders: Mapping[str, Sequence[HeadId]]
+    """By the names of their curves."""
+
+
+def _choose(
+    experiment: Experiment, loss: float, batch_size: int, clock: Clock, part: Callable[[str], Progress | None]
+) -> _Choice:
+    heads = experiment.sites.heads
+    alone = ablate(experiment, ("zero",), batch_size=batch_size, progress=part("alone"))
+    clock.learn(len(heads), experiment.n)
+    finer = _with_ties_broken(experiment)
+    each = run_interventions(finer, _one_by_one(heads), batch_size=batch_size, proven=True, progress=part("finer"))
+    own = [heads[i] for i in np.argsort(-finer.aggregate(each.scores), kind="stable")]
+    greedy = greedy_order(
+        finer,
+        alone=each.scores,
+        batch_size=batch_size,
+        is_time_up=partial(clock.is_over, SEARCH),
+        progress=part("greedy"),
+    )
+    if len(greedy.order) < len(heads):
+        clock.skipped.append(f"greedy removal beyond {len(greedy.order)} of {len(heads)} heads")
+    chosen = greedy.order[: greedy.within(loss + TIE)]
+    n_tried = greedy.n_tried[len(chosen) - 1] if chosen else 0
+    lucky, n_random = _best_random(finer, len(chosen), n_tried, batch_size, clock, part("luck"))
+    every_way = _every_way(experiment, alone, batch_size, clock, part("every way"))
+    worst = {head: max(each.drop.mean for each in every_way if each.head == head) for head in heads}
+    importance = {each.head: each.importance for each in alone.condition.importances}
+    replacements = tuple(dict.fromkeys(each.replacement for each in every_way))
+    orders = {
+        "together": own,
+        "every way": sorted(own, key=lambda head: worst[head]) if len(replacements) > 1 else (),
+        "greedy": greedy.order,
+        "gradient": sorted(heads, key=lambda head: importance[str(head)]) if importance else (),
+    }
+    return _Choice(
+        by_zero=_redundant(alone.measurements),
+        harmless=_redundant(every_way),
+        n_under_1_point=sum(each.drop.mean < IMPORTANT for each in alone.measurements),
+        replacements=replacements,
+        chosen=chosen,
+        n_tried=n_tried,
+        n_random=n_random,
+        lucky=lucky,
+        orders={name: order for name, order in orders.items() if order},
+    )
+
+
+def _one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:
+    return [Intervention((head,)) for head in heads]
+
+
+def _every_way(
+    experiment: Experiment, by_zero: AblationRun, batch_size: int, clock: Clock, progress: Progress | None
+) -> tuple[Measurement, ...]:
+    """Every head alone with every replacement, zero being known; or by zero alone, if there is no time for more."""
+    is_alone = min(batch.n_inputs for batch in experiment.batches) < 2  # in its length, so that it has no donor
+    others = [name for name in REPLACEMENTS.names() if name != "zero"]
+    others = [name for name in others if not (is_alone and REPLACEMENTS.get(name).needs_donors)]
+    n_sets = len(experiment.sites.heads) * sum(DONORS if REPLACEMENTS.get(name).needs_donors else 1 for name in others)
+    if not others or not clock.fits(f"heads ablated by {' and '.join(others)}", n_sets, experiment.n):
+        return by_zero.measurements
+    more = ablate(experiment, others, noise={}, batch_size=batch_size, progress=progress)
+    every = (*by_zero.measurements, *more.measurements)
+    # The noise of a mean makes intervals wider: it matters to heads alone that are harmless without it.
+    harmless = set(_redundant(every))
+    asked = [(each.head, each.replacement) for each in every if each.head in harmless]
+    asked = [(head, name) for head, name in asked if REPLACEMENTS.get(name).needs_mean]
+    again = measure(experiment, asked, more.means, batch_size=batch_size)[1] if asked else ()
+    wider = {(each.head, each.replacement): each for each in again}
+    return tuple(wider.get((each.head, each.replacement), each) for each in every)
+
+
+def _redundant(measurements: Sequence[Measurement]) -> tuple[HeadId, ...]:
+    """Heads whose whole interval lies under 1 point in each of these measurements."""
+    costly = {each.head for each in measurements if band_of(each.drop) != "redundant"}
+    return tuple(head for head in dict.fromkeys(each.head for each in measurements) if head not in costly)
 
 
 def _with_ties_broken(experiment: Experiment) -> Experiment:
@@ -286,66 +417,104 @@ def _with_ties_broken(experiment: Experiment) -> Experiment:
     return experiment.scored_by(finer) if experiment.metric.is_accuracy else experiment
 
 
-def _greedy(
-    experiment: Experiment, loss: float, run: Run, progress: Progress | None
-) -> tuple[list[HeadId], tuple[HeadId, ...], int]:
-    """All heads in the order of greedy removal, those that go for at most `loss`, and how many sets were tried."""
-    left, removed = list(experiment.sites.heads), list[HeadId]()
-    total, done, n_within, n_tried = len(left) * (len(left) + 1) // 2, 0, 0, 0
-    clean, within = None, True
-    while left:
-        found = run(experiment, [Intervention((head,)) for head in left], base=removed)
-        clean = float(experiment.aggregate(found.clean)) if clean is None else clean
-        left_over = experiment.aggregate(found.scores)
-        best = int(left_over.argmax())
-        done += len(left)
-        within = within and bool(clean - left_over[best] <= loss + TIE)
-        n_within, n_tried = n_within + within, n_tried + within * len(left)
-        removed.append(left.pop(best))
-        if progress:
-            progress(done, total)
-    return removed, tuple(removed[:n_within]), n_tried
-
-
 def _best_random(
-    experiment: Experiment, size: int, n_tried: int, run: Run, progress: Progress | None
-) -> tuple[HeadId, ...]:
-    """Of so many random sets of this size, the one that leaves most."""
+    experiment: Experiment, size: int, n_tried: int, batch_size: int, clock: Clock, progress: Progress | None
+) -> tuple[tuple[HeadId, ...], int]:
+    """Of so many random sets of this size, or of as many as there is time for, the one that leaves most."""
     heads, rng = experiment.sites.heads, stream(0, "random sets")
     if not 0 < size < len(heads):
-        return ()
-    interventions = [Intervention(tuple(heads[i] for i in rng.permutation(len(heads))[:size])) for _ in range(n_tried)]
-    found = run(experiment, interventions, progress=progress)
-    return interventions[int(experiment.aggregate(found.scores).argmax())].heads
+        return (), 0
+    if not clock.fits("random sets of as many heads", min(n_tried, SETS), experiment.n):
+        return (), 0
+    sets = [tuple(heads[i] for i in rng.permutation(len(heads))[:size]) for _ in range(n_tried)]
+    time_is_up = partial(clock.is_over, RANDOM)
+    best, n = best_set(experiment, sets, batch_size=batch_size, is_time_up=time_is_up, progress=progress)
+    if n < n_tried:
+        clock.skipped.append(f"{n_tried - n:,} of {n_tried:,} random sets")
+    return best, n
+
+
+# --- and measured on other examples -----------------------------------------------------------------------------------
 
 
 def _points(
-    experiment: Experiment, interventions: Mapping[tuple[str, int], Intervention], run: Run, progress: Progress | None
+    experiment: Experiment, found: _Choice, batch_size: int, clock: Clock, part: Callable[[str], Progress | None]
 ) -> tuple[Point, dict[tuple[str, int], Point]]:
-    """The whole model; and what is left without these heads, and what was lost with them."""
-    found = run(experiment, list(interventions.values()), progress=progress)
-    drops = compare(experiment, found.clean, list(found.scores), "sets")
+    """The whole model; and what is left without these sets, and along these orders, and what was lost with them."""
+    named = {"harmless": found.harmless, "by zero": found.by_zero, "chosen": found.chosen, "lucky": found.lucky}
+    sets = {(name, 0): Intervention(some) for name, some in named.items() if some}
+    if found.harmless and "mean" in found.replacements:
+        sets["means", 0] = Intervention(found.harmless, "mean")
+    own = found.orders["together"]
+    if clock.fits("each head's own drop, added up", len(own), experiment.n):
+        sets |= {("alone", k): each for k, each in enumerate(_one_by_one(own), start=1)}
+    outcome = run_interventions(
+        experiment, list(sets.values()), batch_size=batch_size, proven=True, progress=part("sets")
+    )
+    scores, report, done = list(outcome.scores), part("curves"), 0.0
+    for name, order in sorted(found.orders.items(), key=lambda each: each[0] != "greedy"):
+        if clock.fits(f"what is left in the order of '{name}'", len(order), experiment.n):
+            here = _part(report, done, done + 1 / len(found.orders))
+            steps = [[head] for head in order]
+            scores.extend(scores_along(experiment, [steps], batch_size=batch_size, progress=here)[0])
+            sets |= {(name, k): Intervention(tuple(order[:k])) for k in range(1, len(order) + 1)}
+        done += 1 / len(found.orders)
+    drops = compare(experiment, outcome.clean, scores, "sets")
 
     def point(heads: Sequence[HeadId], scores: NDArray[np.float64], drop: PairedDifference, name: str) -> Point:
         last, ends = str(heads[-1]) if heads else None, interval_of(experiment, scores, name)
         return Point(len(heads), last, float(experiment.aggregate(scores)), *ends, drop)
 
-    return point((), found.clean, PairedDifference(0.0, 0.0, 0.0, 1.0), "whole"), {
-        name: point(each.heads, scores, drop, f"{name}")
-        for (name, each), scores, drop in zip(interventions.items(), found.scores, drops, strict=True)
+    return point((), outcome.clean, PairedDifference(0.0, 0.0, 0.0, 1.0), "whole"), {
+        name: point(each.heads, its, drop, f"{name}")
+        for (name, each), its, drop in zip(sets.items(), scores, drops, strict=True)
     }
 
 
-def _chance(experiment: Experiment, n_orders: int, run: Run, progress: Progress | None) -> tuple[RandomBaseline, ...]:
+def _curves(
+    found: _Choice, whole: Point, points: Mapping[tuple[str, int], Point], *, is_accuracy: bool
+) -> tuple[Curve, ...]:
+    """Those that there was time for; of greedy removal, at least what is left in the end."""
+    curves = []
+    own = [points["alone", k] for k in range(1, len(found.orders["together"]) + 1) if ("alone", k) in points]
+    if own:
+        left = whole.score - np.cumsum([whole.score - each.score for each in own])
+        left = left.clip(0, 1) if is_accuracy else left
+        promised = [
+            Point(k, each.head, at, at, at) for k, (each, at) in enumerate(zip(own, left.tolist(), strict=True), 1)
+        ]
+        curves.append(Curve("alone", (whole, *promised)))
+    for name, order in {"greedy": (), **found.orders}.items():
+        measured = [points[name, k] for k in range(1, len(order) + 1) if (name, k) in points]
+        if name == "greedy" and not measured and found.chosen:
+            measured = [points["chosen", 0]]
+        if measured or name == "greedy":
+            curves.append(Curve(name, (whole, *measured)))
+    return tuple(sorted(curves, key=lambda curve: NAMES.index(curve.name)))
+
+
+def _chance(
+    experiment: Experiment, n_orders: int, batch_size: int, clock: Clock, progress: Progress | None
+) -> tuple[tuple[RandomBaseline, ...], int]:
+    """Quantiles of random orders, and of how many."""
     heads, rng = experiment.sites.heads, stream(0, "random orders")
     orders = [[heads[i] for i in rng.permutation(len(heads))] for _ in range(n_orders)]
     # All of them is all of them, in any order; and a band needs no more than so many points.
     sizes = sorted({round(k) for k in np.linspace(1, len(heads) - 1, min(len(heads) - 1, MOST_SIZES))})
-    interventions = [Intervention(tuple(order[:k])) for k in sizes for order in orders]
-    found = run(experiment, interventions, progress=progress)
-    by_size = experiment.aggregate(found.scores).reshape(len(sizes), n_orders)
-    quantiles = np.quantile(by_size, [0.1, 0.5, 0.9], axis=1).T
-    return tuple(RandomBaseline(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True))
+    figures = list[NDArray[np.float64]]()
+    for order in orders if sizes else ():
+        if not clock.fits(f"{n_orders - len(figures):,} of {n_orders:,} random orders", len(sizes), experiment.n):
+            break
+        steps = [order[i:j] for i, j in zip([0, *sizes], sizes, strict=False)]
+        figures.append(experiment.aggregate(scores_along(experiment, [steps], batch_size=batch_size)[0]))
+        if progress:
+            progress(len(figures), n_orders)
+    if progress:
+        progress(1, 1)
+    if not figures:
+        return (), n_orders if not sizes else 0
+    quantiles = np.quantile(figures, [0.1, 0.5, 0.9], axis=0).T
+    return tuple(RandomBaseline(k, *map(float, ends)) for k, ends in zip(sizes, quantiles, strict=True)), len(figures)
 
 
 def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:

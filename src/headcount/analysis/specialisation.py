@@ -14,10 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
-from headcount.analysis.head_measures import WEIGHTINGS, Measured, control_inputs, eval_inputs, measure, rounded
+from headcount.analysis.head_measures import Measured, control_inputs, eval_inputs, measure, rounded
 from headcount.analysis.labels import (
     ALL,
-    CONTROLS,
     DIFFERENCE,
     N_CONTROLS,
     RANK,
@@ -29,8 +28,9 @@ from headcount.analysis.labels import (
     label,
 )
 from headcount.errors import InputError
+from headcount.experiments.task_attention import TaskAttention
+from headcount.models.reading import WEIGHTINGS
 from headcount.results import Result
-from headcount.runs.run import Run
 from headcount.stats import Estimate, Stratum, Sums, estimate
 from headcount.tasks.base import AttentionTargets
 
@@ -72,6 +72,7 @@ class Named:
 class Specialisation(Result):
     """Every head of a model."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 3
     FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "model": "weights_sha256"}
     name: str
@@ -95,7 +96,7 @@ class Specialisation(Result):
 
 
 def specialise(
-    run: Run,
+    model: TaskAttention,
     length: int | None = None,
     *,
     norm_weighted: bool = False,
@@ -107,30 +108,30 @@ def specialise(
     Labels are calibrated on that many `controls` of each kind; the second number is the rank of the bar among them.
     `progress(done, total)` counts examples and controls.
     """
-    if not run.model.heads:
-        raise InputError(f"{run.name} has no heads to measure", "choose a run that was not stripped of all of them")
-    inputs_seen, contrast, heads = eval_inputs(run, length), contrast_of(run), list[HeadStats]()
-    whole = len(inputs_seen) + len(CONTROLS) * controls[0]
+    if not model.sites:
+        raise InputError(f"{model.name} has no heads to measure", "choose one that was not stripped of all of them")
+    inputs_seen, contrast, heads = eval_inputs(model, length), contrast_of(model), list[HeadStats]()
+    whole = len(inputs_seen) + len(model.controls) * controls[0]
 
     def told(before: int) -> Callable[[int, int], None] | None:
         return None if progress is None else lambda done, _: progress(before + done, whole)
 
-    measured = measure(run, inputs_seen, told(0), norm_weighted=norm_weighted)
+    measured = measure(model, inputs_seen, told(0), norm_weighted=norm_weighted)
     calibration = calibrate(
-        run, control_inputs(run, length), *controls, norm_weighted=norm_weighted, progress=told(len(inputs_seen))
+        model, control_inputs(model, length), *controls, norm_weighted=norm_weighted, progress=told(len(inputs_seen))
     )
-    moved = {} if contrast is None else shifts(run, contrast, norm_weighted=norm_weighted)
-    for site in (site for site in run.model.sites if site in measured):
-        targets = run.task.attention_targets(site.stack, site.kind, inputs_seen.examples)
+    moved = {} if contrast is None else shifts(model, contrast, norm_weighted=norm_weighted)
+    for site in (site for site in model.sites if site in measured):
+        targets = model.task.attention_targets(site.stack, site.kind, inputs_seen.examples)
         bars = calibration.at(site.stack, site.kind)
-        for i, head in enumerate(run.model.heads_at(site)):
+        for i, head in enumerate(model.heads_at(site)):
             found = tuple(m for name, each in measured[site].items() for m in _means(name, each, i, targets))
             named, names = label(found, targets.condition.when, bars), (str(head), head.short)
             shifted = moved[site][i] if moved else ()
             heads.append(HeadStats(*names, site.stack, site.layer, site.kind, named, found, shifted))
     return Specialisation(
-        name=run.name,
-        weights_sha256=run.weights_sha256,
+        name=model.name,
+        weights_sha256=model.weights_sha256,
         n=len(inputs_seen),
         data=inputs_seen.data,
         weighting=WEIGHTINGS[norm_weighted],

@@ -140,11 +140,11 @@ def transplant(
     run: Run,
     other: Run,
     partners: Partners,
-    untrained: Sequence[tuple[Callable[[], Model], Partners]],
+    untrained: Sequence[tuple[Callable[[], Run], Partners]],
     length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[HeadId, Transplant]:
-    """Every head that has a partner; `untrained` are models and the partners that they offer."""
+    """Every head that has a partner; `untrained` are runs and the partners that they offer."""
     stage = Stage(run, length)
     clean, without = stage.clean, stage.hits(stage.means(partners))
     changes = [(clean & ~without[head], ~clean & without[head]) for head in partners]
@@ -166,7 +166,7 @@ def transplant(
     with_partner, *with_others = stage.hits_with(other.model, [{head: partners[head] for head in costly}, *rounds])
     with_untrained = []
     for i, (make, offered) in enumerate(untrained):
-        with_untrained += stage.hits_with(make(), [{head: offered[head] for head in costly if head in offered}])
+        with_untrained += stage.hits_with(make().model, [{head: offered[head] for head in costly if head in offered}])
         if progress:
             progress(i + 1, len(untrained))
 

@@ -1,7 +1,8 @@
 """What the command line does, as functions.
 
-Each returns a typed result and leaves it, with its pictures, in the model's folder. A name is imported when it is first
-used, so that `headcount predict` does not wait for matplotlib.
+Each returns a typed result; with `save` it is also written, with its pictures, into the folder that is named or
+(`save=True`) the model's own. A name is imported when it is first used, so that `headcount predict` does not wait for
+matplotlib.
 """
 
 from __future__ import annotations
@@ -11,19 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headcount.api.ablation import ablate_heads as ablate_heads
+    from headcount.api.intervening import ByHead as ByHead
+    from headcount.api.intervening import HeadIntervention as HeadIntervention
+    from headcount.api.intervening import ablated as ablated
+    from headcount.api.intervening import attention as attention
+    from headcount.api.intervening import head_outputs as head_outputs
+    from headcount.api.intervening import patched as patched
     from headcount.api.lab import run_lab as run_lab
     from headcount.api.opening import PredictionPair as PredictionPair
     from headcount.api.opening import open_model as open_model
+    from headcount.api.opening import open_on_task as open_on_task
     from headcount.api.opening import open_run as open_run
     from headcount.api.opening import predict as predict
     from headcount.api.pruning import SavedPruning as SavedPruning
     from headcount.api.pruning import prune_heads as prune_heads
     from headcount.api.saving import Saved as Saved
     from headcount.api.training import evaluate as evaluate
+    from headcount.api.training import evaluate_all as evaluate_all
     from headcount.api.training import next_command as next_command
     from headcount.api.training import read_evaluation as read_evaluation
     from headcount.api.training import train as train
     from headcount.api.training import verify as verify
+    from headcount.api.viewing import head_roles as head_roles
     from headcount.api.viewing import head_stats as head_stats
     from headcount.api.viewing import match_heads as match_heads
     from headcount.api.viewing import show_head as show_head
@@ -34,13 +44,14 @@ if TYPE_CHECKING:
 
 _EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
+    "intervening": ("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs", "patched"),
     "lab": ("run_lab",),
-    "opening": ("PredictionPair", "open_model", "open_run", "predict"),
+    "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
     "pruning": ("SavedPruning", "prune_heads"),
     "saving": ("Saved",),
-    "training": ("evaluate", "next_command", "read_evaluation", "train", "verify"),
+    "training": ("evaluate", "evaluate_all", "next_command", "read_evaluation", "train", "verify"),
     "viewing": (
-        *("head_stats", "match_heads", "show_head", "show_heads", "show_positions", "stretch"),
+        *("head_roles", "head_stats", "match_heads", "show_head", "show_heads", "show_positions", "stretch"),
         "summarise_attention",
     ),
 }

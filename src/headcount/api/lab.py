@@ -102,15 +102,16 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
     say("addition 1/5  training an adder (3-digit sums, every sum of the test set held out)")
     run = _train("addition", out / "addition", seed, quiet, settings)
     say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
-    certificate = verify(run, quiet=quiet)
+    certificate = verify(run, save=True, quiet=quiet)
     say("addition 3/5  drawing every head")
     examples = examples_of(cast(Addition, run.task))
-    example, average, stats = show_heads(run, examples[0]), show_heads(run), head_stats(run, quiet=quiet)
+    example, average = show_heads(run, examples[0], save=True), show_heads(run, save=True)
+    stats = head_stats(run, save=True, quiet=quiet)
     say("addition 4/5  ablating each head alone")
-    ablated = ablate_heads(run, quiet=quiet)
+    ablated = ablate_heads(run, save=True, quiet=quiet)
     say("addition 5/5  removing heads together")
     try:
-        pruned = prune_heads(run, quiet=quiet)
+        pruned = prune_heads(run, save=True, quiet=quiet)
     except InputError as error:  # it has nothing to lose, which is no reason to stop a lab
         say(str(error))
         pruned = SavedPruning(None)
@@ -144,10 +145,11 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
         say(f"sortedness {i}/{len(SORTEDNESS) + 1}  training on lengths 8-16: {name}")
         runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, {**own, **settings})
     say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
-    stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=out / "stretch", quiet=quiet)
+    shared = out / "stretch"
+    stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=shared, save=True, quiet=quiet)
     stretches = dict(zip(runs, stretched.result, strict=True))
     attention = dict(zip(runs, stretched.figures[1::2], strict=False))
-    learned = show_positions(runs["learned"])
+    learned = show_positions(runs["learned"], save=True)
     pictures = {
         "How far each reaches": [stretched.figures[-1]],
         "Sinusoidal positions: attention and certainty": [attention["sinusoidal"]],

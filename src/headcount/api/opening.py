@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from torch import nn
 
 from headcount.errors import InputError
-from headcount.experiments.models import OpenModel, RunModel
+from headcount.experiments.models import OpenModel, RunModel, no_task
 from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import prove
@@ -45,6 +45,16 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
             announcer(quiet=False)(f"running {code} to build the model")
         return LoadedModel.of(load_external(model, run_adapter=run_adapter))
     return RunModel.of(open_run(model))
+
+
+def open_on_task(model: AnyModel, *, run_adapter: bool = False) -> OpenModel:
+    """The model, if it may have a task; a Hugging Face folder is refused before it is read."""
+    if isinstance(model, str | Path) and not _is_sample(model):
+        from headcount.external.models import has_only_an_adapter, is_adapter_class, is_external
+
+        if is_external(model) and not (is_adapter_class(model) or has_only_an_adapter(model)):
+            raise no_task(str(model))
+    return open_model(model, run_adapter=run_adapter)
 
 
 def open_run(run: AnyModel, what: str = "this") -> Run:
@@ -104,7 +114,12 @@ class PredictionPair:
 def predict(
     model: AnyModel, text: str, without: Sequence[str | HeadId] = (), *, run_adapter: bool = False
 ) -> PredictionPair:
-    """The model's own answer; with `without`, also its answer while these heads are ablated, decoded for real."""
+    """The model's own answer; with `without`, also its answer while these heads are ablated, decoded for real.
+
+    >>> found = predict("sample:addition", "999+100", without=["E0H2", "E1H3", "X1H1", "X1H2"])
+    >>> found.clean.predicted, found.without.predicted
+    ('1099', '1199')
+    """
     opened = open_model(model, run_adapter=run_adapter)
     heads = tuple(dict.fromkeys(opened.find_head(head) for head in without))
     clean = opened.predict(text)

@@ -7,22 +7,25 @@ from pathlib import Path
 from headcount.analysis.pruning import Cost, Pruning, compare_cost, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
-from headcount.api.saving import Saved, asked_data, result_name, save, unless
+from headcount.api.saving import Place, Saved, asked_data, folder_for, result_name, save_in, unless
 from headcount.bands import CRITICAL
+from headcount.data.tables import text_lines
 from headcount.errors import InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
 from headcount.experiments.models import Data, OpenModel
 from headcount.heads import HeadId
-from headcount.limits import BATCH, LOSS, ORDERS
+from headcount.limits import BATCH, LOSS, ORDERS, parse_seconds
 from headcount.runs.folder import require_vacant
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.pruning import draw_pruning
 
 MOST_ORDERS = 10_000
+SEARCH_ROWS = 2
+"""As many examples in a batch as for `ablate`: a search measures one head at a time, so fewer ride together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SavedPruning(Saved[Pruning | None]):
     """The curves, None if the heads were given; and (if it was asked for) the model without them."""
 
@@ -37,6 +40,7 @@ def prune_heads(
     out: str | Path | None = None,
     *,
     data: Data = None,
+    lines: bool = False,
     metric: str | None = None,
     loss: float = LOSS,
     heads: Sequence[str | HeadId] | None = None,
@@ -45,7 +49,9 @@ def prune_heads(
     length: int | None = None,
     n: int | None = None,
     n_orders: int = ORDERS,
+    budget: str | float | None = None,
     batch_size: int = BATCH,
+    save: Place = False,
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> SavedPruning:
@@ -53,17 +59,22 @@ def prune_heads(
 
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
     output on average over unlabelled training inputs stays, in the biases of their output projections. For models of
-    others `data` and `metric` are what they are measured on: half of the examples serve to choose heads, the other half
-    to measure.
+    others `data` (see `ablate_heads`) and `metric` are what they are measured on: half of the examples serve to choose
+    heads, the other half to measure. A `budget` is what the search may take, in seconds or as "5m": it finds what fits,
+    and the result says what was `not_measured`. The curves are written if `save` names a folder; with `save=True` that
+    is the model's own.
+
+        headcount.prune_heads("sample:addition", "runs/smaller", loss=0.01)
     """
-    opened = open_model(model, run_adapter=run_adapter)
+    seconds = None if budget is None else parse_seconds(budget)
+    opened, data = open_model(model, run_adapter=run_adapter), text_lines(data) if lines else data
     _require_sense(opened, out, heads, fine_tune, fold_mean)
     found, experiments = SavedPruning(None), None
     if heads is None or not opened.measures_itself:
-        experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(batch_size))
+        experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(SEARCH_ROWS * batch_size))
     if heads is None:
         assert experiments is not None, "made for the search"
-        result = _search(opened, experiments, loss, n_orders, batch_size, quiet)
+        result = _search(opened, experiments, loss, n_orders, batch_size, seconds, save, quiet)
         name = result_name(
             "pruning",
             data=asked_data(data),
@@ -72,9 +83,10 @@ def prune_heads(
             length=length,
             n=n,
             orders=unless(ORDERS, n_orders),
+            budget=None if seconds is None else f"{seconds:g}s",
             batch=unless(BATCH, batch_size),
         )
-        saved = save(opened.output, name, result, {name: draw_pruning(result)})
+        saved = save_in(folder_for(opened, save), name, result, lambda name, found: {name: draw_pruning(found)})
         found = SavedPruning(result, saved.data, saved.figures)
         heads = result.chosen
     is_all = len(heads) == len(opened.sites.heads) and not opened.can_lose_all_heads
@@ -118,6 +130,8 @@ def _search(
     loss: float,
     n_orders: int,
     batch_size: int,
+    budget: float | None,
+    save: Place,
     quiet: bool,
 ) -> Pruning:
     selection_set = experiments[0]
@@ -138,7 +152,7 @@ def _search(
             f"{opened.name} scores {clean:.3f} on {selection_set.data}, the best constant answer {constant:.3f}",
             "it has nothing to lose there, so any head could go: choose a model or a length that works",
         )
-    opened.output.require_writable()
+    folder_for(opened, save)
     with counting(f"removing heads of {opened.name}, %", quiet=quiet) as progress:
         return prune_curves(
             opened.label,
@@ -147,5 +161,6 @@ def _search(
             loss,
             n_orders=n_orders,
             batch_size=batch_size,
+            budget=budget,
             progress=progress,
         )

@@ -5,24 +5,28 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from headcount.data.dataset import EvalDataset
-from headcount.experiments.models import SPLITS
+from headcount.data.tables import TextLines, is_dataset
+from headcount.experiments.models import SPLITS, OpenModel
 from headcount.files import read_bytes
 from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.runs.folder import RunFolder, digest
+from headcount.runs.run import Run
 from headcount.views.style import png
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)
+Place: TypeAlias = bool | str | Path
+"""Where a result is written: False for nowhere, True for the model's own folder, or a folder."""
 BARE = ("replacements", "metric", "negatives", "lengths", "data")
 """Settings whose value says what it is."""
 
@@ -33,21 +37,42 @@ class Saved(Generic[T]):
 
     result: T
     data: tuple[Path, ...] = ()
-    """The numbers; nothing of a bare module's, which has no folder."""
+    """The numbers; no file if no folder was named."""
     figures: tuple[Path, ...] = ()
     """Pages."""
     others: tuple[Path, ...] = ()
     """Tables as Markdown and CSV; or one picture per head."""
 
+    def __repr__(self) -> str:
+        results = self.result if isinstance(self.result, tuple) else (self.result,)
+        files = [*self.data, *self.figures, *self.others]
+        where = f"written: {files[0]}" + (f" and {len(files) - 1} more files" if files[1:] else "") if files else ""
+        return "\n".join([*map(repr, results), where or "not written: no folder was named"])
 
-def save(output: RunFolder, name: str, result: R, figures: Mapping[str, Figure]) -> Saved[R]:
-    """Write a result and, each under a name of its own, its figures."""
-    return Saved(result, (output.write_result(name, result),), write_figures(output, figures))
+
+def folder_for(model: OpenModel | Run, save: Place) -> RunFolder | None:
+    """The folder that `save` means, found to be writable before long work, not after it; None for nowhere."""
+    if save is False:
+        return None
+    folder = model.output if save is True else RunFolder(Path(save))
+    folder.require_writable()
+    return folder
 
 
-def write_figures(output: RunFolder, figures: Mapping[str, Figure]) -> tuple[Path, ...]:
-    """Figures by name."""
-    return tuple(output.write_figure(f"{name}.png", png(figure)) for name, figure in figures.items())
+def save_in(
+    folder: RunFolder | None, name: str, result: R, draw: Callable[[str, R], Mapping[str, Figure]] = lambda *_: {}
+) -> Saved[R]:
+    """Write a result and, each under a name of its own, its figures; without a folder nothing is drawn or written."""
+    if folder is None:
+        return Saved(result)
+    return Saved(result, (folder.write_result(name, result),), write_figures(folder, lambda: draw(name, result)))
+
+
+def write_figures(folder: RunFolder | None, draw: Callable[[], Mapping[str, Figure]]) -> tuple[Path, ...]:
+    """Figures by name, drawn if there is a folder for them."""
+    if folder is None:
+        return ()
+    return tuple(folder.write_figure(f"{name}.png", png(figure)) for name, figure in draw().items())
 
 
 def within(folder: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -73,8 +98,13 @@ def asked_data(data: Any) -> Any:
         return None
     if isinstance(data, EvalDataset):
         return data.data
+    if isinstance(data, TextLines):
+        return (asked_data(data.file), "lines")
     if isinstance(data, str | Path):
-        return Path(data) if data not in SPLITS and Path(data).is_file() else str(data)
+        return Path(data) if data not in SPLITS and Path(data).exists() else str(data)
+    if is_dataset(data):  # of Hugging Face's, whose own fingerprint is of what is in it
+        told = getattr(data, "_fingerprint", None) or repr([(name, list(data[name])) for name in data.column_names])
+        return f"dataset-{digest(told.encode(errors='surrogatepass'))[:8]}"
     return np.asarray(data)
 
 
@@ -112,7 +142,7 @@ def _safe(name: str, meaning: str | None = None) -> str:
 def _text(value: Any) -> str:
     """A value in letters that a file's name may have; what is longer than that by its digest."""
     if isinstance(value, Path):
-        return f"{value.stem}-{digest(read_bytes(value))[:8]}"  # another file of that name is another question
+        return f"{value.stem}-{digest(_content(value))[:8]}"  # another file of that name is another question
     if isinstance(value, HeadId):
         return value.short
     if isinstance(value, str):
@@ -124,3 +154,11 @@ def _text(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return digest(repr((value.shape, value.dtype)).encode() + value.tobytes())[:8]
     return "-".join(map(_text, value)) if isinstance(value, Iterable) else str(value)
+
+
+def _content(path: Path) -> bytes:
+    """Of a file; of a folder, the names of all files in it and what they come to."""
+    if path.is_file():
+        return read_bytes(path)
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    return repr([(str(each.relative_to(path)), digest(read_bytes(each))) for each in files]).encode()

@@ -4,18 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate
+from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate, require_domain
 from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.length_generalisation import LENGTHS
-from headcount.api.opening import AnyModel, open_run
-from headcount.api.saving import save, write_figures
-from headcount.errors import argument
+from headcount.api.opening import AnyModel, open_on_task
+from headcount.api.saving import Place, folder_for, save_in, write_figures
+from headcount.errors import HeadcountError, argument
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
 from headcount.runs.train import train_run
 from headcount.tasks.base import ClassTask, SequenceTask
 from headcount.training.evaluation import EVALUATIONS, Classification, Evaluation
+from headcount.training.evaluation import evaluate as evaluate_model
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.training import draw_accuracy, draw_curves
 
@@ -35,6 +36,8 @@ def train(
 
     `settings` are those of `headcount train --help` (`n_heads=2`); `config` begins from the folder or file of
     another run instead of the defaults. The default folder is `runs/TASK-SEED`.
+
+        run = headcount.train("addition", n_heads=2, steps=3000, out="runs/mine")
     """
     base = None
     if config:
@@ -51,22 +54,43 @@ def train(
         say(f"nothing to resume in {path}: starting anew")
     with TrainingProgress(wanted.training.steps, quiet=quiet) as progress:
         run = train_run(wanted, path, resume=resume, listeners=[progress])
-    write_figures(run.output, {"curves": draw_curves(run.folder.read_log(), f"Training of {run.name}")})
-    evaluate(run)
+    write_figures(run.output, lambda: {"curves": draw_curves(run.folder.read_log(), f"Training of {run.name}")})
+    evaluate(run, save=True)
     return run
 
 
-def evaluate(model: AnyModel, split: str = "test") -> Evaluation | Classification:
-    """How good a model is on a held-out set: both ways and by digit, or by class and by length."""
-    run = open_run(model, "evaluate")
-    evaluation = run.evaluate(split)
-    figure = draw_accuracy(evaluation, f"{run.name} on its {split} set")
-    save(run.output, f"evaluation-{split}", evaluation, {f"accuracy-{split}": figure})
-    return evaluation
+def evaluate(
+    model: AnyModel, split: str = "test", *, save: Place = False, run_adapter: bool = False
+) -> Evaluation | Classification:
+    """How good a model is on a held-out set of its task: both ways and by digit, or by class and by length.
+
+    >>> evaluate("sample:sortedness").accuracy.right.rate
+    1.0
+    """
+    opened = open_on_task(model, run_adapter=run_adapter)
+    answers, title = opened.answers, f"{opened.label} on its {split} set"
+    found = evaluate_model(answers, split, opened.weights_sha256)
+    draw = lambda _, found: {f"accuracy-{split}": draw_accuracy(found, title)}  # noqa: E731
+    return save_in(folder_for(opened, save), f"evaluation-{split}", found, draw).result
+
+
+def evaluate_all(
+    models: Sequence[str], split: str = "test", *, save: Place = False, run_adapter: bool = False, quiet: bool = False
+) -> dict[str, Evaluation | Classification | HeadcountError]:
+    """Several models, such as a course's submissions, by name; what is wrong with a broken one stands in its place."""
+    found: dict[str, Evaluation | Classification | HeadcountError] = {}
+    with counting("evaluating models", quiet=quiet) as progress:
+        for i, name in enumerate(models):
+            try:
+                found[name] = evaluate(name, split, save=save, run_adapter=run_adapter)
+            except HeadcountError as error:
+                found[name] = error
+            progress(i + 1, len(models))
+    return found
 
 
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
-    """What `evaluate` found."""
+    """What `evaluate` found and saved."""
     return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
 
 
@@ -81,11 +105,15 @@ def next_command(run: Run) -> str:
     return f"headcount stretch {name}{own}"
 
 
-def verify(model: AnyModel, *, quiet: bool = False) -> Certificate:
-    """Check every example there is."""
-    run = open_run(model, "verify")
-    run.output.require_writable()
+def verify(model: AnyModel, *, save: Place = False, quiet: bool = False, run_adapter: bool = False) -> Certificate:
+    """Check every example there is.
+
+    certificate = headcount.verify("sample:addition")
+    certificate.errors, certificate.least_margin
+    """
+    opened = open_on_task(model, run_adapter=run_adapter)
+    require_domain(opened)
+    folder = folder_for(opened, save)
     with counting("checking", quiet=quiet) as progress:
-        certificate = check_every_example(run, progress=progress)
-    run.output.write_result("certificate", certificate)
-    return certificate
+        certificate = check_every_example(opened, progress=progress)
+    return save_in(folder, "certificate", certificate).result

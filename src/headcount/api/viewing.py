@@ -1,9 +1,15 @@
-"""See where heads attend, what each is for, what a model knows of positions, and how far it reaches."""
+"""See where heads attend, what each is for, what a model knows of positions, and how far it reaches.
+
+Nothing is written unless `save` names a folder; with `save=True` that is the model's own.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from headcount.analysis.attention import (
     AttentionPatterns,
@@ -14,38 +20,46 @@ from headcount.analysis.attention import (
     patterns_on,
 )
 from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
-from headcount.analysis.length_generalisation import stretch as stretch_run
+from headcount.analysis.length_generalisation import stretch as stretch_model
 from headcount.analysis.matching import Matching, match
 from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
+from headcount.analysis.roles import N_CONTROLS, REPEATED, TEXTS, HeadRoles
+from headcount.analysis.roles import head_roles as roles_of
 from headcount.analysis.specialisation import Specialisation, specialise
-from headcount.api.opening import AnyModel, open_model, open_run
-from headcount.api.saving import Saved, file_name, join, result_name, save, within, write_figures
+from headcount.api.opening import AnyModel, open_model, open_on_task, open_run
+from headcount.api.saving import Place, Saved, file_name, folder_for, join, result_name, save_in, within, write_figures
 from headcount.errors import InputError
 from headcount.heads import HeadId
-from headcount.runs.folder import RunFolder, digest
+from headcount.runs.folder import SAMPLE, RunFolder, digest
 from headcount.views.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
 from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
 from headcount.views.length_generalisation import draw_dispersion, draw_stretch
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.progress import counting
+from headcount.views.roles import draw_roles
 
 
 def show_heads(
-    run: AnyModel, on: str | None = None, *, split: str = "test", norm_weighted: bool = False
+    run: AnyModel, on: str | None = None, *, split: str = "test", norm_weighted: bool = False, save: Place = False
 ) -> Saved[AttentionPatterns]:
-    """Heat maps of every head of a run: on one example, or (without one) averaged over a held-out set."""
-    found = open_run(run, "an average over a split" if on is None else "attention while it decodes")
+    """Heat maps of every head: of a run on one example; or (without one) averaged over a held-out set of a task.
+
+    >>> show_heads("sample:addition", "374+814").result.verdict
+    '374+814 = 1188 (right; probability 1.0000)'
+    """
+    found = open_model(run)
     if on is not None:
-        patterns = patterns_on(found, on, norm_weighted=norm_weighted)
+        patterns = patterns_on(open_run(run, "attention while it decodes"), on, norm_weighted=norm_weighted)
     else:
-        patterns = average_patterns(found, split, norm_weighted=norm_weighted)
+        patterns = average_patterns(found.task_attention(), split, norm_weighted=norm_weighted)
     name = f"heads-{file_name(patterns.example) if patterns.example else split}{_suffix(norm_weighted)}"
-    saved = save(found.output, name, patterns, within(name, draw_pages(patterns)))
-    return replace(saved, others=write_figures(found.output, within(name, draw_heads(patterns))))
+    folder = folder_for(found, save)
+    saved = save_in(folder, name, patterns, lambda name, found: within(name, draw_pages(found)))
+    return replace(saved, others=write_figures(folder, lambda: within(name, draw_heads(patterns))))
 
 
 def show_head(
-    run: AnyModel, head: str | HeadId, on: Sequence[str], *, norm_weighted: bool = False
+    run: AnyModel, head: str | HeadId, on: Sequence[str], *, norm_weighted: bool = False, save: Place = False
 ) -> Saved[tuple[AttentionPatterns, ...]]:
     """One head of a run on these examples, side by side on one page; on one example alone, large."""
     opened = open_run(run, "attention while it decodes")
@@ -55,14 +69,20 @@ def show_head(
     patterns = tuple(patterns_on(opened, text, norm_weighted=norm_weighted) for text in on)
     suffix = _suffix(norm_weighted)
     names = [f"heads-{file_name(str(each.example))}{suffix}" for each in patterns]
-    saved = [save(opened.output, name, each, {}) for name, each in zip(names, patterns, strict=True)]
+    folder = folder_for(opened, save)
+    saved = [save_in(folder, name, each) for name, each in zip(names, patterns, strict=True)]
     name = f"head-{found.short}-{file_name(*(str(each.example) for each in patterns))}{suffix}"
     name = f"{names[0]}/{found}" if len(names) == 1 else name
-    return join(saved, *write_figures(opened.output, {name: draw_over_examples(patterns, str(found))}))
+    return join(saved, *write_figures(folder, lambda: {name: draw_over_examples(patterns, str(found))}))
 
 
 def summarise_attention(
-    model: AnyModel, on: str | Sequence[str], head: str | HeadId | None = None, *, run_adapter: bool = False
+    model: AnyModel,
+    on: str | Sequence[str],
+    head: str | HeadId | None = None,
+    *,
+    save: Place = False,
+    run_adapter: bool = False,
 ) -> Saved[tuple[AttentionSummary, ...]]:
     """Every head of any model on some texts, pooled to a small map each; one `head` also as it is."""
     opened, texts = open_model(model, run_adapter=run_adapter), [on] if isinstance(on, str) else list(on)
@@ -73,20 +93,28 @@ def summarise_attention(
     for text in texts:
         given = opened.text_input(text)
         known = opened.label, opened.weights_sha256, opened.module, opened.sites
-        summary = attention_summary(*known, given.inputs, given.tokens, given.special or None, text=text)
+        tokens = given.inputs, given.tokens, given.special or None
+        summary = attention_summary(*known, *tokens, separators=given.separators, text=text)
         summary = replace(summary, note=given.note, predicted=given.predicted, right=given.right)
-        figures = draw_pages(summary)
         if found is not None:
             weights.append(head_pattern(opened.module, opened.sites, given.inputs, found))
-            figures[str(found)] = draw_head_on_text(summary, found, weights[-1])
-        name = f"heads-{file_name(text)}"
-        parts.append(save(opened.output, name, summary, within(name, figures)))
+        folder, draw = folder_for(opened, save), partial(_draw_text, head=found, weights=weights[-1:])
+        parts.append(save_in(folder, f"heads-{file_name(text)}", summary, draw))
     saved = join(parts)
     if found is None or len(texts) == 1:
         return saved
     notes = [each.note if each.predicted else "" for each in saved.result]
-    page = {f"head-{found.short}-{file_name(*texts)}": draw_over_texts(saved.result, notes, found, weights)}
-    return replace(saved, others=write_figures(opened.output, page))
+    name = f"head-{found.short}-{file_name(*texts)}"
+    page = write_figures(folder, lambda: {name: draw_over_texts(saved.result, notes, found, weights)})
+    return replace(saved, others=page)
+
+
+def _draw_text(name: str, summary: AttentionSummary, head: HeadId | None, weights: Sequence[Any]) -> dict[str, Figure]:
+    """Every head on a text; then the one that is looked at."""
+    figures = draw_pages(summary)
+    if head is not None:
+        figures[str(head)] = draw_head_on_text(summary, head, weights[0])
+    return within(name, figures)
 
 
 def _suffix(norm_weighted: bool) -> str:
@@ -94,79 +122,129 @@ def _suffix(norm_weighted: bool) -> str:
 
 
 def head_stats(
-    run: AnyModel, length: int | None = None, *, norm_weighted: bool = False, quiet: bool = False
+    run: AnyModel,
+    length: int | None = None,
+    *,
+    norm_weighted: bool = False,
+    save: Place = False,
+    quiet: bool = False,
 ) -> Saved[Specialisation]:
-    """Where every head attends over many examples, with standard errors and, where a threshold holds, a label."""
-    opened = open_run(run, "what heads attend to")
-    opened.output.require_writable()
+    """Where every head attends over many examples, with standard errors and, where a threshold holds, a label.
+
+    found = headcount.head_stats("sample:addition").result
+    found.plot(), found.to_frame()
+    """
+    opened = open_model(run)
+    model, folder = opened.task_attention(), folder_for(opened, save)
     with counting(f"reading attention of {opened.name}", quiet=quiet) as progress:
-        found = specialise(opened, length, norm_weighted=norm_weighted, progress=progress)
+        found = specialise(model, length, norm_weighted=norm_weighted, progress=progress)
     name = "head-stats" + ("" if length is None else f"-{length}") + _suffix(norm_weighted)
-    return save(opened.output, name, found, {name: draw_stats(found), **within(name, draw_conditions(found))})
+    draw = lambda name, found: {name: draw_stats(found), **within(name, draw_conditions(found))}  # noqa: E731
+    return save_in(folder, name, found, draw)
 
 
 def match_heads(
-    run: AnyModel, *others: AnyModel, length: int | None = None, quiet: bool = False
+    run: AnyModel, *others: AnyModel, length: int | None = None, save: Place = False, quiet: bool = False
 ) -> Saved[tuple[Matching, ...]]:
-    """Which heads attend alike, write alike and do the same job as those of each other run, beyond chance?"""
-    opened, saved = open_run(run, "matching heads"), list[Saved[Matching]]()
-    opened.output.require_writable()
-    for other in (open_run(each, "matching heads") for each in others):
+    """Which heads attend alike, write alike and do the same job as those of each other model, beyond chance?"""
+    opened, saved = open_model(run), list[Saved[Matching]]()
+    model, folder = opened.task_attention(), folder_for(opened, save)
+    for other in map(open_model, others):
         with counting(f"matching with {other.name}", quiet=quiet) as progress:
-            found = match(opened, other, length, progress=progress)
+            found = match(model, other.task_attention(), length, progress=progress)
         # Two runs of one name in different folders have different weights.
-        name = f"match-{file_name(other.folder.path.name)}-{other.weights_sha256[:8]}"
+        name = f"match-{file_name(Path(other.name.removeprefix(SAMPLE)).name)}-{other.weights_sha256[:8]}"
         name += "" if length is None else f"-{length}"
-        saved.append(save(opened.output, name, found, {name: draw_matching(found)}))
+        saved.append(save_in(folder, name, found, lambda name, found: {name: draw_matching(found)}))
     return join(saved)
 
 
 def stretch(
-    *runs: AnyModel,
+    *models: AnyModel,
     lengths: Sequence[int] | None = None,
     negatives: Sequence[str] | None = None,
     n: int | None = None,
     batch_size: int | None = None,
     draw: int | None = None,
     out: str | Path | None = None,
+    save: Place = False,
     quiet: bool = False,
+    run_adapter: bool = False,
 ) -> Saved[tuple[Stretch, ...]]:
-    """Accuracy far beyond the trained lengths, by kind of negative; several runs share one more figure in `out`.
+    """Accuracy far beyond the trained lengths, by kind of negative; several models share one more figure in `out`.
 
     `draw` chooses other fresh sequences: settle on a recipe with one draw, report it on another. Figures are curves
-    and attention of each run, in turn; then, of several, all in one.
+    and attention of each model, in turn; then, of several, all in one.
+
+    >>> [cell.accuracy for cell in stretch("sample:sortedness", lengths=[64], n=8, quiet=True).result[0].cells]
+    [1.0, 1.0, 1.0, 1.0]
     """
-    opened = [open_run(run, "stretch") for run in runs]
+    opened = [open_on_task(model, run_adapter=run_adapter) for model in models]
     asked = LENGTHS if lengths is None else lengths
 
     def named(what: str) -> str:
         return result_name(what, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
 
+    def curves(name: str, found: Stretch) -> dict[str, Figure]:
+        return {name: draw_stretch([found]), named("dispersion"): draw_dispersion(found)}
+
     saved = list[Saved[Stretch]]()
-    for run in opened:
-        require_possible(run, asked, negatives, n, batch_size, draw or 0)
-    for run in opened:
-        run.output.require_writable()
-        with counting(f"stretching {run.name}, %", quiet=quiet) as progress:
-            found = stretch_run(run, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
-        figures = {named("stretch"): draw_stretch([found]), named("dispersion"): draw_dispersion(found)}
-        saved.append(save(run.output, named("stretch"), found, figures))
+    for model in opened:
+        require_possible(model, asked, negatives, n, batch_size, draw or 0)
+    for model in opened:
+        own = f"{file_name(Path(model.label).name)}-{model.weights_sha256[:8]}"  # in one folder, none over another
+        folder = folder_for(model, save if isinstance(save, bool) or len(opened) == 1 else Path(save) / own)
+        with counting(f"stretching {model.name}, %", quiet=quiet) as progress:
+            found = stretch_model(model, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
+        saved.append(save_in(folder, named("stretch"), found, curves))
     if len(saved) < 2:
         return join(saved)
     results = [each.result for each in saved]
-    models = digest("".join(each.weights_sha256 for each in results).encode())
-    name = f"{named('stretch')}-of-{len(results)}-runs-{models[:8]}"
-    return join(saved, *write_figures(RunFolder(Path(out or "runs/stretch")), {name: draw_stretch(results)}))
+    weights = digest("".join(each.weights_sha256 for each in results).encode())
+    name = f"{named('stretch')}-of-{len(results)}-runs-{weights[:8]}"
+    shared = out or ("runs/stretch" if save is True else save)
+    folder = RunFolder(Path(shared)) if shared else None
+    return join(saved, *write_figures(folder, lambda: {name: draw_stretch(results)}))
 
 
-def show_positions(run: AnyModel, n_positions: int | None = None) -> Saved[PositionsShown]:
+def show_positions(
+    run: AnyModel, n_positions: int | None = None, *, save: Place = False, run_adapter: bool = False
+) -> Saved[PositionsShown]:
     """What a model's encoding does at trained positions and past them, and every encoding side by side."""
-    opened = open_run(run, "positions")
-    shown = positions_of(opened, n_positions)
-    opened.output.require_writable()
-    shape = opened.config.model
-    beside = all_encodings(opened, d_model=shape.d_model, n_heads=shape.n_heads, n_positions=shown.n_positions)
+    opened = open_model(run, run_adapter=run_adapter)
+    model = opened.positions()
+    shown, found = positions_of(model, n_positions), model.encoding_in_use()
+    folder = folder_for(opened, save)
+    shape = {"d_model": found.encoding.d_model, "n_heads": found.n_heads}
+    beside = all_encodings(model, n_positions=shown.n_positions, **shape)
     first, second = result_name("positions", n=n_positions), result_name("encodings", n=n_positions)
-    saved = save(opened.output, first, shown, {f"positions/{first}": draw_positions(shown)})
-    others = save(opened.output, second, beside, {f"positions/{second}": draw_encodings(beside)})
+    saved = save_in(folder, first, shown, lambda name, found: {f"positions/{name}": draw_positions(found)})
+    others = save_in(folder, second, beside, lambda name, found: {f"positions/{name}": draw_encodings(found)})
     return replace(saved, data=saved.data + others.data, figures=saved.figures + others.figures)
+
+
+def head_roles(
+    model: AnyModel,
+    on: str | Sequence[str] = (),
+    data: str | Path | None = None,
+    separators: Sequence[str] = (),
+    *,
+    n_controls: int = N_CONTROLS,
+    save: Place = False,
+    run_adapter: bool = False,
+    quiet: bool = False,
+) -> Saved[HeadRoles]:
+    """What each head stands out for: on these texts, on those of a file, and on repeated random tokens.
+
+    Neighbouring tokens, copies, what follows copies (induction), and copies across a separator; heads are named against
+    the other heads of the model and against as many controls of each kind, which learned nothing.
+    """
+    opened, given = open_model(model, run_adapter=run_adapter), [on] if isinstance(on, str) else list(on)
+    texts = {TEXTS: opened.texts(given, data), REPEATED: opened.repeated_tokens()}
+    folder = folder_for(opened, save)
+    known = opened.label, opened.weights_sha256, opened.module, opened.sites
+    with counting(f"reading controls of {opened.label}", quiet=quiet) as progress:
+        found = roles_of(*known, texts, separators, n_controls=n_controls, progress=progress)
+    asked = result_name("head-roles", data=None if data is None else Path(data), separators=separators or None)
+    name = f"{asked}-{file_name(*given)}" if given else asked
+    return save_in(folder, name, found, lambda name, found: within(name, draw_roles(found)))

@@ -1,8 +1,10 @@
 """What a verb is, and the arguments that several verbs share."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -29,24 +31,46 @@ class Command:
     run: Callable[[argparse.Namespace], Output]
 
 
-def add_run_argument(parser: argparse.ArgumentParser) -> None:
-    """The run that a verb is about."""
-    parser.add_argument("model", metavar="RUN", help="a run folder, sample:addition or sample:sortedness")
+MODEL = "a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class"
+
+
+def add_models_argument(parser: argparse.ArgumentParser) -> None:
+    """For verbs that take one model or several."""
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=f"{MODEL}; submissions/*/my_adapter.py:Class")
+    _add_run_adapter(parser)
+
+
+def all_models(names: Sequence[str]) -> list[str]:
+    """Each once, in the order given; also by a pattern, `submissions/*/adapter.py:Model`, which no shell expands."""
+    found = list[str]()
+    for name in names:
+        pattern, colon, class_name = name.rpartition(":")
+        if not (colon and pattern.endswith(".py") and any(letter in pattern for letter in "*?[")):
+            found.append(name)
+            continue
+        files = sorted(glob(pattern))  # noqa: PTH207  # a full path, too, which Path.glob refuses
+        if not files and not Path(pattern).exists():
+            raise InputError(f"no file is like {pattern}", "such as submissions/*/adapter.py:Model, in quotes")
+        found += [f"{file}:{class_name}" for file in files or [pattern]]
+    return list(dict.fromkeys(found))
 
 
 def add_model_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
     """For verbs that take models of others too, and with `data` a file to measure them on."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class",
-    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    _add_run_adapter(parser)
+    if data:
+        tables = "a table: .tsv, .csv or .jsonl (text label; first second score; source target)"
+        folders = "a folder of images by class, or one that save_to_disk of datasets wrote"
+        file = f"a Hugging Face model: plain text; {tables}; {folders}"
+        parser.add_argument("--data", metavar="FILE", help=file)
+        lines = "with --data: every line of plain text is an example of its own"
+        parser.add_argument("--lines", action="store_true", help=lines)
+
+
+def _add_run_adapter(parser: argparse.ArgumentParser) -> None:
     adapter = "MODEL is a folder pruned from an adapter's model: run the adapter's Python file that it names"
     parser.add_argument("--run-adapter", action="store_true", help=adapter)
-    if data:
-        tables = "(text label; first second score; source target)"
-        file = f"a Hugging Face model: plain text, or a table with tabs and a header {tables}"
-        parser.add_argument("--data", metavar="FILE", help=file)
 
 
 def add_int(parser: argparse.ArgumentParser, flag: str, text: str, default: int | None = None) -> None:

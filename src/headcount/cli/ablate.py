@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> Output:
     if args.data is not None and args.split is not None:
         raise InputError("--data and --split both say what to ask", "leave one out")
     data = args.split if args.data is None else args.data
-    shown = api.ablate_heads(data=data, **keywords(args, "data", "split", "format"))
+    shown = api.ablate_heads(data=data, save=True, **keywords(args, "data", "split", "format"))
     result = shown.result
     if args.format in ("markdown", "csv"):
         print_text(views.ablation_csv(result) if args.format == "csv" else views.ablation_markdown(result))

@@ -1,4 +1,7 @@
-"""`headcount adapt FILE.py:Class`: a first adapter for a model of your own, by what its class looks like."""
+"""`headcount adapt FILE.py:Class`: a first adapter for a model of your own, by what its class looks like.
+
+Or for a folder of a Hugging Face model, of a family that headcount does not know.
+"""
 
 import argparse
 from pathlib import Path
@@ -12,7 +15,11 @@ from headcount.errors import argument
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The class, its weights, and the file to write."""
-    parser.add_argument("model", metavar="FILE.py:Class", help="the file and the class of a torch.nn.Module")
+    parser.add_argument(
+        "model",
+        metavar="FILE.py:Class",
+        help="the file and the class of a torch.nn.Module, or a function that makes one; or a Hugging Face folder",
+    )
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="its trained weights, such as adder.pth")
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE", default=Path("my_adapter.py"), help="a new file [my_adapter.py]"
@@ -36,8 +43,9 @@ def run(args: argparse.Namespace) -> Output:
             table,
             *(f"to do:   {note}" for note in made.notes),
             f"heads:   {len(heads)}, {made.heads[0].short} to {made.heads[-1].short}" if heads else "",
-            f"written: {made.file}; fill in what is marked TODO there, then",
-            f"         headcount ablate {argument(f'{made.file}:Model')}",
+            f"written: {made.file}; "
+            + ("it is ready:" if made.reads_files else "fill in what is marked TODO there, then"),
+            f"         headcount ablate {argument(f'{made.file}:Model')}" + " --data FILE" * made.reads_files,
         ],
     )
 

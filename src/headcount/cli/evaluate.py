@@ -1,28 +1,49 @@
-"""`headcount evaluate RUN`: how good a model is on a held-out set."""
+"""`headcount evaluate MODEL...`: how good models are on a held-out set of their task."""
 
 import argparse
 
-from headcount.cli._command import Command, add_json, add_run_argument
+from headcount.cli._command import Command, add_json, add_models_argument, all_models
 from headcount.cli._output import Output, wrong_lines
+from headcount.errors import HeadcountError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run and the set."""
-    add_run_argument(parser)
-    add_json(parser)
+    """The models and the set."""
+    add_models_argument(parser)
+    add_json(parser, quiet=True)
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="which held-out set [test]")
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A table by group, and what is wrong."""
+    """A table by group, and what is wrong; of several models, a row for each."""
     from headcount import api
-    from headcount.views.training import accuracy_table, answers_note
+    from headcount.views.training import accuracy_table, evaluation_notes
 
-    model = api.open_run(args.model, "evaluate")
-    found, output = api.evaluate(model, args.split), model.output
-    wrong = wrong_lines(found.wrong, output.result_file(f"evaluation-{args.split}"))
-    figure = f"figure:  {output.figure_file(f'accuracy-{args.split}.png')}"
-    return Output(found, [accuracy_table(found), answers_note(found), *wrong, figure])
+    names = all_models(args.models)
+    if len(names) > 1:
+        return _survey(names, args)
+    model = api.open_on_task(names[0], run_adapter=args.run_adapter)
+    found = api.evaluate(model, args.split, save=True)
+    wrong = wrong_lines(found.wrong, model.output.result_file(f"evaluation-{args.split}"))
+    figure = f"figure:  {model.output.figure_file(f'accuracy-{args.split}.png')}"
+    return Output(found, [accuracy_table(found), *evaluation_notes(found), *wrong, figure])
 
 
-PART = Command("measure a model on held-out examples", add_arguments, run)
+def _survey(names: list[str], args: argparse.Namespace) -> Output:
+    """Goes on past a broken one; exit code 1 if there is any."""
+    from headcount import api
+    from headcount.views.training import survey_table
+
+    found = api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, quiet=args.quiet or args.json)
+    broken = {name: str(each) for name, each in found.items() if isinstance(each, HeadcountError)}
+    models = [
+        {"name": name, "evaluation": None, "error": str(each)}
+        if isinstance(each, HeadcountError)
+        else {"name": name, "evaluation": each.to_dict(), "error": None}
+        for name, each in found.items()
+    ]
+    notes = [f"{name}: {error}" for name, error in broken.items()]
+    return Output({"models": models}, [survey_table(found, args.split), *notes], exit_code=1 if broken else 0)
+
+
+PART = Command("measure models on held-out examples", add_arguments, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -12,12 +13,18 @@ from headcount.cli._output import Line, Output, file_lines, files_of
 from headcount.errors import InputError
 
 if TYPE_CHECKING:
+    from headcount.analysis.attention import AttentionPatterns
+    from headcount.api.saving import Saved
     from headcount.experiments.models import OpenModel
 
 LABELS = (
     "a head gets a label where the lower 95 %% bound of its attention to a target, above even, is at least 0.25 "
     "(“mostly”: 0.5) or that of its entropy 95 %% of the maximum, and more than in models of its shape that learned "
     "nothing, of which on average at most 5 %% get any label; “more when” is by at least 0.2"
+)
+ROLES = (
+    "which heads stand out, on --on, --data and repeated random tokens, for neighbours, special tokens, other copies "
+    "of a token, what follows them (induction), or copies across a separator"
 )
 
 
@@ -26,13 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_json(parser, quiet=True)
     what = parser.add_mutually_exclusive_group()
-    on = "draw every head on one example, such as 374+814, or on a text; may be given several times"
+    on = "draw every head on one example, such as 374+814, or on a text, or an image's file; may be given several times"
     what.add_argument("--on", metavar="EXAMPLE", action="append", help=on)
     what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
-    what.add_argument("--stats", action="store_true", help=f"measure what each head attends to, with errors; {LABELS}")
+    stats = f"measure what each head attends to, with errors; {LABELS}; a model without a task: {ROLES}"
+    parser.add_argument("--stats", action="store_true", help=stats)
+    texts = "with --stats, a model without a task: read this file too, plain text or a table with a column of texts"
+    parser.add_argument("--data", metavar="FILE", help=texts)
+    separator = (
+        "with --stats: a token that parts a text, such as '>>', across which copies are looked for [the tokenizer's]"
+    )
+    parser.add_argument("--separator", metavar="TOKEN", action="append", default=[], help=separator)
     add_int(parser, "--length", "with --stats: length of sequences [longest trained]")
-    alike = "with --stats: which heads of runs from other seeds attend alike beyond chance, and do the same job"
-    parser.add_argument("--match", nargs="+", metavar="RUN", help=alike)
+    alike = "with --stats: which heads of models from other seeds attend alike beyond chance, and do the same job"
+    parser.add_argument("--match", nargs="+", metavar="MODEL", help=alike)
     norms = "weigh attention by the norm of what each key adds (Kobayashi et al. 2020): shares of it, not of weights"
     parser.add_argument("--norm-weighted", action="store_true", help=norms)
     closer = "with --on: this head closer, such as X1H2; on several examples, one page with a panel for each"
@@ -45,42 +59,54 @@ def run(args: argparse.Namespace) -> Output:
 
     if not args.stats and (args.length is not None or args.match):
         raise InputError("--length and --match are for measuring", "add --stats")
+    if not args.stats and (args.data is not None or args.separator):
+        raise InputError("--data and --separator are for measuring", "add --stats")
+    if args.stats and (args.all_test or args.head is not None):
+        raise InputError("--stats measures all heads", "leave --all-test and --head out, or --stats")
     if args.head is not None and args.on is None:
         raise InputError("--head is for looking closer at a text", 'add --on "a text"')
     if args.norm_weighted and not (args.stats or args.on or args.all_test):
         raise InputError("--norm-weighted is for pictures and statistics", "add --on, --all-test or --stats")
     model = api.open_model(args.model, run_adapter=args.run_adapter)
-    needs = "--stats" if args.stats else "--all-test" if args.all_test else "--norm-weighted"
-    if (args.stats or args.all_test or args.norm_weighted) and not model.records_attention:
-        raise InputError(
-            f"{needs} needs a run, whose task and own attention are known, and {model.label} is none",
-            'try --on "a text"',
-        )
+    if args.stats and not model.records_attention and (model.task is None or args.on or args.data or args.separator):
+        return _roles(model, args)
+    if args.stats and (args.on or args.data or args.separator):
+        raise InputError(f"{model.label} is measured over its own task", "leave --on, --data and --separator out")
+    if args.norm_weighted and not model.records_attention:
+        what = f"--norm-weighted needs a run: what each key adds is not known of {model.label}"
+        raise InputError(what, "leave it out: attention weights can be read off any model")
     if args.stats:
         return _stats(model, args)
-    if args.on is None and not args.all_test:
+    if args.all_test:
+        return _shown([api.show_heads(model, norm_weighted=args.norm_weighted, save=True)])
+    if args.on is None:
         return _list(model)
-    examples = None if args.on is None else list(dict.fromkeys(args.on))
+    examples = list(dict.fromkeys(args.on))
     # Attention that a model records is shown while it decodes its own answer; other models are given one text.
-    return _patterns(model, args, examples) if model.records_attention else _summaries(model, args, examples or [])
+    return _patterns(model, args, examples) if model.records_attention else _summaries(model, args, examples)
 
 
-def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str] | None) -> Output:
-    """Attention of a run, on examples or on average."""
+def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
+    """Attention of a run, on examples."""
     from headcount import api
 
     run = api.open_run(model)
-    for example in examples or ():
+    for example in examples:
         run.task.parse(example)  # before the first is drawn
-    if examples and args.head is not None:
+    if args.head is not None:
         head = run.find_head(args.head)
-        saved = api.show_head(run, head, examples, norm_weighted=args.norm_weighted)
+        saved = api.show_head(run, head, examples, norm_weighted=args.norm_weighted, save=True)
         keys = ("weighting", "example", "predicted", "right", "correct", "explanation", "probability")
         shown_on = [{key: getattr(each, key) for key in keys} for each in saved.result]
         data = {"head": str(head), "short": head.short, "examples": shown_on}
         return Output(data, [each.verdict for each in saved.result], [saved])
-    asked: list[str | None] = [None] if examples is None else [*examples]
-    shown = [api.show_heads(run, on=example, norm_weighted=args.norm_weighted) for example in asked]
+    return _shown(
+        [api.show_heads(run, on=example, norm_weighted=args.norm_weighted, save=True) for example in examples]
+    )
+
+
+def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
+    """What was drawn of each head."""
     return Output(
         _one_or_all([{**each.result.to_dict(), "files": files_of(each)} for each in shown]),
         (line for each in shown for line in (each.result.verdict, *file_lines(each))),
@@ -92,7 +118,7 @@ def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) 
     from headcount import api
     from headcount.views.attention import summary_notes, summary_table
 
-    saved = api.summarise_attention(model, examples, args.head)
+    saved = api.summarise_attention(model, examples, args.head, save=True)
     data, lines = list[dict[str, Any]](), list[Line]()
     for each in saved.result:
         known = {"correct": each.predicted == each.right} if each.right else {}
@@ -116,11 +142,24 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
             "--match compares attention weights as they are, not by what each key adds",
             "leave --norm-weighted out, or --match",
         )
-    matched = api.match_heads(model, *args.match or (), length=args.length, quiet=args.quiet)
-    saved = api.head_stats(model, args.length, norm_weighted=args.norm_weighted, quiet=args.quiet)
+    matched = api.match_heads(model, *args.match or (), length=args.length, save=True, quiet=args.quiet)
+    saved = api.head_stats(model, args.length, norm_weighted=args.norm_weighted, save=True, quiet=args.quiet)
     data = {**saved.result.to_dict(), "matches": [each.to_dict() for each in matched.result]}
     tables = stats_table(saved.result), *map(match_table, matched.result)
     return Output(data, [*tables, caption(saved.result)], [saved, matched])
+
+
+def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
+    """What each head of a model without a task stands out for."""
+    from headcount import api
+    from headcount.views.roles import roles_notes, roles_table
+
+    if args.length is not None or args.match or args.norm_weighted:
+        raise InputError("--length, --match and --norm-weighted are for models with a task", "leave them out")
+    texts = list(dict.fromkeys(args.on or ()))
+    saved = api.head_roles(model, texts, args.data, args.separator, save=True, quiet=args.quiet)
+    tables = [roles_table(saved.result)] if any(head.named for head in saved.result.heads) else []
+    return Output(saved.result, [*tables, *roles_notes(saved.result)], [saved])
 
 
 def _list(model: OpenModel) -> Output:

@@ -1,14 +1,14 @@
-"""`headcount positions RUN`: what a model knows of positions, and whether it goes on past the trained ones."""
+"""`headcount positions MODEL`: what a model knows of positions, and whether it goes on past the trained ones."""
 
 import argparse
 
-from headcount.cli._command import Command, add_int, add_json, add_run_argument
+from headcount.cli._command import Command, add_int, add_json, add_model_argument
 from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, and how far to look."""
-    add_run_argument(parser)
+    """The model, and how far to look."""
+    add_model_argument(parser)
     add_int(parser, "--n", "positions to show [twice as many as were trained]")
     add_json(parser)
 
@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.views.positions import positions_table
 
-    shown = api.show_positions(args.model, args.n)
+    shown = api.show_positions(args.model, args.n, save=True, run_adapter=args.run_adapter)
     return Output(shown.result, [positions_table(shown.result)], [shown])
 
 

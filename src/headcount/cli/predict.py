@@ -45,7 +45,8 @@ def _verdict(prediction: Prediction) -> str:
     if prediction.explanation:
         verdict = f"wrong: {prediction.explanation}"
     else:
-        verdict = "; ".join(filter(None, ("right" if prediction.right else "", prediction.note)))
+        known = "right" if prediction.right else "what is right is not known"
+        verdict = "; ".join(filter(None, (known, prediction.note)))
     return verdict if prediction.probability is None else f"{verdict}; probability {prediction.probability:.4f}"
 
 

@@ -22,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_int(parser, "--length", "a classifier: sequences of this length")
     add_int(parser, "--n", "examples to measure on [the test set; 400 per length]")
     add_int(parser, "--orders", "random orders to compare with", ORDERS)
+    budget = "what the search may take: the best answer that fits, and what was not measured"
+    parser.add_argument("--budget", metavar="TIME", help=f"{budget}; 90s, 5m, 1h [no limit]")
     add_int(parser, "--batch-size", "rows per forward pass", BATCH)
     add_json(parser, quiet=True)
 
@@ -31,14 +33,14 @@ def run(args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.views.pruning import cost_table, pruning_notes, pruning_table
 
-    shown = api.prune_heads(**keywords(args, "orders"), n_orders=args.orders)
+    shown = api.prune_heads(**keywords(args, "orders"), n_orders=args.orders, save=True)
     parts = {"pruning": shown.result, "cut": shown.cost}
     data = {name: part.to_dict() if part else None for name, part in parts.items()}
     lines: list[Line] = []
     if shown.result:
         lines += [pruning_table(shown.result), *pruning_notes(shown.result), *file_lines(shown)]
     if shown.cost:
-        lines.append(cost_table(shown.cost))
+        lines += [cost_table(shown.cost), f"written: {args.out}"]
     return Output({**data, "model": args.out if shown.model else None, "files": files_of(shown)}, lines)
 
 

@@ -1,33 +1,43 @@
-"""`headcount stretch RUN...`: how far beyond its training lengths a classifier is still right."""
+"""`headcount stretch MODEL...`: how far beyond its training lengths a classifier is still right."""
 
 import argparse
 from dataclasses import asdict
 
-from headcount.cli._command import Command, add_int, add_json, add_out, comma_list, keywords, lengths
+from headcount.cli._command import (
+    Command,
+    add_int,
+    add_json,
+    add_models_argument,
+    add_out,
+    all_models,
+    comma_list,
+    keywords,
+    lengths,
+)
 from headcount.cli._output import Line, Output
 
 HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The runs, and what to measure them on."""
-    parser.add_argument("models", metavar="RUN", nargs="+", help="run folders, or sample:sortedness")
+    """The models, and what to measure them on."""
+    add_models_argument(parser)
     parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to try [8,12,16,32,64,...,4096]")
     negatives = "kinds of unsorted example to try [all four]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"examples per length and kind {HOW_MANY}")
     add_int(parser, "--draw", "which draw of fresh sequences [0; recipes were chosen on 0, docs use 1]")
     add_int(parser, "--batch-size", "examples per forward pass [by their length]")
-    add_out(parser, "where a figure of several runs goes [runs/stretch]")
+    add_out(parser, "where a figure of several models goes [runs/stretch]")
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A table per run, and curves."""
+    """A table per model, and curves."""
     from headcount import api
     from headcount.views.length_generalisation import ids_note, stretch_tables
 
-    shown = api.stretch(*args.models, **keywords(args, "models"))
+    shown = api.stretch(*all_models(args.models), save=True, **keywords(args, "models"))
     cells = [{"name": each.name, **asdict(cell)} for each in shown.result for cell in each.cells]
     lines: list[Line] = []
     for each in shown.result:

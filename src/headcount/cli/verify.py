@@ -1,14 +1,14 @@
-"""`headcount verify RUN`: check every example there is; exit 0 only if all are right."""
+"""`headcount verify MODEL`: check every example there is; exit 0 only if all are right."""
 
 import argparse
 
-from headcount.cli._command import Command, add_json, add_run_argument
+from headcount.cli._command import Command, add_json, add_model_argument
 from headcount.cli._output import Output, wrong_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run."""
-    add_run_argument(parser)
+    """The model."""
+    add_model_argument(parser)
     add_json(parser, quiet=True)
 
 
@@ -17,8 +17,8 @@ def run(args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.views.report import verdict
 
-    model = api.open_run(args.model, "verify")
-    certificate = api.verify(model, quiet=args.quiet)
+    model = api.open_on_task(args.model, run_adapter=args.run_adapter)
+    certificate = api.verify(model, save=True, quiet=args.quiet)
     file = model.output.result_file("certificate")
     lines = verdict(certificate), *wrong_lines(certificate.wrong, file), f"certificate: {file}"
     return Output(certificate, lines, exit_code=1 if certificate.errors else 0)

@@ -1,107 +1,144 @@
 """Examples of one of headcount's tasks or of an adapter's own, and single questions, as the adapter encodes them."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from headcount.data.alphabet import N_LEARNED, Alphabet
 from headcount.data.dataset import (
     ACCURACY,
     FORCED,
     FREE,
     LOSS,
+    Answers,
     EvalBatch,
     EvalDataset,
     Rows,
+    Score,
     TokenizedText,
     class_scores,
     token_scores,
 )
 from headcount.data.from_file import require_text
-from headcount.errors import InputError
+from headcount.data.from_task import held_out, of_length, reference_for
+from headcount.errors import HeadcountError, InputError
 from headcount.external.adapter import Adapted, Adapter, task_of
 from headcount.external.models import ExternalModel
-from headcount.external.user_code import user_code_errors
+from headcount.external.user_code import UserCodeError, user_code_errors
 from headcount.seeds import stream
-from headcount.tasks.base import IGNORE
+from headcount.tasks.base import IGNORE, Examples, SequenceTask, Task
 
 Pairs = Sequence[tuple[str, str]]
 """Questions and right answers."""
 
 
-def adapter_dataset(external: ExternalModel, split: str = "test") -> EvalDataset:
-    """The examples of a split of the adapter's task, or its own data."""
+def adapter_dataset(
+    external: ExternalModel, split: str = "test", length: int | None = None, n: int | None = None
+) -> EvalDataset:
+    """The examples of a split of the adapter's task, `n` fresh ones of one `length`, or the adapter's own data."""
     adapter, model = external.adapter, external.model
     assert adapter is not None and isinstance(model, Adapted), "brought by one"  # noqa: PT018
-    pairs, data = _pairs(adapter, split)
+    if adapter.task is None:
+        pairs = own_pairs(adapter)
+        if split != "test":
+            raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
+        return _of_pairs(adapter, model, pairs, "the adapter's data")
+    task = task_of(adapter)
+    examples, data = task.split(split), f"the {split} set of {task.name}"
+    if length is not None:
+        examples, data = of_length(task, length, n, split)
+    elif n is not None and n > len(examples):
+        examples, data = held_out(task, split, n)
+    dataset = _of_pairs(adapter, model, pairs_of(task, examples), data)
+
+    def fresh(n: int) -> EvalDataset:
+        more = task.sample(stream(0, "reference"), n) if length is None else reference_for(task, length)[:n]
+        what = f"{len(more):,} examples such as it was trained on"
+        return _of_pairs(adapter, model, pairs_of(task, more), what)
+
+    return replace(dataset, fresh=fresh, task=task, examples=examples)
+
+
+def pairs_of(task: Task, examples: Examples) -> Pairs:
+    """Questions and right answers, as people write them."""
+    return [(task.show(example), task.answer(example)) for example in examples]
+
+
+def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> EvalDataset:
+    """If the model can answer the first of them."""
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
         raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
     device = next(model.parameters()).device
-    model.require_answer([each.to(device) for each in inputs])
-    dataset = _dataset(adapter, model, pairs, data, is_sequence=labels.dim() == 2)
-    if adapter.task is None:
-        return dataset
-    task = task_of(adapter)
-
-    def fresh(n: int) -> EvalDataset:
-        pairs = [(task.show(row), task.answer(row)) for row in task.sample(stream(0, "reference"), n)]
-        what = f"{n:,} examples such as it was trained on"
-        return _dataset(adapter, model, pairs, what, is_sequence=labels.dim() == 2)
-
-    return replace(dataset, fresh=fresh)
-
-
-def _dataset(adapter: Adapter, model: Adapted, pairs: Pairs, data: str, *, is_sequence: bool) -> EvalDataset:
-    device = next(model.parameters()).device
+    require_logits(model.require_answer([each.to(device) for each in inputs]), labels)
+    is_sequence = labels.dim() == 2
+    if is_sequence:
+        _require_fed(adapter, model, pairs)
 
     def encode(rows: Rows) -> EvalBatch:
         inputs, labels = encoded(adapter, [pairs[row] for row in rows])
         right = labels.to(device)
         scores = token_scores(right) if right.dim() == 2 else class_scores(right)
-        if is_sequence:
-            scores[FREE.name] = scores[FORCED.name]
+        if is_sequence:  # fed the right answer, the first wrong token is the one it would output running freely
+            begins = [whole_answer(task, pairs[row][1]).startswith(adapter.given) for row in rows]
+            scores[FREE.name] = _if_possible(scores[FORCED.name], torch.tensor(begins, device=device))
         masks = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
         return EvalBatch.scored(rows, (each.to(device) for each in inputs), scores, masks)
 
-    def decode(rows: Rows) -> NDArray[np.bool_]:
-        with user_code_errors(adapter, "generate"):
-            predicted = adapter.generate(model.model, [pairs[row][0] for row in rows])
-        return np.array([one == pairs[row][1] for one, row in zip(predicted, rows, strict=True)])
+    def generate(rows: Rows) -> list[str]:
+        return generated(adapter, model.model, [pairs[row][0] for row in rows])
 
+    def decode(rows: Rows) -> NDArray[np.bool_]:
+        right = [whole_answer(task, pairs[row][1]) for row in rows]
+        return np.array([whole_answer(task, one) == two for one, two in zip(generate(rows), right, strict=True)])
+
+    task = None if adapter.task is None else task_of(adapter)
     generates = is_sequence and type(adapter).generate is not Adapter.generate
     answers = np.unique([answer for _, answer in pairs], return_counts=True)[1]
     majority_baseline = float(answers.max() / len(pairs)) if not is_sequence else 0.0
     return EvalDataset(
         data=data,
-        metrics=(FREE if is_sequence else ACCURACY, LOSS),
+        metrics=(FREE, FORCED, LOSS) if is_sequence else (ACCURACY, LOSS),
         lengths=np.array([max(len(question), len(answer)) for question, answer in pairs]),
         encode=encode,
         width=1024,
         majority_baseline=lambda rows: majority_baseline,
         decode=decode if generates else None,
+        generate=generate if generates else None,
+        answers=partial(_answers, adapter, model, pairs) if generates else None,
     )
 
 
-def _pairs(adapter: Adapter, split: str) -> tuple[Pairs, str]:
-    if adapter.task is None:
-        if type(adapter).data is Adapter.data:
-            raise InputError(
-                f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
-                'set task = "addition", or write data()',
-            )
-        if split != "test":
-            raise InputError(f"the adapter's own data have no {split!r} split", "leave it out: data() is all there is")
-        with user_code_errors(adapter, "data"):
-            pairs = [(str(question), str(answer)) for question, answer in adapter.data()]
-        if len(pairs) < 2:
-            raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
-        return pairs, "the adapter's data"
-    task = task_of(adapter)
-    return [(task.show(row), task.answer(row)) for row in task.split(split)], f"the {split} set of {task.name}"
+def _if_possible(right: Score, possible: Tensor) -> Score:
+    return lambda logits: right(logits).bool() & possible
+
+
+def whole_answer(task: Task | None, text: str) -> str:
+    """An answer in all of its task's tokens, such as a number with its leading zeros; else as it is written."""
+    if task is None or task.output_type != "sequence":
+        return text
+    tokens = cast(SequenceTask, task).read_answer(text)
+    return text if tokens is None else cast(SequenceTask, task).show_tokens(tokens)
+
+
+def own_pairs(adapter: Adapter) -> Pairs:
+    """The adapter's own data."""
+    if type(adapter).data is Adapter.data:
+        raise InputError(
+            f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
+            'set task = "addition", or write data()',
+        )
+    with user_code_errors(adapter, "data"):
+        pairs = [(str(question), str(answer)) for question, answer in adapter.data()]
+    if len(pairs) < 2:
+        raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
+    return pairs
 
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -121,6 +158,105 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
     return tuple(inputs), made[1]
 
 
+def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> list[str]:
+    """The model's own answers, by its own code."""
+    with user_code_errors(adapter, "generate"):
+        found = adapter.generate(model, list(questions))
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        raise InputError(
+            f"generate() returned {_described(found)}", "return a list of texts, such as those in `answers` of encode()"
+        )
+    if len(found) != len(questions):
+        raise InputError(f"generate() gave {len(found)} answers to {len(questions)} questions", "one text for each")
+    return list(found)
+
+
+def _described(found: object) -> str:
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {tuple(found.shape)}"
+    odd = next((each for each in found if not isinstance(each, str)), "") if isinstance(found, list | tuple) else ""
+    return f"a {type(found).__name__}" + (f" of {type(odd).__name__}" if odd != "" else "")
+
+
+def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places: Rows, logits: Tensor) -> list[Answers]:
+    """Some examples of a batch, their labels and answers written out as far as ids have names."""
+    some = [pairs[row] for row in rows]
+    predicted, labels = logits.argmax(dim=-1).tolist(), encoded(adapter, some)[1].tolist()
+    known = list(dict.fromkeys((*pairs[:N_LEARNED], *some)))
+    asked = [[each for each in row if each != IGNORE] for row in encoded(adapter, known)[1].tolist()]
+    alphabet = Alphabet.learn(asked, [answer for _, answer in known]) or Alphabet({})
+    texts = generated(adapter, model.model, [some[place][0] for place in places])
+    found = []
+    for place, text in zip(places, texts, strict=True):
+        asked_at = [i for i, label in enumerate(labels[place]) if label != IGNORE]
+        right, one_pass = (tuple(alphabet.tokens([ids[place][i] for i in asked_at])) for ids in (labels, predicted))
+        question, answer = some[place]
+        found.append(Answers(question, answer, right, one_pass, text))
+    return found
+
+
+def require_logits(logits: Tensor, labels: Tensor) -> None:
+    """Refuse what is no row of logits for each label, and say what it looks like."""
+    shape, asked = tuple(logits.shape), tuple(labels.shape)
+    if labels.is_floating_point():
+        raise InputError(f"encode() made labels of {labels.dtype}", "labels are numbers of classes or tokens: .long()")
+    if shape[:-1] == asked and shape[-1] > 1:
+        if (largest := int(labels.max())) >= shape[-1]:
+            raise InputError(
+                f"encode() made the label {largest}, and forward() has logits for 0 to {shape[-1] - 1}",
+                "labels are ids of what the model outputs",
+            )
+        return
+    wanted = f"[{', '.join(map(str, asked))}, {'token' if labels.dim() == 2 else 'class'}]"
+    raise InputError(
+        f"forward() returned a tensor of shape {list(shape)}, not one row of logits for each label: {wanted}",
+        _reshaping(shape, asked),
+    )
+
+
+def _reshaping(shape: tuple[int, ...], asked: tuple[int, ...]) -> str:
+    """What would make logits of what was returned."""
+    if len(asked) == 1 and shape in (asked, (*asked, 1)):
+        return "a single number says yes or no: with x of shape [row], return torch.stack([torch.zeros_like(x), x], -1)"
+    if len(asked) == 1:
+        return "pool over positions, or label each of them: [row, position]"
+    if shape in (asked, (*asked, 1)):
+        return "does it decode? put that into generate(), and return here the logits that the tokens are chosen by"
+    if len(shape) == 3 and shape[:2] == asked[::-1]:
+        return "rows come first: return logits.transpose(0, 1)"
+    if len(shape) == 3 and (shape[0], shape[2]) == asked:
+        return "tokens come last: return logits.transpose(1, 2)"
+    if len(shape) == 3:
+        return (
+            "if it decodes, put that into generate() and make one pass here, fed the right answer; else give every "
+            "position a label, -100 where nothing is asked, or return the labelled positions alone"
+        )
+    return "return logits of every position, of which labels tell the right token, -100 where nothing is asked"
+
+
+def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
+    """Refuse a forward() that decodes by itself: fed another answer, one pass has other logits."""
+    question, answer = pairs[0]
+    device = next(model.parameters()).device
+    others = dict.fromkeys(each for _, each in pairs[:N_LEARNED] if len(each) == len(answer))
+    fed = ([each.to(device) for each in encoded(adapter, [(question, each)])[0]] for each in (answer, *others))
+    one = next(fed)
+    two = next((each for each in fed if _is_other(one, each)), None)
+    if two is None:
+        return  # a model that answers without being fed anything
+    first, second = model.require_answer(one), model.require_answer(two)
+    if torch.equal(first, second) and not torch.equal(first, first[:, :1].expand_as(first)):
+        raise InputError(
+            "forward() gives the same logits whatever answer it is fed",
+            "if it decodes, put that into generate(), and let forward() make one pass, fed what encode() gives it",
+            "if the model needs no answer to be fed, let encode() give it none",
+        )
+
+
+def _is_other(inputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return not all(torch.equal(one, other) for one, other in zip(inputs, others, strict=True))
+
+
 def _up_to_the_last(asked: Tensor) -> Tensor:
     """Positions that hold tokens: after the last that is asked for there is padding."""
     return asked.flip(1).cumsum(1).flip(1) > 0
@@ -134,35 +270,111 @@ def adapter_input(model: ExternalModel, question: str) -> TokenizedText:
     require_text(question)
     adapter = model.adapter
     assert adapter is not None, "brought by one"
-    generates = type(adapter).generate is not Adapter.generate
-    with user_code_errors(adapter, "generate"):
-        answer = adapter.generate(model.inner, [question])[0] if generates else _right_answer(model, adapter, question)
-    inputs = tuple(each.to(next(model.model.parameters()).device) for each in encoded(adapter, [(question, answer)])[0])
+    generates, right, told = type(adapter).generate is not Adapter.generate, None, ""
+    if generates:
+        question, answer, right = own_answer(model, question)
+        fed, told = _possible_answer(adapter, question, answer, right)
+    else:
+        fed = answer = _fed_answer(model, adapter, question)
+    inputs = tuple(each.to(next(model.model.parameters()).device) for each in encoded(adapter, [(question, fed)])[0])
     if isinstance(model.model, Adapted):
         model.model.require_answer(inputs)
     stacks = ("encoder", "decoder") if any(site.stack == "encoder" for site in model.sites) else ("layer",)
     with user_code_errors(adapter, "tokens"):
-        labels = [list(map(str, part)) for part in adapter.tokens(question, answer)]
-    labels += [list(map(str, range(each.shape[1]))) for each in inputs[len(labels) :]]
+        labels = [list(map(str, part)) for part in adapter.tokens(question, fed)]
+    if len(labels) < len(inputs):
+        labels += _token_labels(adapter, (question, fed), inputs)[len(labels) :]
     tokens = dict(zip(stacks, labels, strict=False))
     if not generates:
         return TokenizedText(inputs, tokens)
-    right, told = None, ""
-    if adapter.task is not None:
-        task = task_of(adapter)
-        with suppress(InputError):  # a question of one's own may be none of the task's
-            right = task.answer(task.parse(question)[0])
-            told = " (right)" if answer == right else f" (wrong, should be {right})"
-    return TokenizedText(inputs, tokens, note=f"{question} = {answer}{told}", predicted=answer, right=right)
+    verdict = ""
+    if right is not None:
+        verdict = " (right)" if is_right(adapter, answer, right) else f" (wrong, should be {right})"
+    return TokenizedText(inputs, tokens, note=f"{question} = {answer}{verdict}{told}", predicted=answer, right=right)
 
 
-def _right_answer(model: ExternalModel, adapter: Adapter, question: str) -> str:
-    """What a model that is not asked for its own answer is fed."""
+def own_answer(model: ExternalModel, question: str) -> tuple[str, str, str | None]:
+    """The question as its task writes it, the model's own answer, and the right one where the task knows it."""
+    adapter, right, refusal = cast(Adapter, model.adapter), None, None
     if adapter.task is not None:
         task = task_of(adapter)
-        return task.answer(task.parse(question)[0])
-    with user_code_errors(adapter, "data"):
-        known = {str(asked): str(answer) for asked, answer in adapter.data()}
-    if question not in known:
-        raise InputError(f"{model.name} cannot answer {question!r}", "add generate() to the adapter")
-    return known[question]
+        try:
+            example = task.parse(question)[0]
+            question, right = task.show(example), task.answer(example)
+        except InputError as error:  # a question of one's own may be none of the task's, and be answered all the same
+            refusal = error
+    try:
+        return question, generated(adapter, model.inner, [question])[0], right
+    except UserCodeError:
+        if refusal is not None:
+            raise refusal from None
+        raise
+
+
+def is_right(adapter: Adapter, answer: str, right: str) -> bool:
+    """With all leading zeros or none."""
+    task = None if adapter.task is None else task_of(adapter)
+    return whole_answer(task, answer) == whole_answer(task, right)
+
+
+def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | None) -> tuple[str, str]:
+    """What a decoder is fed: the model's own answer or, where encode() does not take that, the right one."""
+    try:
+        encoded(adapter, [(question, answer)])
+    except UserCodeError:
+        if right is None:
+            raise
+        return right, "; attention is shown on the right answer, for encode() does not take this one"
+    return answer, ""
+
+
+def _fed_answer(model: ExternalModel, adapter: Adapter, question: str) -> str:
+    """The right answer to a question that the task or the data know; else any, to a model that is not fed answers."""
+    known, faults = dict(_known_pairs(adapter)), list[str]()
+    try:
+        if adapter.task is not None:
+            task = task_of(adapter)
+            return task.answer(task.parse(question)[0])
+    except InputError as error:
+        faults.append(error.what)
+    if question in known:
+        return known[question]
+    answer = next(iter(known.values()), "")
+    other = next((each for each in known.values() if each != answer), 2 * answer)
+    inputs = encoded(adapter, [(question, answer)])[0]
+    try:
+        if not _is_other(inputs, encoded(adapter, [(question, other)])[0]):
+            return answer
+    except UserCodeError:  # twice the one class that there is, is no class
+        return answer
+    advice = "add generate() to the adapter, or ask what its task or data() know"
+    raise InputError(f"{model.name} is fed an answer, and none to {question!r} is known", *faults, advice)
+
+
+def _known_pairs(adapter: Adapter) -> Pairs:
+    """Questions and right answers; none where data() is still to be written, which attention does not need."""
+    try:
+        if adapter.task is None:
+            return own_pairs(adapter)
+        task = task_of(adapter)
+        return pairs_of(task, task.split("test"))
+    except UserCodeError:
+        raise
+    except HeadcountError:
+        return []
+
+
+def _token_labels(adapter: Adapter, pair: tuple[str, str], inputs: Sequence[Tensor]) -> list[list[str]]:
+    """What stands at each position: characters or words where ids go together with them, else numbers."""
+    known, sizes = _known_pairs(adapter), tuple(map(len, pair))
+    alike = [each for each in known if tuple(map(len, each)) == sizes]  # an encoder may fill up what is shorter
+    pairs = [pair, *(alike or known)[:N_LEARNED]]
+    every, _ = encoded(adapter, pairs)
+    found = []
+    for ids, given in zip(every, inputs, strict=True):
+        is_ids = given.dim() == 2 and not given.is_floating_point()
+        texts = ([each[side] for each in pairs] for side in (0, 1)) if is_ids else ()
+        alphabet = next(filter(None, (Alphabet.learn(ids.tolist(), each) for each in texts)), None)
+        row = given[0].tolist() if alphabet else range(given.shape[1] if given.dim() > 1 else 0)
+        found.append(alphabet.tokens(row) if alphabet else list(map(str, row)))
+    return found

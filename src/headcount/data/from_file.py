@@ -1,12 +1,13 @@
-"""Plain text and tables as datasets, and single texts, for models with a tokenizer.
+"""Texts and tables as datasets, and single texts, for models with a tokenizer (or an image processor).
 
-A file is plain text, or a table with tabs whose header says what it is: each format is one file in formats/.
+Data are a running text, many texts, or a table whose columns say what it is: each format is one file in formats/.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,16 @@ import torch
 from torch import Tensor
 
 from headcount.data.dataset import EvalDataset, Rows, TokenizedText
+from headcount.data.tables import IMAGES, Table, columns_in, read_table
 from headcount.errors import InputError
+from headcount.external.adapter import Adapted
 from headcount.external.models import ExternalModel, longest_of
-from headcount.files import read_bytes
 from headcount.hooks.wrapping import Wrapped
 from headcount.registry import Registry
 
 FORMATS = Registry("headcount.data.formats")
-MOST_DATA = 2**30
-"""Bytes of a file of data."""
+TEXT = ("text",)
+"""The columns of formats that are for texts alone: which of them is by what the model outputs."""
 MOST_ANSWERED = 64
 """Tokens that an encoder-decoder may answer with."""
 MOST_READ = 2048
@@ -33,8 +35,9 @@ MOST_READ = 2048
 class TokenizedModel:
     """A model, the tokenizer that goes with it, and how many tokens it is shown at once."""
 
-    model: Wrapped
+    model: Wrapped | Adapted
     tokenizer: Any
+    """Of a model that takes images, its image processor."""
     length: int
 
     @property
@@ -51,6 +54,11 @@ class TokenizedModel:
     def has_decoder(self) -> bool:
         """Whether it is an encoder-decoder, which is fed two texts."""
         return "decoder_input_ids" in self.model.inputs
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether it is given pixels and no texts."""
+        return "pixel_values" in self.model.inputs
 
     def require_one_text(self) -> None:
         """Refuse a model that would take the second tensor that it is given for a second text."""
@@ -96,72 +104,72 @@ class TokenizedModel:
 
 
 def tokenized_model(model: ExternalModel) -> TokenizedModel:
-    """A model with its tokenizer."""
-    if isinstance(model.model, Wrapped) and "pixel_values" in model.model.inputs:
+    """A model with its tokenizer or image processor."""
+    if model.tokenizer is None:
+        article, missing = ("an", "image processor") if model.takes_images else ("a", "tokenizer")
         raise InputError(
-            f"{model.name} takes images", "try it from Python: headcount.ablate_heads(model, pixels, metric)"
+            f"{model.name} came without {article} {missing}", f"save the {missing} into the model's folder"
         )
-    if not isinstance(model.model, Wrapped) or model.tokenizer is None:
-        raise InputError(f"{model.name} came without a tokenizer", "save the tokenizer into the model's folder")
     return TokenizedModel(model.model, model.tokenizer, min(model.length, longest_of(model.inner)))
 
 
-def read_dataset(file: str | Path, tokenized: TokenizedModel) -> EvalDataset:
-    """The dataset that a file makes: by its header or, of plain text, by what the model outputs."""
-    path = Path(file)
-    try:
-        text = read_bytes(path, MOST_DATA).decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
-    header = tuple(text.partition("\n")[0].rstrip("\r").split("\t"))
+def read_dataset(data: Any, tokenized: TokenizedModel) -> EvalDataset:
+    """The dataset that a file, a folder or a dataset of Hugging Face's makes: by its columns and the model's head."""
+    table = read_table(data)
+    return _format_for(table, tokenized).make(table, tokenized)
+
+
+def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
+    """Of several that have the columns, the one that scores what the model outputs."""
     formats: dict[str, Format] = {name: FORMATS.get(name) for name in FORMATS.names()}
-    tables = [each for each in formats.values() if each.columns]
-    for table in tables:
-        if set(table.columns) <= set(header):
-            return table.make(path.name, _table(path, text, header, table.columns), tokenized)
-    if len(header) > 1:
-        known = "; ".join(f"{' and '.join(table.columns)} ({table.summary})" for table in tables)
+    if tokenized.takes_images and "image" not in table.columns:
         raise InputError(
-            f"{path} has the columns {', '.join(header)}", f"known tables have, with tabs between: {known}"
+            f"{type(tokenized.model.model).__name__} takes images, and {table.name} holds none",
+            f"give a folder with one subfolder of images ({', '.join(IMAGES)}) for each class",
         )
-    if any(set(table.columns) <= {cell.strip() for cell in re.split("[,;]", header[0])} for table in tables):
-        raise InputError(f"the cells of {path} are not separated by tabs", "write it with tabs between cells")
-    return formats[_for_text(tokenized)].make(path.name, text, tokenized)
+    others = [each for each in formats.values() if each.columns != TEXT]
+    fitting = [each for each in others if set(each.columns) <= set(table.columns)]
+    if "text" in table.columns and (_for_text(tokenized) or not fitting):
+        _require_separated(table, others)
+        return formats[_require_for_text(tokenized)]
+    if not fitting:
+        known = "; ".join(f"{' and '.join(each.columns)} ({each.summary})" for each in formats.values())
+        raise InputError(f"{table.name} has the columns {', '.join(table.header)}", f"known tables have: {known}")
+    return fitting[0]
 
 
-def _for_text(tokenized: TokenizedModel) -> str:
-    """Which format plain text is for a model."""
-    model = tokenized.model.model
-    classes = " ".join(getattr(tokenized.config, "architectures", None) or ()) + type(model).__name__
-    tokenized.require_one_text()
-    if "CausalLM" in classes or "LMHead" in classes:
+def _require_separated(table: Table, others: Sequence[Format]) -> None:
+    """Refuse a running text that begins as a table would, with other separators than tabs."""
+    if not table.is_running:
+        return
+    first = table.texts()[0].partition("\n")[0]
+    if any(set(each.columns) <= columns_in(re.split("[,;]", first)).keys() for each in others):
+        raise InputError(
+            f"the cells of {table.name} are not separated by tabs", "write it with tabs between cells, or name it .csv"
+        )
+
+
+def _for_text(tokenized: TokenizedModel) -> str | None:
+    """Which format texts are for a model; None if it outputs no tokens.
+
+    By the model's own class: its configuration may still name the one that its weights were trained in.
+    """
+    name = type(tokenized.model.model).__name__
+    if tokenized.has_decoder:
+        return None
+    if "CausalLM" in name or "LMHead" in name:
         return "next-token"
-    if "MaskedLM" in classes:
-        return "masked-token"
-    raise InputError(
-        f"{type(model).__name__} outputs no tokens, so plain text cannot be scored",
-        "load it with a language-modelling head, or give a table: text and label, or first, second and score",
-    )
+    return "masked-token" if "MaskedLM" in name else None
 
 
-def _table(path: Path, text: str, header: Sequence[str], wanted: Sequence[str]) -> list[tuple[str, ...]]:
-    """The wanted columns, line by line."""
-    places, rows = [list(header).index(name) for name in wanted], []
-    for number, line in enumerate(text.splitlines()[1:], start=2):  # the csv module refuses cells over 128 kB
-        if not line.strip():
-            continue
-        cells = line.split("\t")
-        if len(cells) != len(header):
-            raise InputError(
-                f"line {number} of {path} has {len(cells)} cells, the header has {len(header)}",
-                "cells are separated by one tab each, and hold no tabs or line breaks themselves",
-            )
-        rows.append(tuple(cells[place].strip() for place in places))
-        if not all(rows[-1]):
-            raise InputError(f"line {number} of {path} has an empty cell", f"fill in {', '.join(wanted)}")
-    if len(rows) < 2:
-        raise InputError(f"{path} has {len(rows)} examples", "give at least 2")
-    return rows
+def _require_for_text(tokenized: TokenizedModel) -> str:
+    tokenized.require_one_text()
+    if (found := _for_text(tokenized)) is None:
+        raise InputError(
+            f"{type(tokenized.model.model).__name__} outputs no tokens, so plain text cannot be scored",
+            "load it with a language-modelling head, or give a table: text and label, or first, second and score",
+        )
+    return found
 
 
 # --- one text ---------------------------------------------------------------------------------------------------------
@@ -190,12 +198,20 @@ def text_input(model: ExternalModel, text: str) -> TokenizedText:
         inputs.insert(1, answer)
         by_stack = {"encoder": list(ids), "decoder": answer[0].tolist()}
         notes.append(f"the decoder is fed the model's own answer, {answer.shape[1]} tokens")
-    known = set(tokenizer.all_special_ids)
+    return labelled(tokenizer, inputs, by_stack, "; ".join(filter(None, notes)))
+
+
+def labelled(
+    tokenizer: Any, inputs: Sequence[Tensor], by_stack: Mapping[str, Sequence[int]], note: str = ""
+) -> TokenizedText:
+    """A row of inputs, its ids named by the tokenizer."""
+    known, separator = set(tokenizer.all_special_ids), getattr(tokenizer, "sep_token", None)
     return TokenizedText(
         tuple(inputs),
         {stack: [str(word) for word in tokenizer.convert_ids_to_tokens(each)] for stack, each in by_stack.items()},
         {stack: [token in known for token in each] for stack, each in by_stack.items()},
-        "; ".join(filter(None, notes)),
+        note,
+        separators=frozenset([str(separator)] if separator else []),
     )
 
 
@@ -214,24 +230,59 @@ def _generated(model: Any, source: Tensor) -> Tensor:
     return predicted[:, :-1] if predicted.shape[1] > 1 else predicted
 
 
-# --- windows of a running text ----------------------------------------------------------------------------------------
-# No row is padded, for the last piece, if too short, is left out. Windows of one text are no independent examples: what
-# one is about, its neighbour is about too. So runs of neighbours make up a cluster, which intervals resample as a whole
-# (Künsch 1989's block bootstrap, with blocks that do not overlap).
+# --- windows of a text, or of many ------------------------------------------------------------------------------------
+# A running text is cut into windows of one length, and the last piece, if too short, is left out. Windows of one text
+# are no independent examples: what one is about, its neighbour is about too. So runs of neighbours make up a cluster,
+# which intervals resample as a whole (Künsch 1989's block bootstrap, with blocks that do not overlap).
+#
+# Of many texts, each is an example of its own, padded: no window holds parts of two. One that is longer than the model
+# is shown is cut into several, which make up a cluster; pieces of a single token are left out.
 
 
 FEWEST_CLUSTERS = 40
 """Of a text: twenty in each half, one to choose heads on and one to measure on."""
 
 
-def windows(name: str, text: str, tokenized: TokenizedModel, n_special: int = 0) -> Rows:
-    """Token ids [window, position], `n_special` fewer than the model is shown at once."""
-    ids = tokenized.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    length = min(tokenized.length - n_special, len(ids) // 2)
+@dataclass(frozen=True)
+class Windows:
+    """What a model is shown of texts, piece by piece."""
+
+    tokens: Sequence[Sequence[int]]
+    clusters: Rows | None
+    what: str
+    """What they are, in words."""
+    n_tokens: int | None
+    """In each of them, if that is a single number."""
+
+
+def windows(table: Table, tokenized: TokenizedModel, n_special: int | None = None) -> Windows:
+    """Texts in pieces, to be framed by `n_special` special tokens; if None, a text has its tokenizer's own, if any."""
+    special, room = n_special is None and not table.is_running, tokenized.length - (n_special or 0)
+    texts = tokenized.tokenizer(table.texts(), add_special_tokens=special, verbose=False)["input_ids"]
+    return _of_running_text(table, texts[0], room) if table.is_running else _of_texts(table, texts, room)
+
+
+def _of_running_text(table: Table, ids: Sequence[int], room: int) -> Windows:
+    length = min(room, len(ids) // 2)
     if length < 2:
-        raise InputError(f"{name} is only {len(ids)} tokens long", "give a text of a few hundred words or more")
+        raise InputError(f"{table.name} is only {len(ids)} tokens long", "give a text of a few hundred words or more")
     n = len(ids) // length
-    return np.array(ids[: n * length], dtype=np.int64).reshape(n, length)
+    pieces = [ids[i * length : (i + 1) * length] for i in range(n)]
+    return Windows(pieces, clusters_of(n), f"windows of {length} tokens of {table.name}", length)
+
+
+def _of_texts(table: Table, texts: Sequence[Sequence[int]], room: int) -> Windows:
+    starts = [(i, at) for i, ids in enumerate(texts) for at in range(0, len(ids), room) if len(ids) - at > 1]
+    n_kept, n_cut = len({i for i, _ in starts}), sum(len(ids) > room for ids in texts)
+    if n_kept < 2:
+        raise InputError(
+            f"{table.name} has {n_kept} texts with a token to predict from another", "give at least 2, one on each line"
+        )
+    what = f"{n_kept} texts of {table.name}{table.note('text')}"
+    what += f" ({len(texts) - n_kept} left out: nothing to predict in them)" if n_kept < len(texts) else ""
+    what += f" ({n_cut} longer than {room} tokens, in {len(starts) - n_kept + n_cut} windows)" if n_cut else ""
+    clusters = np.array([i for i, _ in starts]) if n_cut else None
+    return Windows([texts[i][at : at + room] for i, at in starts], clusters, what, None)
 
 
 def clusters_of(n: int) -> Rows:
@@ -252,6 +303,6 @@ class Format:
 
     summary: str
     columns: tuple[str, ...]
-    """The header of its file; none for plain text."""
-    make: Callable[[str, Any, TokenizedModel], EvalDataset]
-    """From the name of the data, its rows (or the text itself) and the model with its tokenizer."""
+    """What it takes of a table; of texts alone, `TEXT`."""
+    make: Callable[[Table, TokenizedModel], EvalDataset]
+    """From the data, and the model with its tokenizer."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -155,6 +156,54 @@ class Randomised(Encoding):
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
         """As the inner encoding does."""
         return self.inner.bias(query_id, key_id)
+
+
+class FoundTable(Encoding):
+    """Rows that were found in somebody's model, added to the embeddings there; learned, or not."""
+
+    has_table: ClassVar[bool] = True
+    refuses_past_table = True
+
+    def __init__(self, rows: Float[Tensor, "position d_model"], *, is_learned: bool) -> None:
+        super().__init__(rows.shape[1], 1, EncodingSettings())
+        self.n_rows = len(rows)
+        self.rows = nn.Parameter(rows.detach().float().cpu().clone(), requires_grad=is_learned)
+
+    def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
+        """X + row(ids)."""
+        return x + self.rows[positions.ids].to(x.dtype)
+
+
+@dataclass(frozen=True)
+class EncodingInUse:
+    """An encoding as a model has trained it."""
+
+    name: str
+    """Of a table that was found, where it is in the model."""
+    encoding: Encoding
+    n_trained: int
+    """Positions met in training: 0 to one less than this."""
+    n_heads: int
+    initial: Encoding | None = None
+    """As it was before training, where that is known."""
+    random_positions: int | None = None
+    """Training drew its positions from this many; None if it counted from 0."""
+    hard_codes: str = ""
+
+
+class HasPositions(Protocol):
+    """A model whose encoding is known."""
+
+    @property
+    def name(self) -> str:
+        """As it was named."""
+
+    @property
+    def weights_sha256(self) -> str:
+        """Every result names it."""
+
+    def encoding_in_use(self) -> EncodingInUse:
+        """Its positions; in an encoder-decoder, those of the encoder."""
 
 
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:

@@ -7,7 +7,7 @@ intervention is decoded all the same, and must come out as found.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.data.dataset import FREE
+from headcount.data.dataset import FREE, Answers, EvalBatch, Rows
 from headcount.errors import CheckFailed
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import BatchOutcome
 from headcount.heads import HeadSite
-from headcount.hooks.gates import Gates, closed_gates
+from headcount.hooks.gates import Gates, closed_gates, eval_mode
+from headcount.hooks.proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.models.transformer import EncoderDecoder, greedy
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
@@ -29,6 +30,10 @@ from headcount.training.evaluation import WrongAnswer, wrong_answers
 
 CHECKED = 8
 """Examples of each intervention that are decoded for real to check the quick way."""
+CHECKED_WHOLE = 32
+"""Examples that the whole model is asked for, before anything is ablated."""
+LISTED = 5
+"""Answers that an error shows."""
 EXPLAINED = 100
 """Broken examples of each intervention that are decoded for real to say what broke."""
 Picks = list[tuple[int, int]]
@@ -70,7 +75,7 @@ class DecodingCheck:
         )
 
     def _check(self, outcome: BatchOutcome) -> None:
-        picks = [(i, int(row)) for i in range(len(self.interventions)) for row in _checked_rows(outcome)]
+        picks = [(i, int(row)) for i in range(len(self.interventions)) for row in _checked_rows(outcome.batch)]
         task = cast(SequenceTask, self.experiment.task)
         examples = cast(Examples, self.experiment.examples)[outcome.batch.rows[[row for _, row in picks]]]
         right = (self._decode(outcome, picks) == task.encode(examples).answer).all(axis=1)
@@ -88,21 +93,16 @@ class DecodingCheck:
     def _check_generated(self, outcome: BatchOutcome) -> None:
         """By the model's own code; only for zero ablation, for that code may see one token at a time."""
         assert self.experiment.decode is not None, "asked for by generates"
-        sites, checked = self.experiment.sites, _checked_rows(outcome)
-        rows = outcome.batch.rows[checked]
+        sites, batch, checked = self.experiment.sites, outcome.batch, _checked_rows(outcome.batch)
+        rows = batch.rows[checked]
         for each, scores in zip(outcome.interventions, outcome.scores[:, checked], strict=True):
             if each.values:
                 continue
             with Gates(sites, closed_gates(sites, (*outcome.cached.base, *each.heads))):
                 right = self.experiment.decode(rows)
-            if (apart := right != (scores > 0.5)).any():
-                raise CheckFailed(
-                    f"without {each.heads[0]}, one forward pass and real decoding disagree on example "
-                    f"{int(rows[apart.argmax()])}",
-                    "fed the right answer, the first wrong token is the one that it outputs running freely: is the "
-                    "model fed as it was trained, start token included, are labels of padding -100, and does "
-                    "`generate` stop where the labels do?",
-                )
+                if (apart := right != (scores > 0.5)).any():
+                    logits = first_tensor(self.experiment.model(*batch.inputs))
+                    raise _disagreement(self.experiment, f"without {each.heads[0]}", batch, checked, apart, logits)
             self.decoded += len(rows)
             self.decoded_replacements = tuple(dict.fromkeys((*self.decoded_replacements, each.replacement)))
 
@@ -114,7 +114,11 @@ class DecodingCheck:
             picks += [(i, int(row)) for row in rows[: max(0, EXPLAINED - len(self._broken[i]))]]
         if not picks:
             return
-        predicted = self._decode(outcome, picks) if self.decodes else [None] * len(picks)
+        predicted: Sequence[Tokens | None] = [None] * len(picks)
+        if self.decodes:
+            predicted = list(self._decode(outcome, picks))
+        elif self.generates:
+            predicted = [tokens for i in range(len(self.interventions)) for tokens in self._generate(outcome, picks, i)]
         for (i, row), tokens in zip(picks, predicted, strict=True):
             self._broken[i].append(Failure(int(outcome.batch.rows[row]), tokens))
 
@@ -129,10 +133,101 @@ class DecodingCheck:
         given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
         return np.concatenate([given, predicted], axis=1)
 
+    def _generate(self, outcome: BatchOutcome, picks: Picks, number: int) -> list[Tokens | None]:
+        """Answers that the model's own code writes without the heads of one intervention, where that is zero."""
+        rows = outcome.batch.rows[[row for i, row in picks if i == number]]
+        intervention, sites = outcome.interventions[number], self.experiment.sites
+        if not len(rows) or intervention.values or self.experiment.generate is None:
+            return [None] * len(rows)
+        with Gates(sites, closed_gates(sites, (*outcome.cached.base, *intervention.heads))):
+            return list(map(cast(SequenceTask, self.experiment.task).read_answer, self.experiment.generate(rows)))
 
-def _checked_rows(outcome: BatchOutcome) -> NDArray[np.int64]:
+
+def require_same_answers(experiment: Experiment) -> None:
+    """Before anything is ablated: refuse a model whose `generate` answers otherwise than one pass, with all heads."""
+    if experiment.metric is not FREE or experiment.decode is None:
+        return
+    batch = experiment.batches[0]
+    checked = _checked_rows(batch, CHECKED_WHOLE)
+    with eval_mode(experiment.model), torch.no_grad():
+        logits = first_tensor(experiment.model(*batch.inputs))
+        found = experiment.score(batch, logits).cpu().numpy()[checked] > 0.5
+        apart = experiment.decode(batch.rows[checked]) != found
+        if apart.any():
+            raise _disagreement(experiment, "with all heads", batch, checked, apart, logits)
+
+
+def _disagreement(
+    experiment: Experiment, when: str, batch: EvalBatch, checked: Rows, apart: NDArray[np.bool_], logits: Tensor
+) -> CheckFailed:
+    """With both answers to some questions beside each other, and what they look like."""
+    what = f"{when}, one forward pass and real decoding disagree on {int(apart.sum())} of {len(apart)} examples"
+    answers = [] if experiment.answers is None else experiment.answers(batch.rows, checked[apart][:LISTED], logits)
+    advice = (
+        "fed the right answer, the first wrong token is the one that it outputs running freely: is the model fed as it "
+        "was trained, start token included, are labels of padding -100, and does `generate` stop where the labels do?"
+    )
+    return CheckFailed(what, *_listing(answers), *_likely_cause(answers), advice)
+
+
+def _listing(answers: Sequence[Answers]) -> list[str]:
+    """One line each, in columns."""
+    rows: list[tuple[str, ...]] = [("question", "right answer", "labels", "one pass", "generate")]
+    for each in answers:
+        rows.append((each.question, each.right, _joined(each.labels), _joined(each.one_pass), each.generated))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return lines if answers else []
+
+
+def _joined(tokens: Sequence[str]) -> str:
+    """Words with spaces between them, characters and numbers in brackets without."""
+    return ("" if all(len(each) == 1 or each.startswith("<") for each in tokens) else " ").join(tokens)
+
+
+_CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
+    (
+        lambda each: each.one_pass[:-1] == each.labels[1:] and each.one_pass != each.labels,
+        "one pass is one token ahead of the labels: the label of a position is the token after the one fed there",
+    ),
+    (
+        lambda each: each.one_pass[1:] == each.labels[:-1] and each.one_pass != each.labels,
+        "one pass is one token behind the labels: is the decoder fed one token too many at the start?",
+    ),
+    (
+        lambda each: each.one_pass[: (n := len(each.right))] == each.labels[:n] and each.generated == each.right,
+        "one pass is right as far as the answer goes: labels after its end should be -100",
+    ),
+    (
+        lambda each: each.generated == each.right[::-1] != each.right,
+        "generate() gives answers backwards: turn them round",
+    ),
+    (
+        lambda each: each.generated != each.right and each.generated.strip(" 0") == each.right.strip(" 0"),
+        "answers are filled up with zeros or spaces here and not there: questions and answers come as people write "
+        "them, 7+94 and 101, so if the model has 07+94, fill them up in encode() as generate() does",
+    ),
+    (
+        lambda each: each.generated != each.right and each.generated.startswith(each.right),
+        "generate() goes on after the answer: cut it off at the end token",
+    ),
+    (
+        lambda each: each.one_pass == each.labels and each.generated != each.right,
+        "one pass is right, being fed the right answer, and decoding is not: is the decoder's mask causal, so that it "
+        "cannot see the token that it is to predict, and does generate() feed the model as encode() does?",
+    ),
+)
+"""The usual mistakes, the surest first."""
+
+
+def _likely_cause(answers: Sequence[Answers]) -> list[str]:
+    """The first mistake that explains all of these, if there is one."""
+    return [cause for explains, cause in _CAUSES if answers and all(map(explains, answers))][:1]
+
+
+def _checked_rows(batch: EvalBatch, n: int = CHECKED) -> Rows:
     """Rows of a batch that are decoded."""
-    return np.unique(np.linspace(0, len(outcome.batch.rows) - 1, CHECKED).astype(int))
+    return np.unique(np.linspace(0, len(batch.rows) - 1, n).astype(int))
 
 
 def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:

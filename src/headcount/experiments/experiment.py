@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from headcount.data.dataset import (
     Rows,
     Score,
     ScoreFunction,
+    ShowAnswers,
     find_metric,
     mean_score,
 )
@@ -58,6 +59,8 @@ class Experiment:
     most_rows: int | None = None
     """Rows of one forward pass that memory has room for."""
     decode: Callable[[Rows], NDArray[np.bool_]] | None = None
+    generate: Callable[[Rows], Sequence[str]] | None = None
+    answers: ShowAnswers | None = None
     reference: tuple[EvalBatch, ...] = ()
     """Inputs that means are taken over, more than are measured; empty for those that are measured."""
     clusters: Rows | None = None
@@ -86,7 +89,11 @@ class Experiment:
     def some(self, n: int) -> Experiment:
         """About `n` examples, in batches from everywhere, for batches stand in the order of their length."""
         n_batches = max(1, min(len(self.batches), round(len(self.batches) * n / max(self.n, 1))))
-        batches = [self.batches[i] for i in np.linspace(0, len(self.batches) - 1, n_batches).round().astype(int)]
+        return self.part(np.linspace(0, len(self.batches) - 1, n_batches).round().astype(int).tolist())
+
+    def part(self, numbers: Sequence[int]) -> Experiment:
+        """The examples of these batches."""
+        batches = [self.batches[i] for i in numbers]
         kept, aggregator = np.sort(np.concatenate([batch.rows for batch in batches])), self.aggregator
         return replace(
             self,
@@ -95,6 +102,7 @@ class Experiment:
             aggregator=aggregator if aggregator is mean_score else lambda scores, rows: aggregator(scores, kept[rows]),
             clusters=None if self.clusters is None else self.clusters[kept],
             decode=None,
+            generate=None,
             is_all=False,
         )
 
@@ -129,6 +137,8 @@ def experiment_on(
 
     batches = batches_of(dataset, rows)
     aggregator, decode = mean_score if function else dataset.aggregator(chosen), dataset.decode
+    generate = dataset.generate
+    answers = dataset.answers
     return Experiment(
         model=model,
         sites=sites,
@@ -141,6 +151,8 @@ def experiment_on(
         aggregator=aggregator if aggregator is mean_score else (lambda scores, some: aggregator(scores, rows[some])),
         most_rows=_most_rows(sites, dataset, rows),
         decode=None if decode is None else (lambda some: decode(rows[some])),
+        generate=None if generate is None else (lambda some: generate(rows[some])),
+        answers=None if answers is None else (lambda some, *given: answers(rows[some], *given)),
         reference=_reference(model, sites, dataset, rows, batches, batches_of),
         clusters=None if dataset.clusters is None else dataset.clusters[rows],
         is_all=dataset.is_all,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -114,17 +114,15 @@ def run_interventions(
             if first is None:
                 first = first_tensor(cached.output).clone()
             here = _with_values(cached, interventions, means, i, batch)
-            clean[batch.rows] = _numbers(experiment, batch, first_tensor(cached.output))
+            clean[batch.rows] = scores_of(experiment, batch, cached.output)
             if not is_plain:
                 try:
                     for j, output in sweep(cached, here, batch_size=batch_size, checked=i == 0):
-                        scores[j, batch.rows] = _numbers(experiment, batch, output)
+                        scores[j, batch.rows] = scores_of(experiment, batch, output)
                 except ReplayError:
                     is_plain = True
             if is_plain:
-                for j, each in enumerate(here):
-                    output = first_tensor(plain_pass(experiment.model, experiment.sites, batch.inputs, each, base))
-                    scores[j, batch.rows] = _numbers(experiment, batch, output)
+                scores[:, batch.rows] = plain_scores(experiment, batch, here, base)
             if on_batch:
                 on_batch(BatchOutcome(batch, cached, here, clean[batch.rows], scores[:, batch.rows]))
             if progress:
@@ -148,7 +146,19 @@ def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor)
         )
 
 
-def _numbers(experiment: Experiment, batch: EvalBatch, output: Tensor) -> Scores:
+def plain_scores(
+    experiment: Experiment, batch: EvalBatch, interventions: Sequence[Intervention], base: Sequence[HeadId]
+) -> Scores:
+    """What each intervention scores on a batch, [intervention, example], by whole passes."""
+    model, sites = experiment.model, experiment.sites
+    outputs = (plain_pass(model, sites, batch.inputs, each, base) for each in interventions)
+    found = [scores_of(experiment, batch, output) for output in outputs]
+    return np.array(found).reshape(len(interventions), len(batch.rows))
+
+
+def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
+    """One number for each example of a batch, of what the model has returned."""
+    output = first_tensor(outputs)
     require_numbers(output, f"example {int(batch.rows[0])} and those beside it")
     score = experiment.score(batch, output)
     if not isinstance(score, Tensor) or score.shape != (len(batch.rows),):

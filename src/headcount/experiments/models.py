@@ -6,6 +6,7 @@ it for what it needs (an experiment, a prediction, a task) and, where that is mi
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,15 +25,19 @@ from headcount.data.dataset import (
     tensor_dataset,
 )
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
+from headcount.data.tables import Columns, TextLines, is_dataset
+from headcount.encodings.base import HasPositions
 from headcount.errors import InputError, argument
 from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment
+from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites
 from headcount.hooks.wrapping import wrap
-from headcount.runs.folder import RunFolder
+from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Prediction, Run
 from headcount.seeds import stream
 from headcount.tasks.base import SequenceTask, Task
+from headcount.training.evaluation import ClassModel, SequenceModel, learner_of
 from headcount.training.loop import Listener
 
 if TYPE_CHECKING:
@@ -47,8 +52,25 @@ N_SELECTION = 1000
 N_NULL = 500
 """Examples that each random order is measured on."""
 CUT_IT = "cut heads out of it: headcount.cut_heads(model, heads)"
-Data = str | Path | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
+Data = str | Path | TextLines | Columns | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
 ExperimentMetric = str | ScoreFunction | None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model was made, as far as that is known: enough to tell curves of several apart."""
+
+    label: str
+    """In a few words."""
+    encoding: str = ""
+    pooling: str = ""
+    hard_codes: tuple[str, ...] = ()
+    """The structure of the task that the model was given; nothing if it is generic, or nobody knows."""
+    seed: int = 0
+    digest: str = ""
+    """Of all settings but the seed: models that share it differ in their seed alone."""
+    window: int = 0
+    """How far to each side it attends, so that long sequences are quick; 0 if everywhere."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +98,9 @@ class OpenModel:
     measures_itself: ClassVar[bool] = False
     """Whether what is left can be measured without further examples."""
     records_attention: ClassVar[bool] = False
-    """Whether its attention is known while it answers, and over its own task."""
+    """Whether its attention is known while it answers."""
+    runs_in_threads: ClassVar[bool] = False
+    """Whether several batches may go through it at a time: code of others may keep state."""
 
     @classmethod
     def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
@@ -85,6 +109,11 @@ class OpenModel:
             is_known = isinstance(module, SupportsHeads | SupportsSites)
             sites = Sites.of(module) if is_known else wrap(module).head_sites
         return cls("model", "", "", module, sites, None)
+
+    def __repr__(self) -> str:
+        n, what = sum(each.numel() for each in self.inner.parameters()), type(self.inner).__name__
+        name = f"{self.name}: {what}" if self.name not in ("model", what) else what
+        return f"{name}, {len(self.sites.heads)} heads, {n:,} parameters"
 
     @property
     def inner(self) -> nn.Module:
@@ -102,11 +131,45 @@ class OpenModel:
         self.sites.head_slots((found,))
         return found
 
+    @property
+    def answers(self) -> SequenceModel | ClassModel:
+        """The model on its task, to be asked any example of it."""
+        raise no_task(self.name)
+
+    def in_double(self) -> SequenceModel | ClassModel:
+        """The same in double precision, on a processor."""
+        return self.answers
+
+    @property
+    def recipe(self) -> Recipe:
+        """How it was made."""
+        return Recipe(self.label, digest=self.weights_sha256)
+
+    @property
+    def trained(self) -> tuple[int, int] | None:
+        """The shortest and the longest sequence in training; None if nobody said, or there is but one length."""
+        return None
+
     def predict(self, text: str) -> Prediction:
         """The model's own answer to one example."""
         raise InputError(
             f"{self.name} has no task, so there is no question that it could answer",
             "give a run, sample:addition, or an adapter that names a task",
+        )
+
+    def task_attention(self) -> TaskAttention:
+        """Its attention in the positions of its task."""
+        raise InputError(
+            f"what the heads of {self.label or self.name} attend to is told in the words of a task, and it names none",
+            'write an adapter that names one: task = "addition", or "sortedness"',
+            'or look at a text: --on "a text"',
+        )
+
+    def positions(self) -> HasPositions:
+        """What its encoding of positions is read off."""
+        raise InputError(
+            f"where {self.label or self.name} has its positions is not known",
+            "bring it by an adapter: a table of positions is found by what it does, or positions() says where it is",
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
@@ -117,6 +180,16 @@ class OpenModel:
     def text_input(self, text: str) -> TokenizedText:
         """One text or example as the model takes it, to look at attention on."""
         raise InputError(f"{self.name} takes no texts", "call it from Python, with its tensors")
+
+    def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
+        """Texts, and those of a file, to look at attention on."""
+        if data is not None:
+            raise InputError(f"{self.name} reads no files of texts", 'leave --data out, and give texts: --on "a text"')
+        return [self.text_input(text) for text in on]
+
+    def repeated_tokens(self) -> list[TokenizedText]:
+        """Random tokens that are repeated; none where nobody knows the model's tokens."""
+        return []
 
     def experiment(
         self,
@@ -182,7 +255,16 @@ class OpenModel:
             raise InputError(f"{self.name} has no task with sequences of any length", f"leave the {what} out")
 
 
-@dataclass(frozen=True)
+def no_task(name: str) -> InputError:
+    """What is missing, and what can be done without it."""
+    return InputError(
+        f"{name} has no task whose right answers are known",
+        'give a run, sample:addition, or an adapter that names one: task = "addition"',
+        f"what heads of any model are worth on data of yours: headcount ablate {argument(name)} --data FILE",
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class RunModel(OpenModel):
     """A run of headcount's own."""
 
@@ -191,6 +273,7 @@ class RunModel(OpenModel):
     can_lose_all_heads: ClassVar[bool] = True
     measures_itself: ClassVar[bool] = True
     records_attention: ClassVar[bool] = True
+    runs_in_threads: ClassVar[bool] = True
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
@@ -206,6 +289,39 @@ class RunModel(OpenModel):
     def find_head(self, head: str | HeadId) -> HeadId:
         """The head of that name, if this run has it."""
         return self.run.find_head(head)
+
+    @property
+    def answers(self) -> SequenceModel | ClassModel:
+        """The run's model and task."""
+        return learner_of(self.run.model, self.run.task)
+
+    def in_double(self) -> SequenceModel | ClassModel:
+        """A copy."""
+        return learner_of(copy.deepcopy(self.run.model).cpu().double(), self.run.task)
+
+    @property
+    def recipe(self) -> Recipe:
+        """From its settings; what was cut, and trained since, is another model than one that was trained without."""
+        config = self.run.config.model
+        settings = replace(self.run.config, seed=0).to_json()
+        if config.pruned:
+            settings += f"fine-tuned: {self.run.folder.read_manifest().get('fine_tuned', 'never cut')}"
+        of_classifier = (getattr(config, "pooling", ""), tuple(getattr(self.run.model, "hard_codes", ())))
+        digested, window = digest(settings.encode()), getattr(config, "window", 0) or 0
+        return Recipe(_label(config), config.encoding, *of_classifier, self.run.config.seed, digested, window)
+
+    @property
+    def trained(self) -> tuple[int, int] | None:
+        """By its settings."""
+        return getattr(self.run.task, "trained_lengths", None)
+
+    def task_attention(self) -> TaskAttention:
+        """The run's own."""
+        return self.run
+
+    def positions(self) -> HasPositions:
+        """The run's own."""
+        return self.run
 
     def predict(self, text: str) -> Prediction:
         """The model's own answer, decoded."""
@@ -226,8 +342,8 @@ class RunModel(OpenModel):
             raise InputError(f"{self.name} has no heads", "choose a run that was not stripped of all of them")
         task, data = self.run.task, "test" if data is None else data
         is_file = isinstance(data, str) and data not in SPLITS and Path(data).is_file()
-        if isinstance(data, Path | EvalDataset) or is_file:
-            raise InputError(f"{self.name} is measured on its own task", "leave --data out")
+        if isinstance(data, Path | TextLines | EvalDataset) or is_file or is_dataset(data):
+            raise InputError(f"{self.name} is measured on its own task", "leave --data out, and --lines")
         if length is not None:
             examples, what = of_length(task, length, n, str(data))
         elif isinstance(data, str):
@@ -283,6 +399,17 @@ class RunModel(OpenModel):
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
         """The whole test set."""
         return task_experiment(self.run, *held_out(self.run.task, "test", None))
+
+
+def _label(config: Any) -> str:
+    """`rotary, max` and whatever else is not the default about attention."""
+    random = f"random of {config.random_positions}" if config.random_positions else ""
+    window = f"window ±{config.window}" if getattr(config, "window", 0) else ""
+    softmax = "log-length" if config.softmax == "log-length" else ""
+    causal = "causal" if getattr(config, "causal", False) else ""
+    cut = f"less {len(config.pruned)} heads" if config.pruned else ""
+    pooling = getattr(config, "pooling", "")
+    return ", ".join(filter(None, [config.encoding, random, causal, window, softmax, pooling, cut]))
 
 
 def smaller(n: int | None, most: int | None) -> int | None:

@@ -34,6 +34,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -51,7 +53,7 @@ from headcount.heads import HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
-from headcount.hooks.wrapping import output_tensor, wrap
+from headcount.hooks.wrapping import Wrapped, input_names, output_tensor, wrap
 from headcount.models.finite import require_finite_model
 from headcount.runs.folder import staged
 from headcount.surgery.plan import CustomCut, SitePlan, apply_to_sites
@@ -62,6 +64,8 @@ from headcount.tasks.base import Task
 SCHEMA = 1
 ADAPTED, WEIGHTS = "headcount.json", "model.safetensors"
 """What a folder has whose model an adapter brought."""
+MOST_LISTED = 12
+"""Names of weights that an error lists of each kind."""
 TOLERANCE = 1e-5
 """Most that a model and what is read of it may differ, as a share of the largest value."""
 
@@ -71,17 +75,32 @@ class Adapter:
 
     checkpoint: str | None = None
     """A file of weights, from beside the adapter's own file; None if `build` loads them."""
+    pretrained: str | None = None
+    """Or a folder of a Hugging Face model, likewise: with it, texts and `--data FILE` are read by its tokenizer."""
     task: str | None = None
     """Which of headcount's tasks the model was trained on; None if `data` gives examples."""
     settings: Mapping[str, Any] = {}
     """Of that task, where they are not the defaults."""
+    trained: tuple[int, int] | None = None
+    """The shortest and the longest sequence in training, where the task has sequences of any length."""
+    given: str = ""
+    """Leading tokens of every answer that the decoder is handed and has no logit for, such as "0".
+
+    Labels are then of what follows. An answer that begins otherwise is never right, and results say so.
+    """
+    claimed: float | None = None
+    """What the model's author reports, as a share of 1, to be compared with what is measured."""
     folder: Path = Path()
     """Where the adapter's file is; set when it is loaded."""
     origin: str = ""
     """`my_adapter.py:Model` by its full path, likewise."""
 
     def build(self) -> nn.Module:
-        """The model, its weights still random."""
+        """The model, its weights still random; that of `pretrained` comes with them."""
+        if self.pretrained is not None:
+            from headcount.external.hugging_face import load_model  # which reads weights as this does
+
+            return load_model(self.folder / self.pretrained, any_family=True)
         raise InputError(f"{type(self).__name__} does not say how its model is made", "write build() in the adapter")
 
     def load(self, model: nn.Module) -> None:
@@ -92,12 +111,12 @@ class Adapter:
         weights = read_weights(file)
         if not isinstance(weights, Mapping):
             raise InputError(f"{file} holds {type(weights).__name__}, no weights by name", "save model.state_dict()")
+        weights = without_prefix(weights, model)
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            raise InputError(
-                f"the weights of {file} do not fit {type(model).__name__}", *str(error).splitlines()[1:6]
-            ) from error
+            faults = misfits(weights, model) or str(error).splitlines()[1:6]
+            raise InputError(f"the weights of {file} do not fit {type(model).__name__}", *faults) from error
 
     def sites(self, model: nn.Module) -> Sites:
         """Where its heads are; families that headcount knows need not say it."""
@@ -113,10 +132,20 @@ class Adapter:
 
     def forward(self, model: nn.Module, *inputs: Tensor) -> Tensor:
         """Logits [row, class] or [row, position, token]."""
-        return output_tensor(model(*inputs))
+        output = (
+            model(*inputs) if self.pretrained is None else Wrapped(model, Sites.empty(), input_names(model))(*inputs)
+        )
+        try:
+            return output_tensor(output)
+        except (StopIteration, TypeError):  # nothing in it is a tensor
+            raise _no_logits(output) from None
 
     def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
         """A sequence model's own answers, by its own code; with heads at zero, the quick way is checked against it."""
+        raise NotImplementedError
+
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        """The author's own score of one decoded answer, 0 to 1, where it is not exact match."""
         raise NotImplementedError
 
     def data(self) -> Sequence[tuple[str, str]]:
@@ -124,8 +153,15 @@ class Adapter:
         raise NotImplementedError
 
     def tokens(self, question: str, answer: str) -> Sequence[Sequence[str]]:
-        """What stands at each position of each input, to be written on axes; numbers unless said here."""
+        """What stands at each position of each input, to be written on axes.
+
+        Unless it is said here: the characters or words of question and answer, where ids go together with them.
+        """
         return ()
+
+    def positions(self, model: nn.Module) -> Tensor:
+        """The table that is added to embeddings, [position, d_model]; needed only where it is not found by itself."""
+        raise NotImplementedError
 
     def cut(self, model: nn.Module, site: HeadSite, keep: list[int]) -> None:
         """Take heads out of one attention block for real, in place; needed only where headcount's own ways fail.
@@ -178,6 +214,11 @@ class Adapted(nn.Module):
         self.adapter, self.model, self.head_sites, self.cuts = adapter, model, sites, cuts
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the tensors of a pretrained model are called."""
+        return () if self.adapter.pretrained is None else input_names(self.model)
+
+    @property
     def custom_cut(self) -> CustomCut | None:
         """The adapter's own way to take heads out of a block, if it has one."""
         adapter = self.adapter
@@ -196,20 +237,37 @@ class Adapted(nn.Module):
         """Logits."""
         with user_code_errors(self.adapter, "forward"):
             logits = self.adapter.forward(self.model, *inputs)
-        if not isinstance(logits, Tensor):
-            raise InputError(f"forward() returned {type(logits).__name__}", "it should return a tensor of logits")
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            raise _no_logits(logits)
         return logits
 
     @torch.no_grad()
-    def require_answer(self, inputs: Sequence[Tensor]) -> None:
+    def require_answer(self, inputs: Sequence[Tensor]) -> Tensor:
         """Let it answer once: what fails is told as the adapter's fault, whatever it is."""
-        self(*inputs)
+        return cast(Tensor, self(*inputs))
+
+
+def _no_logits(output: Any) -> InputError:
+    """Of a forward() that decodes, most likely."""
+    what = type(output).__name__
+    if isinstance(output, Tensor):
+        what = f"whole numbers (a tensor of shape {tuple(output.shape)}, {output.dtype})"
+    elif isinstance(output, list | tuple) and output:
+        what = f"a {what} of {type(output[0]).__name__}"
+    return InputError(
+        f"forward() returned {what}: it should return a tensor of logits",
+        "does it decode? put that into generate(), and let forward() make one pass, fed the right answer: "
+        "logits [row, position, token], or [row, class]",
+    )
 
 
 def task_of(adapter: Adapter) -> Task:
-    """The task that the model was trained on."""
+    """The task that the model was trained on; if it has lengths, those that the adapter says it was trained on."""
     task = TASKS.get(str(adapter.task))
-    return cast(Task, task(parse({"task": task.config_class}, {"task": adapter.settings})["task"]))
+    settings = dict(adapter.settings)
+    if adapter.trained is not None and task.output_type == "class":
+        settings |= dict(zip(("shortest", "longest"), adapter.trained, strict=True))
+    return cast(Task, task(parse({"task": task.config_class}, {"task": settings})["task"]))
 
 
 def read_weights(file: Path) -> Any:
@@ -222,15 +280,56 @@ def read_weights(file: Path) -> Any:
         except OSError:
             raise
         except Exception as error:  # whatever torch makes of a damaged file
-            explanation = (str(error) or type(error).__name__).splitlines()[0]
+            text = str(error)
+            # torch's own advice is to unpickle it all the same
+            pickled = re.search(r"GLOBAL (\S+)", text)
+            explanation = f"it has a {pickled[1]} in it" if pickled else text.partition(". ")[0] or type(error).__name__
             raise InputError(
                 f"{file} holds more than weights, or is damaged: {explanation}",
-                "save the weights alone: torch.save(model.state_dict(), ...)",
+                "save the weights alone, where that code is at home: torch.save(model.state_dict(), ...)",
             ) from error
     for name in ("model_state_dict", "state_dict", "model"):  # where a checkpoint may keep the weights
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
+    if isinstance(found, Mapping):  # or under a name of the user's own, if there is but one such thing
+        inner = [each for each in found.values() if isinstance(each, Mapping) and _is_weights(each)]
+        found = inner[0] if len(inner) == 1 and not _is_weights(found) else found
     return found
+
+
+def _is_weights(found: Mapping[Any, Any]) -> bool:
+    return bool(found) and all(isinstance(each, Tensor) for each in found.values())
+
+
+def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
+    """As the model names them, where all that differs is what a wrapper put before (`module.`, `_orig_mod.`)."""
+    own = model.state_dict().keys()
+    prefix = next(iter(weights), "").removesuffix(next(iter(own), ""))
+    names = {name.removeprefix(prefix): each for name, each in weights.items()}
+    return names if prefix and names.keys() == own and len(names) == len(weights) else weights
+
+
+def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
+    """Every weight that does not fit, in a line for each way not to: missing, unknown, of another shape."""
+    own = model.state_dict()
+    shapes = [
+        f"{name} (file {list(weights[name].shape)}, model {list(each.shape)})"
+        for name, each in own.items()
+        if isinstance(each, Tensor) and isinstance(weights.get(name), Tensor) and weights[name].shape != each.shape
+    ]
+    found = {
+        "not in the file": _layers_starred([name for name in own if name not in weights]),
+        "not in the model": _layers_starred([name for name in weights if name not in own]),
+        "of another shape": _layers_starred(shapes),
+    }
+    return [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+
+
+def _layers_starred(names: Sequence[str]) -> list[str]:
+    """The first of them, with one name for all layers of a stack."""
+    count = Counter(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names)
+    lines = [f"{name} ({n} of them)" if n > 1 else name for name, n in count.items()]
+    return lines if len(lines) <= MOST_LISTED else [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]
 
 
 def digest_of(model: nn.Module) -> str:
@@ -293,6 +392,17 @@ def load_cut(folder: Path) -> Adapted:
         raise InputError(f"'cuts' in {folder / ADAPTED} is damaged: {error!r}", "prune again") from error
     require_regular(folder / WEIGHTS)
     adapter = load_adapter(f"{file}:{header['class']}")
+    adapted = rebuilt(adapter, cuts)
+    model = adapted.model
+    _fill(model, folder)
+    if digest_of(model) != header["digest"]:
+        raise InputError(f"the weights in {folder} are not those that were written", "copy the folder, or prune again")
+    require_finite_model(model, str(folder))
+    return adapted
+
+
+def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
+    """The model without its weights, from which heads were cut as before."""
     model = built(adapter).eval()
     with user_code_errors(adapter, "sites"):
         adapted = Adapted(adapter, model, adapter.sites(model))
@@ -301,13 +411,9 @@ def load_cut(folder: Path) -> Adapted:
             adapted = adapted.after(cut, model, apply_to_sites(cut, model, adapted.head_sites, adapted.custom_cut))
         except FAILURES as error:  # somebody's code, or not what it was
             raise InputError(
-                f"{adapter.origin} no longer builds the model that {folder} was cut from, or cuts it in another way",
+                f"{adapter.origin} no longer builds the model that heads were cut out of, or cuts it in another way",
                 f"at {cut.site}: {type(error).__name__}: {error}",
             ) from error
-    _fill(model, folder)
-    if digest_of(model) != header["digest"]:
-        raise InputError(f"the weights in {folder} are not those that were written", "copy the folder, or prune again")
-    require_finite_model(model, str(folder))
     return adapted
 
 

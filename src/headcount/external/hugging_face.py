@@ -10,7 +10,8 @@ misses no heads can be read by their library too, and folders that their library
 missing, their library would make up random ones for whole layers; so the weights are then in headcount.safetensors,
 where it finds none and stops: use `load_model`.
 
-Nothing is unpickled, no code that comes with a model is run, and nothing is fetched.
+No code that comes with a model is run, and nothing is fetched. Of an older folder's pytorch_model.bin tensors alone are
+read, as of adapters' files (`weights_only=True`): whatever else is pickled there is refused.
 """
 
 import json
@@ -26,16 +27,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from headcount.errors import CheckFailed, HeadcountError, InputError, RunError
+from headcount.errors import CheckFailed, HeadcountError, InputError, RunError, argument
+from headcount.external.adapter import read_weights
 from headcount.files import friendly_os_errors, read_json, require_regular, write_atomically
 from headcount.hooks.families import family_of, model_types
-from headcount.hooks.wrapping import CUT, Wrapped, base_of
+from headcount.hooks.wrapping import CUT, Wrapped, base_of, unknown_family
 from headcount.limits import require_room
 from headcount.models.finite import require_finite_model
 from headcount.runs.folder import staged
 from headcount.surgery.cutting import apply_cut, known_family
 
 CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_config.json"
+PROCESSOR = "preprocessor_config.json"
+PICKLED = "pytorch_model.bin"
 CUT_WEIGHTS = "headcount.safetensors"
 """Of a model without some heads: named so that from_pretrained finds no weights and stops."""
 LAYERS = (
@@ -90,24 +94,22 @@ def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> P
     return path
 
 
-def load_model(folder: str | Path, device: str | torch.device = "cpu") -> nn.Module:
-    """The model in a folder, ready to be asked."""
+def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_family: bool = False) -> nn.Module:
+    """The model in a folder, ready to be asked; of `any_family` that their library knows, if sites are given."""
     path = Path(folder)
     settings = _settings(path)
     model_class = _class_of(path, settings)
-    if not any(path.glob("*.safetensors")):
-        others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
-        raise InputError(
-            f"{path} has no {WEIGHTS}" + (f", only {others[0]}, which headcount does not unpickle" if others else ""),
-            "save the model again, as safetensors" if others else "was it written to the end?",
-        )
+    is_known = family_of(settings["model_type"]) is not None
+    if not is_known and not any_family:
+        raise _unknown_family(path, model_class, settings)
     _require_files(path)
+    pickled = None if any(path.glob("*.safetensors")) else _pickled_weights(path)
     file = _weights_file(path, settings)
     notes = _notes(file)
     if notes is None and settings.get(CUT):
         raise InputError(f"heads are missing from the model in {path}, which save_model did not write", "save it again")
-    _require_possible(path, model_class, settings)
-    model = _from_elsewhere(path, model_class) if notes is None else _from_here(path, model_class, file, notes)
+    _require_possible(path, model_class, settings, _n_tensors(path) if pickled is None else len(pickled))
+    model = _from_elsewhere(path, model_class, pickled) if notes is None else _from_here(path, model_class, file, notes)
     require_finite_model(model, str(path))
     return model.to(device).eval()
 
@@ -124,6 +126,17 @@ def load_tokenizer(folder: Path) -> Any:
         made("a")  # settings of a wrong type are found out here
         made("a", truncation=True, max_length=8)
         return made
+
+
+def load_image_processor(folder: Path) -> Any:
+    """What a model's folder has for images, without torchvision; None if it has nothing."""
+    if not (folder / PROCESSOR).exists():
+        return None
+    _require_files(folder)
+    from transformers import AutoImageProcessor
+
+    with _their_library(f"could not read {folder / PROCESSOR}", "copy or save the image processor again"):
+        return AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False, backend="pil")
 
 
 @contextmanager
@@ -203,7 +216,7 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
         raise InputError(f"{path} needs transformers", "install it: pip install 'headcount[hf]'") from error
 
     model_type, names = settings.get("model_type"), settings.get("architectures")
-    if not isinstance(model_type, str) or family_of(model_type) is None:
+    if not isinstance(model_type, str):
         raise InputError(
             f"the model in {path} is of no family that headcount knows (model_type {model_type!r})",
             f"headcount knows {', '.join(model_types())}",
@@ -229,12 +242,53 @@ def _require_files(path: Path) -> None:
                 raise InputError(f"{file} is too large: {file.stat().st_size:,} bytes", _AGAIN)
 
 
-def _require_possible(path: Path, model_class: Any, settings: dict[str, Any]) -> None:
-    """Refuse sizes that cannot be, before anything of that size is made."""
+def _unknown_family(path: Path, model_class: Any, settings: dict[str, Any]) -> InputError:
+    """Where its heads may be, by its modules, and the command that writes an adapter with that."""
+    advice = f"an adapter says so, and this writes one: headcount adapt {argument(path)}"
+    return unknown_family(_module_tree(path, model_class, settings), advice)
+
+
+def module_tree(folder: Path) -> nn.Module:
+    """The model in a folder, of any family that their library knows, without memory for any weight."""
+    settings = _settings(folder)
+    return _module_tree(folder, _class_of(folder, settings), settings)
+
+
+def _module_tree(path: Path, model_class: Any, settings: dict[str, Any]) -> nn.Module:
+    _require_files(path)
+    _require_possible(path, model_class, settings, MOST_LAYERS)
+    return cast(nn.Module, _built(path, model_class, without_memory=True))
+
+
+def _n_tensors(path: Path) -> int:
+    """In all files of weights of a folder, by their headers."""
     n_tensors = 0
     for file in sorted(path.glob("*.safetensors")):
         with _header(file) as header:
             n_tensors += len(header.keys())
+    return n_tensors
+
+
+def _pickled_weights(path: Path) -> dict[str, Tensor]:
+    """What pytorch_model.bin or its parts hold: tensors by name, and nothing in them is ever run."""
+    files = sorted(path.glob("pytorch_model-*.bin")) if not (whole := path / PICKLED).exists() else [whole]
+    if not files:
+        others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
+        raise InputError(
+            f"{path} has no {WEIGHTS}" + (f", only {others[0]}" if others else ""),
+            "save the model again, as safetensors" if others else "was it written to the end?",
+        )
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        found = read_weights(file)
+        if not isinstance(found, Mapping) or not all(isinstance(each, Tensor) for each in found.values()):
+            raise InputError(f"{file} holds no weights by name", "save the model again, as safetensors")
+        weights |= found
+    return weights
+
+
+def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_tensors: int) -> None:
+    """Refuse sizes that cannot be, before anything of that size is made."""
     for name, value in settings.items():
         most = n_tensors if name in LAYERS else {"num_labels": MOST_CLASSES}.get(name)
         if name == "num_hidden_layers" and "num_hidden_groups" in settings:
@@ -277,10 +331,15 @@ def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
         return model_class(config)
 
 
-def _from_elsewhere(path: Path, model_class: Any) -> nn.Module:
+def _from_elsewhere(path: Path, model_class: Any, pickled: dict[str, Tensor] | None) -> nn.Module:
+    """By their library: from safetensors, or from tensors that were read here, so that it unpickles nothing."""
     with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
+        given: dict[str, Any] = {"pretrained_model_name_or_path": path, "use_safetensors": True}
+        if pickled is not None:
+            config = model_class.config_class.from_pretrained(path, local_files_only=True)
+            given = {"pretrained_model_name_or_path": None, "config": config, "state_dict": pickled}
         model, keys = model_class.from_pretrained(
-            path, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            **given, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
     if missing := sorted(keys["missing_keys"]):
         raise _odd(path, "is missing", missing)
@@ -288,8 +347,11 @@ def _from_elsewhere(path: Path, model_class: Any) -> nn.Module:
     # (`cls.*`, `lm_head`), a pooler, a decoder where only the encoder is loaded, buffers of older versions. Without
     # them the layers compute what they always did. But a weight inside the stack of layers that the model has no place
     # for (a layer too many, an adapter inside a layer) means that another model was trained than would be measured.
-    modules = dict(base_of(model).named_modules(remove_duplicate=False))
-    paths = {blocks.path.partition(".*")[0] for blocks in known_family(model).blocks}
+    modules, family = dict(base_of(model).named_modules(remove_duplicate=False)), family_of(model.config.model_type)
+    if family is None:  # anything numbered is in a stack
+        paths = {path.partition(".0")[0] for path in modules if path.endswith(".0")}
+    else:
+        paths = {blocks.path.partition(".*")[0] for blocks in family.blocks}
     stacks, prefix = tuple(f"{each}." for each in paths if each in modules), f"{model.base_model_prefix}."
     unwanted = [name for name in keys["unexpected_keys"] if name.removeprefix(prefix).startswith(stacks)]
     if unwanted := sorted(name for name in unwanted if not _FORMER_BUFFERS.search(name)):

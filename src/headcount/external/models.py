@@ -30,7 +30,7 @@ from headcount.external.adapter import (
     load_cut,
     save_cut,
 )
-from headcount.external.hugging_face import load_model, load_tokenizer, save_model
+from headcount.external.hugging_face import load_image_processor, load_model, load_tokenizer, save_model
 from headcount.files import read_bytes, read_json
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites
@@ -55,6 +55,7 @@ class ExternalModel:
     origin: str
     """Where it comes from, in full: two models of one name are told apart by that."""
     tokenizer: Any = None
+    """Of a model that takes images, its image processor."""
     adapter: Adapter | None = None
     length: int = LENGTH
 
@@ -62,12 +63,17 @@ class ExternalModel:
     def of(
         cls, model: nn.Module, tokenizer: Any = None, *, name: str | None = None, length: int = LENGTH
     ) -> ExternalModel:
-        """A Hugging Face model (or a wrapped one) and its tokenizer."""
+        """A Hugging Face model (or a wrapped one) and its tokenizer or image processor."""
         wrapped = wrap(model)
         name = name or type(wrapped.model).__name__
         require_fit(wrapped.model, tokenizer, name)
         require_finite_model(wrapped.model, name)
         return cls(name, wrapped, digest_of(wrapped.model), name, tokenizer, length=length)
+
+    def __repr__(self) -> str:
+        n, what = sum(each.numel() for each in self.inner.parameters()), type(self.inner).__name__
+        name = f"{self.name}: {what}" if self.name != what else what
+        return f"{name}, {len(self.sites.heads)} heads, {n:,} parameters"
 
     @cached_property
     def output(self) -> RunFolder:
@@ -94,6 +100,11 @@ class ExternalModel:
     def inner(self) -> nn.Module:
         """The model as others wrote it."""
         return self.model.model
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether it is given pixels."""
+        return "pixel_values" in getattr(self.model, "inputs", ())
 
     def find_head(self, head: str | HeadId) -> HeadId:
         """The head of that name, if this model has it."""
@@ -151,15 +162,22 @@ def load_external(
     path, code = Path(name), code_of(name, run_adapter=run_adapter)
     origin = str(path.resolve())
     if code is None:
-        found, tokenizer = load_model(path, device), load_tokenizer(path)
+        found = load_model(path, device)
+        wrapped = wrap(found)
+        tokenizer = load_image_processor(path) if "pixel_values" in wrapped.inputs else load_tokenizer(path)
         require_fit(found, tokenizer, str(name))
-        return ExternalModel(str(name), wrap(found), digest_of(found), origin, tokenizer, length=length)
+        return ExternalModel(str(name), wrapped, digest_of(found), origin, tokenizer, length=length)
     if is_adapter_class(name):
         adapted = load_adapted(load_adapter(str(name))).to(device)
         origin = adapted.adapter.origin
     else:
         adapted = load_cut(path).to(device)
-    return ExternalModel(str(name), adapted, digest_of(adapted.model), origin, adapter=adapted.adapter)
+    known = str(name), adapted, digest_of(adapted.model), origin
+    if (adapter := adapted.adapter).pretrained is None or type(adapter).encode is not Adapter.encode:
+        return ExternalModel(*known, adapter=adapter)
+    tokenizer = load_tokenizer(adapter.folder / adapter.pretrained)
+    require_fit(adapted.model, tokenizer, str(name))
+    return ExternalModel(*known, tokenizer, length=length)
 
 
 def prune_external(

@@ -1,29 +1,39 @@
 """A first adapter for somebody's model: what can be read off its class is filled in, the rest says what is wanted."""
 
+import ast
 import inspect
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from headcount.errors import HeadcountError, InputError
-from headcount.external.adapter import built, load_adapter, read_weights
-from headcount.external.user_code import at_home, import_class, relative_path, user_code_errors
+from headcount.errors import HeadcountError, InputError, argument
+from headcount.external.adapter import built, load_adapter, misfits, read_weights, without_prefix
+from headcount.external.hugging_face import module_tree
+from headcount.external.user_code import at_home, import_file, relative_path, user_code_errors
 from headcount.files import write_atomically
 from headcount.heads import HeadId
-from headcount.hooks.sites import Guess, guess, sites_calls
+from headcount.hooks.families import family_of
+from headcount.hooks.sites import Guess, guess, in_one_stack, sites_calls
+from headcount.hooks.wrapping import unknown_family
 from headcount.tasks import TASKS
 
 TAKEN = ("Model", "Adapter", "Sites", "HeadcountError", "Path")
 """Names that mean something else in an adapter."""
 MOST_SHOWN = 40
 """Lines of the module tree."""
+MOST_TRIED = 32
+"""Ways to fill in the texts that a class wants."""
+Maker = type[nn.Module] | Callable[..., nn.Module]
+"""A model's class, or a function that makes one."""
 
 
 @dataclass(frozen=True)
@@ -32,55 +42,104 @@ class Scaffold:
 
     file: Path
     name: str
-    """The model's class."""
+    """The model's class, or what makes it."""
     guesses: tuple[Guess, ...]
     heads: tuple[HeadId, ...]
     """What the adapter as written finds; none if it does not get that far."""
     notes: tuple[str, ...]
     """What is still to be done before heads are found."""
+    reads_files: bool = False
+    """Whether it has a tokenizer, so that nothing but data are wanted."""
 
 
 def write_scaffold(
     name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
 ) -> Scaffold:
-    """Look at `my_model.py:MyModel` and write an adapter for it, to a new file; `say` is told that code is run."""
+    """Look at `my_model.py:MyModel`, or at a Hugging Face folder, and write an adapter for it, to a new file.
+
+    What makes the model is a class or a function; `say` is told that code is run.
+    """
     if out.suffix != ".py":
         raise InputError(f"{out} is no Python file", "end its name in .py")
     if out.exists() or out.is_symlink():
         raise InputError(f"{out} exists", "it is not overwritten: choose another name with -o")
-    path, _, class_name = name.rpartition(":")
+    if Path(name).is_dir():
+        return _for_folder(Path(name), out, checkpoint)
+    path, _, maker_name = name.rpartition(":")
     if not path:
         raise InputError(f"which class of {name}?", f"say {name}:Class, one that inherits torch.nn.Module")
     home, here = Path(path), out.resolve().parent
-    model_class = _class_in(home, class_name, say)
+    maker = _maker_in(home, maker_name, say)
     weights = None if checkpoint is None else _weights(checkpoint)
-    alias = f"Their{class_name}" if class_name in TAKEN else class_name
+    alias = f"Their{maker_name}" if maker_name in TAKEN else maker_name
     with at_home(home.parent):
-        tree, call, note = _model_of(model_class, alias, weights)
+        tree, call, notes = _model_of(maker, alias, weights, home)
     guesses = () if tree is None else tuple(guess(tree))
     values = {
-        "KIND": class_name,
+        "KIND": maker_name,
         "HOME": home.name,
         "FILE": out.name,
-        "IMPORT": _import(home, class_name, alias, here),
+        "IMPORT": _import(home, maker_name, alias, here),
         "TREE": _tree(tree),
         "CHECKPOINT": json.dumps(relative_path(checkpoint.resolve(), here)) if checkpoint else "None",
-        "NOTES": f"        # TODO: {' '.join(note.split())}\n" if note else "",
+        "NOTES": "".join(f"        # TODO: {' '.join(note.split())}\n" for note in notes[:1]),
         "BUILD": call,
     }
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes = [each.name for each in _required(model_class.forward, *kinds)][1:]  # but not self
-    write_atomically(out, _render(values, sites_calls(guesses), takes).encode())
+    takes = [
+        each.name
+        for each in _required(getattr(maker if isinstance(maker, type) else type(tree), "forward", None), *kinds)
+    ]
+    write_atomically(out, _render(values, sites_calls(guesses), takes[1:]).encode())  # but not self
     heads, faults = _heads_found(out, checkpoint is not None) if "..." not in call else ((), ())
-    return Scaffold(out, class_name, guesses, heads, (f"in build(): {note}", *faults) if note else faults)
+    return Scaffold(
+        out, maker_name, guesses, heads, (*(f"in build(): {note}" for note in notes[:1]), *notes[1:], *faults)
+    )
 
 
-def _class_in(file: Path, name: str, say: Callable[[str], object]) -> type[nn.Module]:
+def _for_folder(folder: Path, out: Path, checkpoint: Path | None) -> Scaffold:
+    """An adapter that says where the heads of a family are that headcount does not know, and leaves the rest to it."""
+    if checkpoint is not None:
+        raise InputError(f"the weights of {folder} are in it", "leave --checkpoint out")
+    tree = module_tree(folder)
+    if family_of(str(getattr(tree.config, "model_type", ""))) is not None:
+        raise InputError(
+            f"{folder} needs no adapter: headcount knows {type(tree).__name__}", f"headcount heads {argument(folder)}"
+        )
+    guesses = tuple(in_one_stack(guess(tree)))
+    if not guesses:
+        raise unknown_family(tree)
+    values = {
+        "KIND": type(tree).__name__,
+        "HOME": folder.resolve().name,
+        "FILE": out.name,
+        "TREE": _tree(tree),
+        "PRETRAINED": json.dumps(relative_path(folder.resolve(), out.resolve().parent)),
+    }
+    write_atomically(out, _render(values, sites_calls(guesses), (), _FOLDER_TEXT).encode())
+    heads, faults = _heads_found(out, has_weights=True)
+    return Scaffold(out, type(tree).__name__, guesses, heads, faults, reads_files=True)
+
+
+def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
+    """The class of that name, or the function that makes a model."""
     if file.suffix != ".py" or not file.is_file():
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
-        raise InputError(what, "say FILE.py:Class")
+        raise InputError(what, "say FILE.py:Class, or a folder of a Hugging Face model")
     say(f"running {file.resolve()} to look at its class")
-    return import_class(file, name, nn.Module, "torch.nn.Module", "name the model's class")
+    module = import_file(file)
+    found = getattr(module, name, None)
+    is_class = isinstance(found, type) and issubclass(found, nn.Module)
+    if is_class or (inspect.isfunction(found) and found.__module__ == module.__name__):
+        return cast(Maker, found)
+    models = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, nn.Module)]
+    makers = [key for key, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
+    makers = [key for key in makers if inspect.isfunction(getattr(module, key)) and re.search("make|build|model", key)]
+    listed = ", ".join((*models, *makers))
+    raise InputError(
+        f"{file} has no torch.nn.Module {name!r}, and no function of that name",
+        f"it has: {listed}" if listed else "name the model's class, or a function that returns a model",
+    )
 
 
 def _weights(file: Path) -> Mapping[str, Tensor]:
@@ -94,39 +153,67 @@ def _weights(file: Path) -> Mapping[str, Tensor]:
 
 
 def _model_of(
-    model_class: type[nn.Module], name: str, weights: Mapping[str, Tensor] | None
-) -> tuple[nn.Module | None, str, str]:
-    """A model or what is known of its modules, how build() makes it, and a note on what is not known.
+    maker: Maker, name: str, weights: Mapping[str, Tensor] | None, home: Path
+) -> tuple[nn.Module | None, str, list[str]]:
+    """A model or what is known of its modules, how build() makes it, and notes on what is not known.
 
-    By its class alone; else by what its weights suggest; else by the weights' names.
+    By its class alone; else by what its weights and its source suggest; else by the weights' names.
     """
-    model, fault = _called(model_class, {})
-    if model is not None:
-        return model, f"{name}()", ""
+    plain, fault = _called(maker, {})
+    if plain is not None and (weights is None or fits(weights, plain)):
+        return plain, f"{name}()", []
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    wants = {each.name: str(each).replace("'", "") for each in _required(model_class, *kinds)}
-    values = {} if weights is None else guessed_values(wants, weights)
-    given = [f"{each}={values[each]!r}" if each in values else f"{each}=..." for each in wants]
-    call = f"{name}({', '.join(given)})"
+    wants = {each.name: str(each).replace("'", "") for each in _required(maker, *kinds)}
     note = f"{name} wants {', '.join(wants.values())}" if wants else f"{name}() fails: {fault}"
-    if weights is None:
-        return None, call, note
-    if wants and values.keys() == wants.keys():
-        model, _ = _called(model_class, values)
-    own = {} if model is None else model.state_dict()
-    if own.keys() == weights.keys() and all(own[key].shape == each.shape for key, each in weights.items()):
-        return model, call, f"{note}; {call} is a guess, by the weights, and they fit: check it"
-    return tree_of(weights), call, note
+    asked = list(wants) if plain is None else _defaulted(maker, *kinds)
+    tried = _arguments(maker, asked, weights or {}, home)
+    for values in (each for each in tried if each.keys() >= wants.keys()):
+        model, _ = _called(maker, values)
+        if model is not None and (weights is None or fits(weights, model)):
+            call = _call(name, [*values], values)
+            if weights is not None:
+                why = note if plain is None else f"with {name}() the weights do not fit"
+                return model, call, [f"{why}; {call} is a guess, by the weights, and they fit: check it"]
+            return model, call, [f"{note}; {call} is a guess, by its source: check it"]
+    if plain is not None:
+        return plain, f"{name}()", []  # what does not fit is told when it is loaded
+    notes = [note]
+    if wants and weights is None:
+        beside = sorted(each.name for each in home.parent.iterdir() if each.suffix in (".pth", ".pt", ".ckpt"))
+        such = f" (such as {beside[0]})" if beside else ""
+        notes.append(f"sizes can be read off its weights: name their file with --checkpoint{such}")
+    elif heads := [each for each in wants if each not in tried[0] and "head" in each.lower()]:
+        notes.append(f"weights do not tell {heads[0]}: how many heads was it trained with?")
+    call = _call(name, [*wants], tried[0])
+    return None if weights is None else tree_of(weights), call, notes
 
 
-def _called(model_class: type[nn.Module], values: Mapping[str, Any]) -> tuple[nn.Module | None, str]:
+def _call(name: str, wanted: Sequence[str], values: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{each}={values[each]!r}' if each in values else f'{each}=...' for each in wanted)})"
+
+
+def _called(maker: Maker, values: Mapping[str, Any]) -> tuple[nn.Module | None, str]:
     try:
-        return model_class(**values), ""
+        made: object = maker(**values)
     except (Exception, SystemExit) as error:  # somebody's code
         return None, f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
+    if isinstance(made, nn.Module):
+        return made, ""
+    return None, f"it returns {type(made).__name__}, no torch.nn.Module"
 
 
-def _required(function: Callable[..., Any], *kinds: Any) -> list[inspect.Parameter]:
+def fits(weights: Mapping[str, Tensor], model: nn.Module) -> bool:
+    """Whether a model has these weights, by name and shape."""
+    return not misfits(without_prefix(weights, model), model)
+
+
+def _defaulted(maker: Maker, *kinds: Any) -> list[str]:
+    """Parameters that have a value already, which may not be the one that a model was trained with."""
+    parameters = inspect.signature(maker).parameters.values()
+    return [each.name for each in parameters if each.kind in kinds and each.default is not inspect.Parameter.empty]
+
+
+def _required(function: Any, *kinds: Any) -> list[inspect.Parameter]:
     """Parameters of these kinds that must be given; none if the function does not say."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -149,12 +236,45 @@ def _heads_found(out: Path, has_weights: bool) -> tuple[tuple[HeadId, ...], tupl
         with user_code_errors(adapter, "load"):
             adapter.load(model)
     except HeadcountError as error:
-        return heads, (f"{error.what}: see build() and checkpoint",)
+        return heads, (f"{error.what}: see build() and checkpoint", *error.advice)
     return heads, () if has_weights else ("no weights yet: say checkpoint = ..., or load them in build()",)
 
 
 # --- guesses ----------------------------------------------------------------------------------------------------------
 # What a checkpoint tells of a model that cannot be built yet: the names and shapes of its weights.
+
+
+def _arguments(maker: Maker, names: Sequence[str], weights: Mapping[str, Tensor], home: Path) -> list[dict[str, Any]]:
+    """Values to try for these parameters: sizes by the weights, each text that the source knows for the others."""
+    sizes = guessed_values(names, weights)
+    texts = {name: found for name in names if name not in sizes and (found := text_choices(maker, name, home))}
+    combinations = islice(product(*texts.values()), MOST_TRIED)
+    return [sizes | dict(zip(texts, some, strict=True)) for some in combinations]
+
+
+def text_choices(maker: Maker, name: str, home: Path) -> list[str]:
+    """Texts that a parameter may be, by its annotation (`Literal`) or by what its file compares it with."""
+    with suppress(Exception):  # annotations are somebody's code
+        hint = get_type_hints(vars(maker).get("__init__", maker)).get(name)
+        if found := [each for each in get_args(hint) if isinstance(each, str)]:
+            return found
+    found = []
+    for node in ast.walk(ast.parse(home.read_text("utf-8"))):
+        beside: list[ast.AST] = []
+        if isinstance(node, ast.Compare) and any(_is_named(each, name) for each in (node.left, *node.comparators)):
+            beside = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match) and _is_named(node.subject, name):
+            beside = [case.pattern for case in node.cases]
+        elif isinstance(node, ast.Subscript) and _is_named(node.slice, name) and isinstance(node.value, ast.Dict):
+            beside = [each for each in node.value.keys if each is not None]
+        inner = (each for part in beside for each in ast.walk(part))
+        found += [each.value for each in inner if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return list(dict.fromkeys(found))
+
+
+def _is_named(node: ast.AST, name: str) -> bool:
+    """Whether this is the parameter, or what the model keeps of it."""
+    return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
 
 
 def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -163,25 +283,39 @@ def guessed_values(names: Iterable[str], weights: Mapping[str, Tensor]) -> dict[
     >>> guessed_values(["d_model", "vocab", "eps"], {"embed.weight": torch.zeros(14, 48)})
     {'d_model': 48, 'vocab': 14}
     """
-    tables = [each for name, each in weights.items() if re.search(r"emb|tok|wte", name, re.I) and each.dim() == 2]
+    places = [
+        each for name, each in weights.items() if re.search(r"pos|(^|\.)pe$", name, re.I) and each.dim() in (2, 3)
+    ]
+    tables = {name: each for name, each in weights.items() if re.search(r"emb|tok|wte", name, re.I) and each.dim() == 2}
+    tables = {name: each for name, each in tables.items() if "pos" not in name.lower()}
     layers = [int(found[1]) for name in weights if (found := re.search(r"(?:^|\.)(\d+)\.", name))]
-    sizes = {}  # by a pattern of names; the first that fits counts
+    sizes: dict[str, Any] = {}  # by a pattern of names; the first that fits counts
+    if places:
+        sizes[r"max_?(seq_?)?len|max_?pos|n_pos|block_size|context|seq_?len"] = places[0].numel() // places[0].shape[-1]
     if layers:
         sizes[r"layer|depth|block"] = max(layers) + 1
     if tables:
-        n_tokens, width = tables[0].shape
-        inner = [each for name, each in weights.items() if re.search(r"\.\d+\.", name) and each.dim() == 2]
+        n_tokens, width = next(iter(tables.values())).shape
+        inner = [each for name, each in weights.items() if re.search(r"\.\d+\.(?!.*att)", name) and each.dim() == 2]
         if wide := [len(each) for each in inner if each.shape[1] == width]:
             sizes[r"ff|mlp|inner|feed|hidden_dim"] = max(wide)
+        outputs = [len(each) for name, each in tables.items() if re.search(r"tgt|trg|target|dec", name, re.I)]
+        sizes |= {r"(tgt|trg|target|dec|out).*(vocab|token|words)": (*outputs, n_tokens)[0]}
         sizes |= {r"vocab|token|n_words|num_emb": n_tokens, r"model|emb|hidden|width|^dim$": width}
+    if weights:
+        sizes |= {"^device$": "cpu", "drop": 0.0}  # neither is a matter of weights, nor of a model at rest
     fits = {name: [size for each, size in sizes.items() if re.search(each, name, re.I)] for name in names}
     return {name: found[0] for name, found in fits.items() if found}
 
 
 def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
     """Modules at the weights' paths, without any numbers in them: enough to look for output projections."""
-    root = nn.Module()
+    root, known = nn.Module(), set[tuple[int, torch.Size]]()
     for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr(), tensor.shape
+        if tensor.numel() and place in known:
+            continue  # another name of a module that is there already
+        known.add(place)
         *above, last = name.split(".")
         module = root
         for part in above:
@@ -196,7 +330,7 @@ def tree_of(weights: Mapping[str, Tensor]) -> nn.Module:
 # --- the text ---------------------------------------------------------------------------------------------------------
 
 
-def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str]) -> str:
+def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], text: str | None = None) -> str:
     """The text of an adapter; `calls` are those of Sites.of, the likeliest first, `takes` what forward() is given."""
     inputs = ", ".join(takes) or "*inputs"
     values |= {
@@ -212,7 +346,7 @@ def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str]) 
     if len(values["SITES"]) >= 100:  # a line for each argument
         arguments = re.split(r", (?=\w+=)", calls[0].removeprefix("Sites.of(").removesuffix(")"))
         values["SITES"] = "Sites.of(\n" + "".join(f"            {each},\n" for each in arguments) + "        )"
-    text = _TEXT
+    text = text or _TEXT
     for name, value in values.items():
         text = text.replace(f"<{name}>", value)
     return text
@@ -254,9 +388,10 @@ _TEXT = '''"""<KIND> of <HOME>, for headcount.
 
 Written by `headcount adapt`; what is marked TODO is yours to write.
 
-    headcount heads  <FILE>:Model                  needs build() and sites()
-    headcount ablate <FILE>:Model                  needs encode(), and a task or data()
-    headcount prune  <FILE>:Model -o smaller       likewise; a smaller model, proven
+    headcount heads    <FILE>:Model                needs build() and sites()
+    headcount ablate   <FILE>:Model                needs encode(), and a task or data()
+    headcount prune    <FILE>:Model -o smaller     likewise; a smaller model, proven
+    headcount evaluate <FILE>:Model                needs a task: so do verify, stretch, positions
 """
 
 <IMPORT>
@@ -270,10 +405,15 @@ class Model(Adapter):
     # checkpoint under "model", "state_dict" or "model_state_dict". None if build() loads them.
     checkpoint = <CHECKPOINT>
 
-    # TODO: one of headcount's own tasks (<TASKS>), with settings such as {"digits": 2};
+    # TODO: one of headcount's own tasks (<TASKS>), with settings such as
+    # {"digits": 2, "low": 0, "n_validation": 500, "n_test": 500} (`headcount train addition --help` has all of them);
     # or None, and data() gives the examples.
     task = None
     settings = {}
+
+    # If you know them: lengths seen in training, what the author reports, and leading tokens of every answer that the
+    # decoder is handed and never predicts.
+    # trained, claimed, given = (8, 16), 0.985, "0"
 
     def build(self):
         # The model; its weights may still be random.
@@ -285,7 +425,8 @@ class Model(Adapter):
         return <SITES>
 <OTHERS>
     def encode(self, questions, answers):
-        # TODO: texts as tensors, rows first: questions such as "37+81", answers such as "118", a list of each.
+        # TODO: texts as tensors, rows first: questions such as "37+81" and "5+4", answers such as "118" and "9", a
+        # list of each, as people write them: if the model has 05+04 and 009, fill them up here.
         # Return what the model is given, and what it should say:
         #   return <INPUTS>, labels
         # labels are [row] if it says one class for each row, or [row, position] if it says a sequence: the right token
@@ -307,7 +448,35 @@ class Model(Adapter):
         #   return [("37+81", "118"), ("5+99", "104")]
         raise HeadcountError("data() of the adapter is still to be written, or task to be named", "see the comments")
 
-    # What stands at each position of each input, for pictures (headcount heads --on "37+81"):
+    # The author's own score of one decoded answer, if it is not exact match, to hold `claimed` against:
+    # def metric(self, question, answer, predicted):
+    #     return answer.lstrip("0") == predicted.lstrip("0")
+
+    # What stands at each position of each input, for pictures (headcount heads --on "37+81"), if it is not found out:
     # def tokens(self, question, answer):
     #     return list(question), ["<s>", *answer]
 '''
+_FOLDER_TEXT = '''"""<KIND> in <HOME>, for headcount, which does not know its family.
+
+Written by `headcount adapt`; it works as it is, if sites() is right.
+
+    headcount heads  <FILE>:Model                    what was found
+    headcount heads  <FILE>:Model --on "some text"   where every head looks
+    headcount ablate <FILE>:Model --data FILE        what each head is worth
+"""
+
+from headcount import Adapter, Sites
+
+# What looks like attention in it; * stands for a layer's number:
+<TREE>
+
+
+class Model(Adapter):
+    # The model's folder, as a path from this file: its weights and its tokenizer are read, no code in it is run.
+    pretrained = <PRETRAINED>
+
+    def sites(self, model):
+        # Each block's output projection: the layer whose input is the outputs of its heads, side by side.
+        # <CONFIRM> headcount heads <FILE>:Model
+        return <SITES>
+<OTHERS>'''

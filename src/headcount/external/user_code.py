@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -48,8 +49,8 @@ def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[
         raise UserCodeError(f"{method}() of the adapter {name} {what}", place) from cause
 
 
-def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
-    """A class of the user's file, which is run as a module; what is beside it can be imported from it."""
+def import_file(file: Path) -> ModuleType:
+    """The user's file, run as a module; what is beside it can be imported from it."""
     path = file.resolve()
     name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -67,6 +68,12 @@ def import_class(file: Path, class_name: str, base: type[T], what: str, advice: 
         sys.modules.pop(name, None)
         what, place = _failure(error, path.parent)
         raise InputError(f"{file} {what}", place, "it is run as a Python file") from error
+    return module
+
+
+def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
+    """A class of the user's file, which is run."""
+    module = import_file(file)
     classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
     if class_name not in classes:
         others = ", ".join(key for key, each in classes.items() if each is not base)
@@ -85,6 +92,8 @@ def relative_path(file: str | Path, folder: Path) -> str:
 def _failure(error: BaseException, folder: Path) -> tuple[str, str]:
     """What went wrong, and the line that failed: the last one in the user's own folder, if it is in it."""
     what = f"fails: {type(error).__name__}: {error}"
+    if "ellipsis" in what:
+        what += " (a ... of the adapter is still to be filled in)"
     if isinstance(error, SystemExit):
         what = f"ends the program: SystemExit: {error.code}"
     frames = extract_tb(error.__traceback__)
@@ -104,6 +113,8 @@ class _Home:
     names: set[str] = field(default_factory=set)
     """What can be imported from it."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    """Those that only code of this folder can import: outside, the same name may well mean another file."""
 
 
 _HOMES: dict[str, _Home] = {}
@@ -129,9 +140,13 @@ def at_home(folder: Path) -> Iterator[None]:
     finally:
         home.path += [entry for entry in sys.path if entry not in path and entry not in home.path]
         new = {name: sys.modules[name] for name in sys.modules.keys() - known} if len(sys.modules) > len(known) else {}
-        home.modules |= {name: each for name, each in new.items() if _is_in(_users_file(name, each), home.path)}
-        sys.modules.update(away)  # who came first stays in sight
+        files = {name: _users_file(name, each) for name, each in new.items()}
+        home.modules |= {name: new[name] for name, file in files.items() if _is_in(file, home.path)}
         sys.path[:] = path
+        home.hidden |= {name for name in home.modules.keys() & new.keys() if not _can_be_imported(name)}
+        for name in home.hidden:
+            sys.modules.pop(name, None)
+        sys.modules.update(away)  # who came first stays in sight
         _CURRENT.pop()
 
 
@@ -144,6 +159,13 @@ def _put_away(home: _Home) -> dict[str, ModuleType]:
         if file and not _is_in(file, home.path):
             names |= {name for name in sys.modules if name.partition(".")[0] == top}
     return {name: sys.modules.pop(name) for name in names if sys.modules[name] is not home.modules.get(name)}
+
+
+def _can_be_imported(name: str) -> bool:
+    """Whether the module that is loaded under this name is what an import would find on the path of today."""
+    top = name.partition(".")[0]
+    found = PathFinder.find_spec(top)
+    return found is not None and found.origin == getattr(sys.modules.get(top), "__file__", None)
 
 
 def _siblings(folder: str) -> set[str]:

@@ -4,6 +4,7 @@
     families      layouts of Hugging Face models: a table
     wrapping      any model, called with tensors, its heads named
     gates         ablate, scale or replace heads while a model runs; read z and contributions
+    decoding      at which position a pass begins, while a model decodes
     replacements  what replaces the output of an ablated head: a table
     attention     read attention weights, off any model
     replay        one pass, cached, and many interventions replayed from it as one job

@@ -14,7 +14,7 @@ An intervention that did nothing is an error: gates that no forward pass came th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Self
@@ -30,6 +30,8 @@ from headcount.hooks.sites import Sites
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
 """What replaces the outputs of heads."""
+ValuesOf = Callable[[Float[Tensor, "row query head d_head"]], Values | None]
+"""The same, made of what the heads found in the very pass."""
 
 
 def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
@@ -48,7 +50,7 @@ class Gates:
         self,
         sites: Sites,
         gates: Mapping[HeadSite, Gate],
-        replacements: Mapping[HeadSite, Values] | None = None,
+        replacements: Mapping[HeadSite, Values | ValuesOf] | None = None,
         *,
         allow_prefix: bool = False,
         skipped: Mapping[nn.Module, int] | None = None,
@@ -109,10 +111,12 @@ class Gates:
         if name not in self._acting:
             return None
         self.calls[name] += 1
-        z, value = input_of(name, args), self._replacements.get(name)
-        if value is not None and self._allow_prefix:
+        z, value, gate = input_of(name, args), self._replacements.get(name), self._acting[name]
+        if value is not None and not isinstance(value, Tensor):
+            value = value(split_heads(name, z, gate.shape[1]))
+        elif value is not None and self._allow_prefix:
             value = value[:, : z.shape[1]]
-        return (gated(name, z, self._acting[name], value), *args[1:]), kwargs
+        return (gated(name, z, gate, value), *args[1:]), kwargs
 
 
 def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
@@ -123,17 +127,21 @@ def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
     return args[0]
 
 
-def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None) -> Tensor:
-    """The mixture g z + (1 - g) r; an open gate hands z on bit for bit."""
-    n_heads = gate.shape[1]
+def split_heads(name: HeadSite, z: Tensor, n_heads: int) -> Float[Tensor, "row query head d_head"]:
+    """What each head found, side by side in z."""
     if z.shape[-1] % n_heads or z.dim() < 2:
         raise InstrumentError(f"z at {name} has shape {tuple(z.shape)}, which {n_heads} heads cannot share")
+    return z.unflatten(-1, (n_heads, -1))
+
+
+def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None) -> Tensor:
+    """The mixture g z + (1 - g) r; an open gate hands z on bit for bit."""
+    z_BQHE = split_heads(name, z, gate.shape[1])
     rows = (len(z), len(gate))
     if rows[0] != rows[1] and 1 not in rows:
         raise InstrumentError(
             f"{rows[1]} rows of gates at {name}, but the pass has {rows[0]} rows", "give one row per example, or one"
         )
-    z_BQHE = z.unflatten(-1, (n_heads, -1))
     g = gate.to(z)[(slice(None), *[None] * (z.dim() - 2), slice(None), None)]
     if value is None:
         return (z_BQHE * g).flatten(start_dim=-2)

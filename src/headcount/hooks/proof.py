@@ -8,7 +8,7 @@ At every site, on a few rows:
     noise in one row changes the output of that row alone                (rows come first, and do not mix)
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import InstrumentError
+from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, eval_mode
 from headcount.hooks.sites import Sites
 
@@ -41,14 +42,17 @@ class SiteProof:
     """How much noise in one row changes the output of the others."""
 
 
-def prove(model: nn.Module, sites: Sites, inputs: Sequence[Tensor]) -> tuple[SiteProof, ...]:
-    """Proof for every site, or an error that says which one failed and how."""
+def prove(
+    model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite] | None = None
+) -> tuple[SiteProof, ...]:
+    """Proof for every site, or for those `at` which something is done; an error says which one failed and how."""
     few = [each[:ROWS] for each in inputs]
     n_rows, proofs = len(few[0]), []
     with eval_mode(model), torch.no_grad():
         with Capture(sites) as clean:
             logits = first_tensor(model(*few))
-        for name, site in sites.items():
+        for name in sites if at is None else at:
+            site = sites[name]
             z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
             sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
             shut = {name: torch.zeros(1, len(site.heads))}

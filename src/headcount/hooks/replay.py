@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -86,25 +86,19 @@ def sweep(
 def _compare(cached: CachedPass, samples: Sequence[tuple[Intervention, Tensor]]) -> None:
     """Outputs must be those of a plain pass; these samples ride in one."""
     n, interventions = min(CHECKED, cached.n_rows), [intervention for intervention, _ in samples]
-    tiler = BatchTiler(n, len(samples))
-    inputs = [tiler.repeat(each[:n] if len(each) == cached.n_rows else each) for each in cached.inputs]
     gates = Gates(cached.sites, *cached.gates_and_values(interventions, cached.sites, n))
-    try:
-        with gates:
-            slow = first_tensor(cached.model(*inputs)).unflatten(0, (len(samples), n))
-    except RuntimeError as error:
-        raise InstrumentError(
-            f"a plain pass over {len(samples)} times {n} rows failed: {error}",
-            "rows should come first in everything that the model is given",
-        ) from error
+    slow = cached.plain(gates, n, len(samples)).unflatten(0, (len(samples), n))
     for (intervention, outputs), plain in zip(samples, slow, strict=True):
-        found = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
-        if not found <= tolerance(outputs.dtype):
-            first = cached.first_site(intervention.heads)
-            raise ReplayError(
-                f"a pass begun at {first} differs from a whole one by {found:.1e} of the largest value",
-                "the model's modules depend on more than what they are called with",
-            )
+        _require_like(outputs, plain, f"begun at {cached.first_site(intervention.heads)}")
+
+
+def _require_like(outputs: Tensor, plain: Tensor, how: str) -> None:
+    found = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
+    if not found <= tolerance(outputs.dtype):
+        raise ReplayError(
+            f"a pass {how} differs from a whole one by {found:.1e} of the largest value",
+            "the model's modules depend on more than what they are called with",
+        )
 
 
 def plain_pass(
@@ -131,9 +125,20 @@ def rows_at_once(sites: Sites, n_tokens: int) -> int:
 
 
 class CachedPass:
-    """A pass of `model` over `inputs` with the heads of `base` ablated; make it inside `torch.no_grad()`."""
+    """A pass of `model` over `inputs` with the heads of `base` ablated; make it inside `torch.no_grad()`.
 
-    def __init__(self, model: nn.Module, sites: Sites, inputs: Sequence[Tensor], base: Collection[HeadId] = ()) -> None:
+    With a `former` pass over the same inputs, which has fewer heads ablated, what that computed before the first of the
+    others is taken from there.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Sites,
+        inputs: Sequence[Tensor],
+        base: Collection[HeadId] = (),
+        former: CachedPass | None = None,
+    ) -> None:
         self.model, self.sites, self.inputs, self.base = model, sites, tuple(inputs), tuple(base)
         self.n_rows = len(inputs[0])
         self._calls: dict[nn.Module, list[ModuleCall]] = {}
@@ -141,7 +146,37 @@ class CachedPass:
         self._patched: dict[HeadSite, dict[nn.Module, list[ModuleCall]]] = {}
         self.site_records: dict[HeadSite, SiteRecord] = {}
         """The sites as the pass came by them."""
-        self.output = self._record()
+        self.output = self._record(former)
+
+    def without(self, heads: Collection[HeadId]) -> CachedPass:
+        """The pass that has these heads ablated as well, computed anew from the first of them on."""
+        return CachedPass(self.model, self.sites, self.inputs, (*self.base, *heads), self)
+
+    def check(self) -> None:
+        """The first rows of a plain pass must come to the same."""
+        n = min(CHECKED, self.n_rows)
+        gates = Gates(self.sites, closed_gates(self.sites, self.base))
+        _require_like(first_tensor(self.output)[:n], self.plain(gates, n), "that moved on from another")
+
+    def plain(self, gates: Gates, n: int, times: int = 1) -> Tensor:
+        """The output of a plain pass over the first rows, `times` over."""
+        tiler = BatchTiler(n, times)
+        inputs = [tiler.repeat(each[:n] if len(each) == self.n_rows else each) for each in self.inputs]
+        try:
+            with gates:
+                return first_tensor(self.model(*inputs))
+        except RuntimeError as error:
+            raise InstrumentError(
+                f"a plain pass over {times} times {n} rows failed: {error}",
+                "rows should come first in everything that the model is given",
+            ) from error
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the recorded tensors take."""
+        held = (each.held or () for calls in self._calls.values() for each in calls)
+        tensors = {tensor.data_ptr(): tensor.nbytes for some in held for tensor, _ in some}
+        return sum(tensors.values())
 
     def z(self, site: HeadSite) -> Tensor:
         """What the heads of a site found, [row, query, head, d_head]."""
@@ -152,8 +187,20 @@ class CachedPass:
         touched = self.sites.head_slots(heads)
         return next(site for site in self.site_records if site in touched)
 
-    def _record(self) -> Any:
-        names, turns = self.sites.projections, SharedSiteCounter(self.sites)
+    def _record(self, former: CachedPass | None) -> Any:
+        names, closed = self.sites.projections, closed_gates(self.sites, self.base)
+        concerned = list(self.model.modules())
+        patcher: ReplayPatcher | None = None
+        patching: AbstractContextManager[None] = nullcontext()
+        if former is not None:
+            order, site = list(former.site_records), former.first_site(set(self.base) - set(former.base))
+            closed = {each: closed[each] for each in order[order.index(site) :] if each in closed}
+            patcher = ReplayPatcher(former.site_records[site], None, BatchTiler(self.n_rows, 1))
+            patching = patcher.patching(former._patched_modules(site))
+            unused = former._unused_calls(site)
+            concerned = [module for module, calls in former._calls.items() if not unused.issuperset(calls)]
+        skipped = None if patcher is None else patcher.n_skipped
+        turns = SharedSiteCounter(self.sites, skipped)
         open_calls: list[ModuleCall] = []
         n_over = 0
 
@@ -167,10 +214,14 @@ class CachedPass:
         def after(module: nn.Module, args: Any, output: Any) -> None:
             nonlocal n_over
             call = open_calls.pop()
+            name = turns.next(module) if module in names else None
+            if former is not None and patcher is not None and (old := patcher.take(module)) is not None:
+                self._adopt(old, former, open_calls)
+                n_over += 1 + len(old.inside)
+                return
             call.finish(args, output, n_over)
             n_over += 1
-            if module in names:
-                name = turns.next(module)
+            if name is not None:
                 if name in self.site_records:
                     raise InstrumentError(
                         f"the output projection of {name} was called twice in one pass",
@@ -188,18 +239,32 @@ class CachedPass:
                     if is_returned and record.carrier in call.inside:
                         record.carrier = call
 
-        with ExitStack() as hooks, unfused(self.sites):
-            if self.base:
-                hooks.enter_context(Gates(self.sites, closed_gates(self.sites, self.base)))
-            for module in self.model.modules():
-                hooks.callback(module.register_forward_pre_hook(before).remove)
-                hooks.callback(module.register_forward_hook(after).remove)
+        with ExitStack() as hooks, unfused(self.sites), patching:
+            if closed:
+                hooks.enter_context(Gates(self.sites, closed, skipped=skipped))
+            handles = [module.register_forward_pre_hook(before) for module in concerned]
+            handles += [module.register_forward_hook(after) for module in concerned]
+            for handle in handles:
+                hooks.callback(handle.remove)
             output = self.model(*self.inputs)
         if missed := [str(site) for site in self.sites if site not in self.site_records]:
             raise InstrumentError(
                 f"the output projection of {', '.join(missed)} was never called", "its heads cannot be ablated"
             )
         return output
+
+    def _adopt(self, call: ModuleCall, former: CachedPass, open_calls: Sequence[ModuleCall]) -> None:
+        """A call that a former pass stands for, with all that it called; it takes the place of the one just made."""
+        family = [call, *call.inside]
+        for caller in open_calls:
+            caller.inside[-1:] = family
+        self._calls[call.module].pop()
+        for each in family:
+            self._calls.setdefault(each.module, []).append(each)
+        for site, record in former.site_records.items():
+            if record.call in family:  # who carries it beyond this call is found out again
+                carrier = record.carrier if record.carrier in family else call
+                self.site_records[site] = replace(record, carrier=carrier)
 
     def replay(self, interventions: Sequence[Intervention]) -> Any:
         """The output with each intervention, their rows one block after another: [intervention * row, ...].
@@ -286,12 +351,17 @@ class CachedPass:
         """
         if site not in self._patched:
             record, every = self.site_records[site], [call for calls in self._calls.values() for call in calls]
-            over = {call for call in every if call.order < record.call.order}
-            unused = {inner for call in over if call.is_intact for inner in call.inside}
-            concerned = {call for call in every if call in over or call is record.carrier or call.inputs}
-            modules = {call.module for call in concerned - unused}
+            concerned = {
+                call for call in every if call.order < record.call.order or call is record.carrier or call.inputs
+            }
+            modules = {call.module for call in concerned - self._unused_calls(site)}
             self._patched[site] = {module: calls for module, calls in self._calls.items() if module in modules}
         return self._patched[site]
+
+    def _unused_calls(self, site: HeadSite) -> set[ModuleCall]:
+        """Calls that do not happen when a pass begins at this site, for they are inside of others that hand back."""
+        last, every = self.site_records[site].call.order, (call for calls in self._calls.values() for call in calls)
+        return {inner for call in every if call.order < last and call.is_intact for inner in call.inside}
 
 
 def _plain_weight(projection: nn.Module) -> Tensor | None:
@@ -348,15 +418,24 @@ class SiteRecord:
 
 
 class ReplayPatcher:
-    """Lets modules hand back what was recorded while a pass is run again."""
+    """Lets modules hand back what was recorded while a pass is run again.
 
-    def __init__(self, record: SiteRecord, projected: Tensor, tiler: BatchTiler) -> None:
+    Where there is no `projected` output of the site, its block is run again too.
+    """
+
+    def __init__(self, record: SiteRecord, projected: Tensor | None, tiler: BatchTiler) -> None:
         self.record, self.projected, self.tiler = record, projected, tiler
         self.n_called: Counter[nn.Module] = Counter()
         self.n_skipped: Counter[nn.Module] = Counter()
         """Calls that did not happen because whoever would have made them was skipped."""
         self.has_acted = False
         """Whether the change was handed over."""
+        self._handed_back: ModuleCall | None = None
+
+    def take(self, module: nn.Module) -> ModuleCall | None:
+        """The call that this module has just handed back, if it has."""
+        call, self._handed_back = self._handed_back, None
+        return call if call is not None and call.module is module else None
 
     @contextmanager
     def patching(self, patched: Mapping[nn.Module, Sequence[ModuleCall]]) -> Iterator[None]:
@@ -380,7 +459,8 @@ class ReplayPatcher:
             n = self.n_called[module]
             self.n_called[module] += 1
             call = calls[n] if n < len(calls) else None
-            if call is record.carrier:
+            self._handed_back = None
+            if call is record.carrier and self.projected is not None:
                 self.has_acted = True
                 self._skip(call)
                 was = record.call.output
@@ -389,6 +469,7 @@ class ReplayPatcher:
                 return forward(*args, **kwargs)
             if call.order < record.call.order or self._is_unchanged(call, args, kwargs):
                 self._skip(call)
+                self._handed_back = call
                 return pytree.tree_map_only(Tensor, repeat, call.output)
             return forward(*args, **kwargs)
 
@@ -426,7 +507,7 @@ class BatchTiler:
         _, made, version = self._made.get(id(tensor), (tensor, None, -1))
         if made is None or made._version != version:
             made = tensor
-            if tensor.dim() and len(tensor) == self.n:
+            if self.times > 1 and tensor.dim() and len(tensor) == self.n:
                 made = tensor.repeat(self.times, *[1] * (tensor.dim() - 1))
             self._made[id(tensor)] = tensor, made, made._version  # both kept, so that no other gets their ids
         return made

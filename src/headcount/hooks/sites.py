@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Protocol, runtime_checkable
 
@@ -30,6 +30,12 @@ _ROLES = {"layer": ("layer", "self"), "encoder": ("encoder", "self"), "decoder":
 _ROLES |= {"cross": ("decoder", "cross")}
 _LAST = frozenset(("out_proj", "o_proj", "c_proj", "w_o", "wo", "to_out", "out_lin", "out", "o", "proj", "dense"))
 _LAST |= {"fc_out", "output", "linear_out", "final_linear", "w_out", "out_linear", "fc_o", "output_linear"}
+_LAST |= {"fc", "linear", "unify_heads", "unifyheads", "projection", "out_projection", "output_proj", "w_concat"}
+_LAST |= {"output_projection", "combine_heads", "proj_out", "final_proj", "linear_o", "last_linear", "fc_output"}
+_FOUR = frozenset(("linears", "linear_layers", "projections", "proj_layers"))
+"""One list for the layers of q, k, v and z, in this order."""
+_ATTENTION = re.compile(r"att|mha|mhsa|multi_?head|^(sa|ca)$", re.IGNORECASE)
+"""What blocks of attention are called, or their classes."""
 _QUANTISED = ("AffineQuantizedTensor", "Params4bit", "Int8Params")
 
 
@@ -257,6 +263,8 @@ def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
         for holder in (above, getattr(above, "config", None)):
             for name in _COUNTS:
                 count = getattr(holder, name, None)
+                if isinstance(count, nn.ModuleList):  # a module for each head
+                    count = len(count)
                 if type(count) is int and count > 0 and not (width or 0) % count:
                     return count
     return None
@@ -308,21 +316,50 @@ class Guess:
 
 
 def guess(model: nn.Module) -> list[Guess]:
-    """Modules whose names and places are like those of output projections, as patterns."""
+    """Modules whose names and places are like those of output projections, as patterns; no block is listed twice."""
     layers: dict[str, list[tuple[str, nn.Module]]] = {}
     model = unwrap(model)
     for path, module in model.named_modules():
-        *above, last = path.lower().split(".")
-        weight = getattr(module, "weight", None)
-        is_matrix = isinstance(weight, Tensor) and weight.dim() == 2 and not any(module.children())
-        is_last = last in _LAST and any("att" in part for part in above)
-        if isinstance(module, nn.MultiheadAttention) or (is_matrix and is_last):
+        if isinstance(module, nn.MultiheadAttention):
             layers.setdefault(_starred(path), []).append((path, module))
+        elif pattern := _projection_pattern(model, path, module):
+            layers.setdefault(pattern, []).append((path, module))
     guesses = []
     for (pattern, found), role in zip(layers.items(), _roles(list(layers)), strict=True):
         counts = {_count_above(model, *each) for each in found}
         guesses.append(Guess(pattern, len(found), counts.pop() if len(counts) == 1 else None, role))
     return guesses
+
+
+def _projection_pattern(model: nn.Module, path: str, module: nn.Module) -> str | None:
+    """The pattern of a module that may be an output projection; None of any other."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or any(module.children()):
+        return None
+    above, _, last = path.rpartition(".")
+    number = ""
+    if last.isdigit() and above:  # to_out = Sequential(Linear, Dropout); linears = four layers, the last one for z
+        holder, place = model.get_submodule(above), int(last)
+        above, _, last = above.rpartition(".")
+        is_fourth = last.lower() in _FOUR and place == 3 == len(holder._modules) - 1
+        if not (is_fourth or (last.lower() in _LAST and place == 0)):
+            return None
+        number = f".{place}"
+    elif last.lower() not in _LAST:
+        return None
+    parts = above.split(".")
+    blocks = [model.get_submodule(".".join(parts[:end])) for end in range(1, len(parts) + 1)] if above else []
+    if any(isinstance(each, nn.MultiheadAttention) for each in blocks):
+        return None  # PyTorch's own, which is listed itself
+    if not any(_ATTENTION.search(name) for name in (*parts, *(type(each).__name__ for each in blocks))):
+        return None
+    return f"{_starred(f'{above}.{last}')}{number}"
+
+
+def in_one_stack(guesses: Sequence[Guess]) -> list[Guess]:
+    """A decoder alone (or an encoder) is the one stack that texts are read by, whatever its path is called."""
+    is_alone = len({each.role for each in guesses}) == 1
+    return [replace(each, role="layer") for each in guesses] if is_alone else list(guesses)
 
 
 def sites_calls(guesses: Sequence[Guess]) -> list[str]:

@@ -19,7 +19,7 @@ from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.families import BOTH, AttentionLayout, Family, family_of, model_types
 from headcount.hooks.proof import first_tensor
-from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, modules_at, sites_calls, unwrap
+from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
 
 CUT = "headcount_cut"
 """Where a configuration keeps the names of heads that were cut out."""
@@ -41,7 +41,7 @@ class Wrapped(nn.Module):
         self.model, self.head_sites, self.inputs, self.family = model, sites, tuple(inputs), family
         self.heads, self.sites = sites.heads, tuple(sites)
         takes = inspect.signature(model.forward).parameters
-        self._always: dict[str, Any] = {"use_cache": False} if family and "use_cache" in takes else {}
+        self._always: dict[str, Any] = {"use_cache": False} if self.inputs and "use_cache" in takes else {}
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
         """Those of one block."""
@@ -56,6 +56,10 @@ class Wrapped(nn.Module):
             inputs = ()
         return output_tensor(self.model(*inputs, **self._always | named))
 
+    def __repr__(self) -> str:
+        n = sum(each.numel() for each in self.model.parameters())
+        return f"{type(self.model).__name__}, {len(self.heads)} heads, {n:,} parameters"
+
     def __str__(self) -> str:
         paths = projection_paths(self.model, self.head_sites)
         lines = [f"{type(self.model).__name__}: {len(self.heads)} heads"]
@@ -66,40 +70,59 @@ class Wrapped(nn.Module):
 
 
 def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] | None = None) -> Wrapped:
-    """Name a model's heads; `sites` tells where they are if we cannot know, `inputs` how its tensors are called."""
+    """Name a model's heads; `sites` tells where they are if we cannot know, `inputs` how its tensors are called.
+
+    >>> wrap(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True))
+    TransformerEncoderLayer, 2 heads, 464 parameters
+    """
     if isinstance(model, Wrapped):
         if sites is None and inputs is None:
             return model
         return Wrapped(model.model, sites or model.head_sites, inputs or model.inputs, None if sites else model.family)
     model = unwrap(model)
-    takes = inspect.signature(model.forward).parameters
     config = getattr(model, "config", None)
     family = family_of(str(getattr(config, "model_type", "")))
     if sites is not None:
-        if family is not None:
-            return Wrapped(model, sites, inputs or family.inputs)
-        # What models of Hugging Face are given, whose order of arguments differs from family to family.
-        usual = [name for name in BOTH if name in takes] if hasattr(model, "config") and "input_ids" in takes else ()
-        return Wrapped(model, sites, inputs or usual)
+        return Wrapped(model, sites, inputs or input_names(model))
     if family is not None:
-        # Those that it asks for: an encoder alone would swallow, and ignore, what is meant for a decoder.
-        taken = [name for name in family.inputs if name in takes]
-        return Wrapped(model, _sites_of(model, family), inputs or taken, family)
+        return Wrapped(model, _sites_of(model, family), inputs or input_names(model), family)
     if isinstance(model, SUPPORTED):
         return Wrapped(model, Sites.of(model), inputs or ())
     if attentions := find_mha(model):
         return Wrapped(model, Sites(attentions), inputs or ())
-    what = f"{type(model).__name__} is of no family that headcount knows"
-    if model_type := getattr(config, "model_type", None):
-        what += f" (model_type {model_type!r})"
-    calls = ", or ".join(f"wrap(model, {call})" for call in sites_calls(guess(model)))
-    raise InputError(
-        what,
+    raise unknown_family(model)
+
+
+def unknown_family(model: nn.Module, advice: str = "") -> InputError:
+    """What a model of no known family is told: where its heads may be, or that it has no attention at all."""
+    name, model_type = type(model).__name__, getattr(getattr(model, "config", None), "model_type", None)
+    of_type, guesses = f" (model_type {model_type!r})" if model_type else "", guess(model)
+    calls = sites_calls(in_one_stack(guesses) if advice else guesses)
+    if model_type and not any("att" in f"{path} {type(each).__name__}".lower() for path, each in model.named_modules()):
+        return InputError(
+            f"{name} has no attention heads: none of its modules is called attention{of_type}",
+            "there is nothing here to ablate, read or cut",
+        )
+    suggested = ", or ".join(calls if advice else [f"wrap(model, {call})" for call in calls])
+    return InputError(
+        f"{name} is of no family that headcount knows{of_type}",
         f"headcount knows {', '.join(model_types())}",
-        f"its module tree suggests, for you to confirm: {calls}"
+        f"its module tree suggests, for you to confirm: {suggested}"
         if calls
         else "say where its heads are: wrap(model, Sites.of(model, PATH, n_heads=...))",
+        *filter(None, [advice]),
     )
+
+
+def input_names(model: nn.Module) -> tuple[str, ...]:
+    """What a model of Hugging Face's is given, whose order of arguments differs from family to family."""
+    takes = inspect.signature(model.forward).parameters
+    config = getattr(model, "config", None)
+    family = family_of(str(getattr(config, "model_type", "")))
+    if family is None and (config is None or not {"input_ids", "pixel_values"} & takes.keys()):
+        return ()
+    # Those that it asks for: an encoder alone would swallow, and ignore, what is meant for a decoder.
+    return tuple(name for name in (family.inputs if family else (*BOTH, "pixel_values")) if name in takes)
 
 
 def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:

@@ -9,21 +9,24 @@ torch.Size([4, 7])
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import safetensors.torch
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.config import suggestion
+from headcount.encodings.base import Encoding, EncodingInUse, Randomised
 from headcount.errors import InputError, RunError, argument, shortened
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
@@ -31,13 +34,17 @@ from headcount.limits import require_room
 from headcount.models.attention import AttentionCache, current_name
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig
 from headcount.models.finite import require_finite, require_numbers
+from headcount.models.reading import Alike, ChunkReader, ShowChunk, ValueNorms, Written, rows_at_once
 from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
-from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.training.device import workers
 from headcount.training.evaluation import Classification, Evaluation, learner_of, on_device
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,12 @@ class Run:
     model: Model
     weights_sha256: str
     """Every result names it."""
+    controls: ClassVar[tuple[str, ...]] = ("untrained", "shuffled")
+    """What can be made of it that has learned nothing."""
+
+    def __repr__(self) -> str:
+        n = sum(each.numel() for each in self.model.parameters())
+        return f"{self.name}: a run on {self.config.task_name}, {len(self.model.heads)} heads, {n:,} parameters"
 
     @cached_property
     def output(self) -> RunFolder:
@@ -72,6 +85,92 @@ class Run:
         """The model's own answer, how likely it held it, and (`with_attention`) every head's attention meanwhile."""
         return predict_one(self.model, self.task, self.task.parse(text), with_attention=with_attention)
 
+    @property
+    def shape(self) -> StackConfig:
+        """Equal for models whose untrained weights are drawn alike."""
+        return self.config.model
+
+    @property
+    def sites(self) -> tuple[HeadSite, ...]:
+        """Every attention site that has heads."""
+        return self.model.sites
+
+    def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
+        """The heads of one site, in the order of their weights."""
+        return self.model.heads_at(site)
+
+    def read_attention(
+        self,
+        examples: Examples,
+        show: ShowChunk,
+        *,
+        norm_weighted: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """`show` all weights while these examples are answered with right answers; `progress` counts examples."""
+        inputs = self.inputs(examples)
+        widths = tuple(tokens.shape[1] for tokens in inputs)
+        size = rows_at_once(max(widths))
+        with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model, norm_weighted) as norms:
+            reader = ChunkReader(self.model, norms, show)
+            for i in range(0, len(examples), size):
+                part = [tokens[i : i + size] for tokens in inputs]
+                reader.begin(np.arange(i, i + len(part[0])), widths)
+                require_numbers(self.model(*on_device(device, *part), weights=reader), self.task.show(examples[i]))
+                if progress:
+                    progress(i + len(part[0]))
+
+    def inputs(self, examples: Examples) -> tuple[Tokens, ...]:
+        """What the model is fed of these examples."""
+        if self.task.output_type == "class":
+            return (cast(ClassTask, self.task).encode(examples).source,)
+        batch = cast(SequenceTask, self.task).encode(examples)
+        return batch.source, batch.decoder_input
+
+    def alike(self, examples: Examples) -> Alike:
+        """All of a sequence task; of a classifier, sequences of one length."""
+        if self.task.output_type == "class":
+            lengths = cast(ClassTask, self.task).lengths(examples)
+            rows = np.flatnonzero(lengths == lengths.max())
+            n = self.inputs(examples[rows])[0].shape[1]
+            return Alike(rows, f"the sequences of {n} in ", tuple(map(str, range(n))))
+        task = cast(SequenceTask, self.task)
+        source, fed = (tuple(p.label for p in ps) for ps in (task.source_positions, task.decoder_input_positions))
+        steps = tuple(f"→ {position.label}" for position in task.answer_positions[len(task.decoding_start.given) :])
+        return Alike(np.arange(len(examples)), "", source, fed, steps)
+
+    def written(self, examples: Examples) -> dict[HeadSite, Written]:
+        """What the heads add to the residual stream, key by key."""
+        with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model) as heads:
+            self.model(*on_device(device, *self.inputs(examples)))
+        found = {}
+        for site in self.sites:
+            weight_DF, d_head = heads.attentions[site].output.weight.detach(), heads.attentions[site].d_head
+            found[site] = Written(heads.values[site].cpu(), weight_DF.cpu().unflatten(1, (-1, d_head)).transpose(0, 1))
+        return found
+
+    def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
+        """Something like `map`, for several such models at once."""
+        return workers(self.model)
+
+    def untrained(self, seed: int) -> Run:
+        """The same with weights as training begins with, drawn from this seed of PyTorch's."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = build_model(self.config.model, self.task)
+        return replace(self, model=model.to(next(self.model.parameters()).device).eval())
+
+    def shuffled(self, seed: int) -> Run:
+        """The same with the entries of each of its weight matrices in random order."""
+        return replace(self, model=shuffle_weights(copy.deepcopy(self.model), seed))
+
+    def encoding_in_use(self) -> EncodingInUse:
+        """Its positions; in an encoder-decoder, those of the encoder."""
+        (now, n_ids), (initial, _) = map(_encoding_of, (self.model, build(self.config)[1]))
+        hard_codes = ", ".join(getattr(self.model, "hard_codes", ())) or now.hard_codes
+        config, trained = self.config.model, n_ids or self.task.longest
+        return EncodingInUse(config.encoding, now, trained, config.n_heads, initial, n_ids, hard_codes)
+
     def evaluate(self, split: str) -> Evaluation | Classification:
         """Everything that is measured on a held-out set."""
         return learner_of(self.model, self.task).evaluate(split, self.weights_sha256)
@@ -88,6 +187,25 @@ class Run:
             advice = f"list its heads: headcount heads {argument(self.name)}"
             raise InputError(f"no head {str(found)!r} in {self.name}", there, advice)
         return found
+
+
+def shuffle_weights(model: M, seed: int) -> M:
+    """The entries of each matrix in random order, in place; biases and scales, which are vectors, stay."""
+    order = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for matrix in (each for each in model.parameters() if each.ndim > 1):
+            entries = matrix.flatten()[torch.randperm(matrix.numel(), generator=order).to(matrix.device)]
+            matrix.copy_(entries.reshape(matrix.shape))
+    return model.eval()
+
+
+def _encoding_of(model: Any) -> tuple[Encoding, int | None]:
+    """A model's encoding, and out of how many ids it draws if they are random."""
+    found = model.positions if hasattr(model, "positions") else model.source_positions
+    # Random positions hand the tokens other ids; what an id does is up to the encoding inside.
+    n_ids = found.n_ids if isinstance(found, Randomised) else None
+    inner = found.inner if isinstance(found, Randomised) else found
+    return copy.deepcopy(inner).cpu().eval(), n_ids
 
 
 def load(run: str | Path, device: str | torch.device = "cpu") -> Run:

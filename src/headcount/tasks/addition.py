@@ -390,6 +390,16 @@ class Addition(SequenceTask):
         text = [self.tokens[token] for token in tokens]
         return "".join(reversed(text) if self.config.least_first else text)
 
+    def read_answer(self, text: str) -> Tokens | None:
+        """The digits of a number, with all of its leading zeros or none; None for what is no such number, or too long.
+
+        >>> Addition().read_answer("42"), Addition().read_answer("0042"), Addition().read_answer("042")
+        (array([0, 0, 4, 2]), array([0, 0, 4, 2]), None)
+        """
+        if re.fullmatch(f"0|[1-9][0-9]{{0,{self.n_columns}}}|[0-9]{{{self.n_columns + 1}}}", text) is None:
+            return None
+        return np.ascontiguousarray(self._in_order(digits_of(np.array(int(text)), self.n_columns + 1)))
+
     def explain(self, example: Examples, predicted: Tokens) -> str:
         """What is wrong with a wrong sum: its digits, and the carries that were lost or made up."""
         if (predicted > 9).any():

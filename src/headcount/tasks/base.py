@@ -195,6 +195,9 @@ class SequenceTask(Task, Protocol):
     def show_tokens(self, tokens: Tokens) -> str:
         """Tokens as text."""
 
+    def read_answer(self, text: str) -> Tokens | None:
+        """The tokens of an answer that somebody wrote; None if it is none."""
+
     def explain(self, example: Examples, predicted: Tokens) -> str:
         """What is wrong with a wrong answer, in words."""
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from headcount.errors import RunError
-from headcount.models.transformer import Model
 
 
 def choose_device(asked: str) -> torch.device:
@@ -55,7 +54,7 @@ def n_threads(n: int) -> Iterator[None]:
 
 
 @contextmanager
-def workers(model: Model, most: int | None = None) -> Iterator[Callable[..., Iterator[Any]]]:
+def workers(model: torch.nn.Module, most: int | None = None) -> Iterator[Callable[..., Iterator[Any]]]:
     """Something like `map`: on a CPU, a block per core at a time, which beats splitting each small product."""
     if next(model.parameters()).device.type != "cpu":
         yield map

@@ -9,9 +9,11 @@ for a weak model. So it is scored per class, the share of each answer stands bes
 everything is marked where there are enough examples to say so.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -40,29 +42,30 @@ One answer to all of n examples shows that from n = 125 on; 2 other answers amon
 
 @dataclass(frozen=True)
 class SequenceAnswers:
-    """What a model predicted, token by token, and which whole answers were right."""
+    """What a model predicted for some examples, both ways, and which of it was right."""
 
-    teacher_forced: Tokens
-    """After each fed token, the right ones having been fed."""
-    free: Tokens
-    """Whole answers, the model having been fed its own tokens."""
     batch: Batch
-    losses: NDArray[np.float32]
-    """[example, label]: cross-entropy of the right token, the right ones having been fed; 0 where nothing is asked."""
+    """The examples and their right answers, in the task's tokens."""
+    asked: NDArray[np.bool_]
+    """[example, answer token]: whether teacher forcing asks for it."""
+    teacher_forced_hits: NDArray[np.bool_]
+    """[example, answer token]: right, the right ones having been fed; or not asked for."""
+    forced_right: NDArray[np.bool_]
+    """[example]: whether all is right that teacher forcing asks for, such as the end of the answer."""
+    free: Tokens | None
+    """Whole answers, the model having been fed its own tokens; -1 where it wrote what is no token of the task.
 
-    @property
-    def loss(self) -> float:
-        """Cross-entropy per token that is asked for."""
-        return float(self.losses.sum(dtype=np.float64) / max(1, (self.batch.labels != IGNORE).sum()))
-
-    @property
-    def teacher_forced_hits(self) -> NDArray[np.bool_]:
-        """[example, label]: right, or not asked for."""
-        return (self.teacher_forced == self.batch.labels) | (self.batch.labels == IGNORE)
+    None if it was not decoded.
+    """
+    loss: float
+    """Cross-entropy per token that is asked for, the right ones having been fed."""
+    texts: Sequence[str] = ()
+    """The whole answers as they were written, by a model that writes in its own way."""
 
     @property
     def free_hits(self) -> NDArray[np.bool_]:
         """[example, answer token]."""
+        assert self.free is not None, "it was decoded"
         return self.free == self.batch.answer
 
 
@@ -101,11 +104,16 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Seq
             free.append(greedy(model, memory, start.first, start.n_tokens).cpu().numpy())
     predicted = np.concatenate(free)
     given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
+    is_label = batch.labels != IGNORE
+    hits = (np.concatenate(forced) == batch.labels) | ~is_label
+    unasked = (0, 0), (len(start.given), 0)  # what generation takes for given has no label
     return SequenceAnswers(
-        np.concatenate(forced),
-        np.concatenate([given, predicted], axis=1),
         batch,
-        np.concatenate(losses, dtype=np.float32),
+        asked=np.pad(is_label, unasked),
+        teacher_forced_hits=np.pad(hits, unasked, constant_values=True),
+        forced_right=hits.all(axis=1),
+        free=np.concatenate([given, predicted], axis=1),
+        loss=float(np.concatenate(losses).sum(dtype=np.float64) / max(1, is_label.sum())),
     )
 
 
@@ -117,7 +125,28 @@ class Scores:
     group: str
     teacher_forced: Proportion | None
     """None where teacher forcing asks nothing, as the first digit under the missing start token."""
-    free_running: Proportion
+    free_running: Proportion | None
+    """None where a model of others was not decoded."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the author of a model reports, beside what the author's own scoring of decoded answers gives here."""
+
+    claimed: float | None
+    """None if there is a scoring of the author's, but no figure."""
+    scoring: str
+    """`exact match`, or the docstring or name of the author's own."""
+    measured: float
+    low: float
+    high: float
+    """95 % interval."""
+    n: int
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the figure lies in the interval, to the digits that people write."""
+        return None if self.claimed is None else self.low - 5e-4 <= self.claimed <= self.high + 5e-4
 
 
 @dataclass(frozen=True)
@@ -134,6 +163,7 @@ class WrongAnswer:
 class Evaluation(Result):
     """A model on one held-out set."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("exact", "digits", "groups")
     SCHEMA: ClassVar[int] = 2
     FORMER: ClassVar[Mapping[str, str]] = {"model": "weights_sha256", "said": "predicted", "why": "explanation"}
     COLUMNS: ClassVar[dict[str, str]] = {"teacher_forced": "teacher-forced", "free_running": "free-running"}
@@ -143,6 +173,9 @@ class Evaluation(Result):
     digits: tuple[Scores, ...]
     groups: tuple[Scores, ...]
     wrong: tuple[WrongAnswer, ...]
+    given: str = ""
+    """Leading tokens of every answer that the decoder is handed, and so never predicts."""
+    claim: Claim | None = None
 
     @property
     def rows(self) -> tuple[Scores, ...]:
@@ -150,13 +183,18 @@ class Evaluation(Result):
         return (self.exact, *self.digits, *self.groups)
 
 
-def wrong_answers(task: SequenceTask, examples: Examples, predicted: Tokens) -> tuple[WrongAnswer, ...]:
-    """Each wrong answer with what is wrong about it."""
+def wrong_answers(
+    task: SequenceTask, examples: Examples, predicted: Tokens, texts: Sequence[str] = ()
+) -> tuple[WrongAnswer, ...]:
+    """Each wrong answer with what is wrong about it; as it was written, where `texts` say so."""
     right = task.encode(examples).answer if len(examples) else predicted
-    return tuple(
-        WrongAnswer(task.show(e), task.show_tokens(r), task.show_tokens(s), task.explain(e, s))
-        for e, r, s in zip(examples, right, predicted, strict=True)
-    )
+    found = []
+    for i, (example, expected, tokens) in enumerate(zip(examples, right, predicted, strict=True)):
+        is_answer = (tokens >= 0).all()
+        text = texts[i] if len(texts) else task.show_tokens(tokens)
+        explanation = task.explain(example, tokens) if is_answer else f"{text!r} is no answer of {task.name}"
+        found.append(WrongAnswer(task.show(example), task.show_tokens(expected), text, explanation))
+    return tuple(found)
 
 
 def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
@@ -183,6 +221,27 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
     return np.where(begins_right, np.concatenate(leads), -np.inf)
 
 
+class SequenceModel(Protocol):
+    """A model, whoever wrote it, that answers examples of a task token by token."""
+
+    @property
+    def task(self) -> SequenceTask:
+        """What it is asked."""
+
+    @property
+    def given(self) -> str:
+        """Leading tokens of every answer that the decoder is handed."""
+
+    def answer(self, examples: Examples) -> SequenceAnswers:
+        """Both ways of answering these examples."""
+
+    def claim(self, examples: Examples, found: SequenceAnswers) -> Claim | None:
+        """What its author reports, beside what was found; None if nothing is known of that."""
+
+    def margins(self, examples: Examples) -> NDArray[np.floating]:
+        """How surely it is right on each, by the least sure token: positive if it is."""
+
+
 @dataclass(frozen=True)
 class SequenceLearner:
     """An encoder-decoder and its task: it is fed the right answer while it learns."""
@@ -200,11 +259,23 @@ class SequenceLearner:
         logits = self.model(source, decoder_input, padding=padding_of(batch.source, self.model.pad_id))
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
+    @property
+    def given(self) -> str:
+        """What generation takes for written already."""
+        return self.task.show_tokens(np.array(self.task.decoding_start.given, dtype=np.int64))
+
+    def claim(self, examples: Examples, found: SequenceAnswers) -> None:
+        """Of its own runs nobody reports anything else."""
+
+    def answer(self, examples: Examples) -> SequenceAnswers:
+        """Both ways of answering these examples."""
+        return answer(self.model, self.task, examples)
+
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
         """Exact match, both ways, and cross-entropy per token, from one pass over these examples."""
-        predicted = answer(self.model, self.task, examples)
-        hits = {"teacher_forced": predicted.teacher_forced_hits, "free_running": predicted.free_hits}
-        return {name: Proportion.count(np.all(each, axis=1)) for name, each in hits.items()}, predicted.loss
+        predicted = self.answer(examples)
+        hits = {"teacher_forced": predicted.forced_right, "free_running": np.all(predicted.free_hits, axis=1)}
+        return {name: Proportion.count(np.asarray(each)) for name, each in hits.items()}, predicted.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
         """Exact match, fed the right answer: no decoding."""
@@ -221,30 +292,43 @@ class SequenceLearner:
         return margins(self.model, self.task, examples)
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Evaluation:
-        """Everything that is measured on a held-out set: both ways, by digit and by carries."""
-        examples = self.task.split(split)
-        predicted = answer(self.model, self.task, examples)
-        require_numbers(predicted.loss, f"the {split} set")
-        forced_hits, free_hits = predicted.teacher_forced_hits, predicted.free_hits
-        forced, free = np.all(forced_hits, axis=1), np.all(free_hits, axis=1)
-        asked, unasked = predicted.batch.labels != IGNORE, free_hits.shape[1] - forced_hits.shape[1]
-        digits = []
-        for i, position in enumerate(self.task.answer_positions):
-            rows = asked[:, i - unasked] if i >= unasked else np.zeros(len(asked), dtype=bool)
-            by_force = Proportion.count(forced_hits[rows, i - unasked]) if rows.any() else None
-            digits.append(Scores("digit", position.label, by_force, Proportion.count(free_hits[:, i])))
-        groups = tuple(
-            Scores(facet, group, Proportion.count(forced[rows]), Proportion.count(free[rows]))
-            for facet, group, rows in _groups(self.task, examples)
-        )
-        return Evaluation(
-            split=split,
-            weights_sha256=weights_sha256,
-            exact=Scores("exact match", "all", Proportion.count(forced), Proportion.count(free)),
-            digits=tuple(digits),
-            groups=groups,
-            wrong=wrong_answers(self.task, examples[~free], predicted.free[~free]),
-        )
+        """Everything that is measured on a held-out set."""
+        return evaluate_sequences(self, split, weights_sha256)
+
+
+def evaluate_sequences(model: SequenceModel, split: str, weights_sha256: str = "") -> Evaluation:
+    """Both ways, by digit and by carries, on a held-out set."""
+    task, examples = model.task, model.task.split(split)
+    found = model.answer(examples)
+    require_numbers(found.loss, f"the {split} set")
+    free_hits = None if found.free is None else found.free_hits
+    free = None if free_hits is None else np.asarray(np.all(free_hits, axis=1))
+    everything = np.ones(len(examples), dtype=bool)
+
+    def scores(facet: str, group: str, rows: NDArray[np.bool_]) -> Scores:
+        by_force = Proportion.count(found.forced_right[rows])
+        return Scores(facet, group, by_force, None if free is None else Proportion.count(free[rows]))
+
+    digits = []
+    for i, position in enumerate(task.answer_positions):
+        rows = found.asked[:, i]
+        by_force = Proportion.count(found.teacher_forced_hits[rows, i]) if rows.any() else None
+        by_itself = None if free_hits is None else Proportion.count(free_hits[:, i])
+        digits.append(Scores("digit", position.label, by_force, by_itself))
+    wrong: tuple[WrongAnswer, ...] = ()
+    if found.free is not None and free is not None:
+        texts = [found.texts[i] for i in np.flatnonzero(~free).tolist()] if len(found.texts) else ()
+        wrong = wrong_answers(task, examples[~free], found.free[~free], texts)
+    return Evaluation(
+        split=split,
+        weights_sha256=weights_sha256,
+        exact=scores("exact match", "all", everything),
+        digits=tuple(digits),
+        groups=tuple(scores(*group) for group in _groups(task, examples)),
+        wrong=wrong,
+        given=model.given,
+        claim=model.claim(examples, found),
+    )
 
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
@@ -335,6 +419,7 @@ class ClassScores:
 class Classification(Result):
     """A classifier on one held-out set."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("accuracy", "groups")
     SCHEMA: ClassVar[int] = 3
     FORMER: ClassVar[Mapping[str, str]] = {
         "model": "weights_sha256",
@@ -353,10 +438,26 @@ class Classification(Result):
     """The one answer that it gives to everything, if that is shown: see `RARELY`."""
     wrong: tuple[WrongAnswer, ...]
 
+    claim: Claim | None = None
+
     @property
     def rows(self) -> tuple[ClassScores, ...]:
         """Everything that was scored."""
         return (self.accuracy, *self.groups)
+
+
+class ClassModel(Protocol):
+    """A model, whoever wrote it, that answers examples of a task by a class."""
+
+    @property
+    def task(self) -> ClassTask:
+        """What it is asked."""
+
+    def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
+        """What it predicts for each example; `first` is the id of its first position."""
+
+    def claim(self, examples: Examples, found: ClassAnswers) -> Claim | None:
+        """What its author reports, beside what was found; None if nothing is known of that."""
 
 
 @dataclass(frozen=True)
@@ -375,48 +476,67 @@ class ClassLearner:
         logits = self.model(source, padding=padding_of(batch.source, self.model.pad_id))
         return F.cross_entropy(logits, labels)
 
+    def claim(self, examples: Examples, found: ClassAnswers) -> None:
+        """Of its own runs nobody reports anything else."""
+
+    def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
+        """What it predicts for each example; `first` is the id of its first position."""
+        return classify(self.model, self.task, examples, at_once, first=first)
+
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
         """How often it is right, and how often it predicts the last class: a constant answer shows at once."""
-        predicted = classify(self.model, self.task, examples)
+        predicted = self.classify(examples)
         shares = {"accuracy": Proportion.count(predicted.hits), f"says_{self.task.classes[-1]}": predicted.says_last}
         return shares, predicted.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
         """How often it is right."""
-        return {"accuracy": Proportion.count(classify(self.model, self.task, examples).hits)}
+        return {"accuracy": Proportion.count(self.classify(examples).hits)}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
         """How surely it is right on each, by the lead of the right class: positive if it is."""
-        return classify(self.model, self.task, examples).margins
+        return self.classify(examples).margins
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Classification:
-        """Everything that is measured on a held-out set: by class, by broken pairs and by length."""
-        task, examples = self.task, self.task.split(split)
-        found = classify(self.model, task, examples)
-        predicted, hits = found.predicted, found.hits
-        require_numbers(found.loss, f"the {split} set")
-        return Classification(
-            split=split,
-            weights_sha256=weights_sha256,
-            accuracy=ClassScores("accuracy", "all", Proportion.count(hits)),
-            groups=tuple(
-                ClassScores(facet, group, Proportion.count(hits[rows]))
-                for facet, group, rows in _groups(task, examples)
-            ),
-            answer_shares=tuple(
-                ClassScores("says", name, Proportion.count(predicted == i)) for i, name in enumerate(task.classes)
-            ),
-            constant=constant_answer(predicted, found.labels, task.classes),
-            wrong=tuple(
-                WrongAnswer(
-                    task.show(examples[i]),
-                    task.classes[found.labels[i]],
-                    task.classes[predicted[i]],
-                    task.explain(examples[i], int(predicted[i])),
-                )
-                for i in np.flatnonzero(~hits)
-            ),
-        )
+        """Everything that is measured on a held-out set."""
+        return evaluate_classes(self, split, weights_sha256)
+
+
+def evaluate_classes(model: ClassModel, split: str, weights_sha256: str = "") -> Classification:
+    """By class, by broken pairs and by length, on a held-out set."""
+    task, examples = model.task, model.task.split(split)
+    found = model.classify(examples)
+    predicted, hits = found.predicted, found.hits
+    require_numbers(found.loss, f"the {split} set")
+    return Classification(
+        split=split,
+        weights_sha256=weights_sha256,
+        accuracy=ClassScores("accuracy", "all", Proportion.count(hits)),
+        groups=tuple(
+            ClassScores(facet, group, Proportion.count(hits[rows])) for facet, group, rows in _groups(task, examples)
+        ),
+        answer_shares=tuple(
+            ClassScores("says", name, Proportion.count(predicted == i)) for i, name in enumerate(task.classes)
+        ),
+        constant=constant_answer(predicted, found.labels, task.classes),
+        wrong=tuple(
+            WrongAnswer(
+                task.show(examples[i]),
+                task.classes[found.labels[i]],
+                task.classes[predicted[i]],
+                task.explain(examples[i], int(predicted[i])),
+            )
+            for i in np.flatnonzero(~hits)
+        ),
+        claim=model.claim(examples, found),
+    )
+
+
+def evaluate(model: SequenceModel | ClassModel, split: str, weights_sha256: str = "") -> Evaluation | Classification:
+    """Everything that is measured on a held-out set, by what the task asks for."""
+    if model.task.output_type == "class":
+        return evaluate_classes(cast(ClassModel, model), split, weights_sha256)
+    return evaluate_sequences(cast(SequenceModel, model), split, weights_sha256)
 
 
 EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}

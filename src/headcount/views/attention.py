@@ -7,7 +7,6 @@ all heads in one, for with axes for each 144 heads take 17 s instead of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -28,6 +27,7 @@ from headcount.views.style import SEQUENTIAL, Page, plain, width_of, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.attention import Attention, AttentionSummary, Axis, HeadAttention, SiteAttention
+    from headcount.analysis.roles import Standing
 
 KINDS = {
     ("encoder", "self"): "encoder self-attention",
@@ -36,6 +36,19 @@ KINDS = {
     ("layer", "self"): "self-attention",
 }
 """What a kind of site is called."""
+ROLE_WORDS = {
+    "first": "first token",
+    "previous": "previous token",
+    "itself": "itself",
+    "next": "next token",
+    "farthest": "farthest token",
+    "special": "special tokens",
+    "separator": "separators",
+    "duplicate": "duplicate token",
+    "induction": "induction",
+    "matching": "matching token",
+}
+"""Measures that are shares of attention, and what they are called."""
 ACROSS = 3
 """Examples in a row."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
@@ -48,16 +61,13 @@ WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
 """A mosaic's sides and a cell's, at most; what is between heads."""
 CLOSE, MOST_CLOSE, CLOSE_CELL, LEAST = 1050, 512, 45, 170
 """A single head's sides, its rows and columns, and a cell, at most; its sides at least, as names of axes need them."""
+NAME_SIZE, ROOMY = 6, 7.5
+"""Of tokens beside a mosaic, in points; and how large a cell must be for them."""
 LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
 """What goes around a picture; less of it would cut the lines above and the colour bar beside it short."""
 SHADES = 64
 """As many as can be told apart; more would only make files larger."""
 TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
-WEIGHTS = {"first": "first token", "previous": "previous token", "itself": "itself", "next": "next token"}
-WEIGHTS |= {"special": "special tokens"}
-"""Measures that are shares of attention, and what they are called."""
-TOLD = 3
-"""Heads that a note names."""
 
 Picture = NDArray[np.floating[Any]]
 Tokens = tuple[Sequence[str], Sequence[str]]
@@ -232,7 +242,14 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
         _scope(queries, keys, kind),
         result.title,
     )
-    figure, axes = _page(picture, lines, LEFT, BELOW)
+    is_named = all(len(axis.tokens) == len(axis.edges) - 1 for axis in (queries, keys)) and cell * 72 / DPI >= ROOMY
+    rows, columns = ([plain(each, LONGEST) for each in axis.tokens] if is_named else [] for axis in (queries, keys))
+    beside, across = (
+        int(DPI * max([width_of(name, NAME_SIZE) for name in each], default=0)) for each in (rows, columns)
+    )
+    is_turned = across > 0.8 * cell  # a 6 that need not lie on its side should not
+    under = across if is_turned else 2 * NAME_SIZE * is_named
+    figure, axes = _page(picture, lines, LEFT + beside, BELOW + under)
     # Layers at the left and heads on top: together the short name of a head.
     layers = [site.heads[0].short.partition("H")[0] for site in sites]
     for set_ticks, names, side, room in (
@@ -242,6 +259,15 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
         shown = range(0, len(names), 1 + int(room / side))
         set_ticks([GAP / 2 + side * (i + 0.5) for i in shown], [names[i] for i in shown], fontsize=8)
     axes.xaxis.tick_top()
+    if is_named:
+        for axis, names, side, n in ((axes.yaxis, rows, height, len(sites)), (axes.xaxis, columns, width, n_columns)):
+            places = [GAP + i * side + cell * (j + 0.5) - 0.5 for i in range(n) for j in range(len(names))]
+            axis.set_ticks(places, names * n, minor=True, fontsize=NAME_SIZE, parse_math=False)
+        axes.tick_params(
+            axis="x", which="minor", top=False, labeltop=False, labelbottom=True, labelrotation=90 * is_turned
+        )
+        axes.tick_params(axis="y", which="major", length=0, pad=5 + 72 * beside / DPI)
+        axes.tick_params(which="minor", length=0, pad=2)
     axes.spines[:].set_visible(False)
     return figure
 
@@ -326,33 +352,36 @@ def _tail(name: str, most: int = 36) -> str:
 
 
 def summary_table(result: AttentionSummary) -> Table:
-    """One row per head; of the tokens that it attends to, the one with the most attention is bold."""
+    """One row per head; what it stands out for against the other heads is bold."""
     title = f"{result.name}: attention in % ({_count(result.n_tokens, 'token')}: {result.title})"
     title = "".join(char if char.isprintable() else repr(char)[1:-1] for char in title)  # on one line
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("head")
-    for name in (*WEIGHTS.values(), "entropy share", "distance (tokens)"):
+    heads = [head for site in result.sites for head in site.heads]
+    shown = [role for role in ROLE_WORDS if any(getattr(head, role) is not None for head in heads)]
+    for name in (*(ROLE_WORDS[role] for role in shown), "entropy share", "distance (tokens)"):
         table.add_column(name, justify="right", max_width=10)
-    for head in (head for site in result.sites for head in site.heads):
-        shares = [getattr(head, name) for name in WEIGHTS]
-        most = max((share for share in shares if share), default=None)
-        cells = [Text(_percent(share), style="bold" if share and share == most else "") for share in shares]
+    for head in heads:
+        named = {each.role for each in head.named}
+        cells = [Text(_percent(getattr(head, role)), style="bold" if role in named else "") for role in shown]
         distance = "–" if head.distance is None else f"{head.distance:.1f}"
         table.add_row(head.short, *cells, _percent(head.entropy_share), distance)
     return table
 
 
 def summary_notes(result: AttentionSummary) -> list[str]:
-    """Which heads attend most to what, and how the table is read."""
+    """Which heads stand out for what, and how the table is read."""
     notes = list[str]()
-    for name, words in (*WEIGHTS.items(), ("entropy_share", "")):
-        heads = [head for site in result.sites for head in site.heads if getattr(head, name) is not None]
-        heads.sort(key=attrgetter(name), reverse=bool(words))
-        if heads:
-            told = ", ".join(f"{head.short} {_percent(getattr(head, name))} %" for head in heads[:TOLD])
-            notes.append(f"{f'most on {words}' if words else 'most concentrated (entropy share)'}: {told}")
+    for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
+        heads = [head for site in result.sites_of(stack, kind) for head in site.heads]
+        for role in ROLE_WORDS:
+            named = [(head.short, each) for head in heads for each in head.named if each.role == role]
+            if named:
+                notes.append(_named(role, sorted(named, key=lambda one: one[1].rank), len(heads)))
     return [
-        *notes,
+        *(notes or ["no head stands out against the others on this text"]),
+        "stands out: over 0.25 above even attention and 3.5 robust deviations above the middle head, by the lower "
+        "95 % bound; held against models that learned nothing: --stats",
         "entropy share: 0 % is all on one key, 100 % is even over the keys that a query sees",
         "means over queries that see what is meant and something else; –: none does, or two texts are compared",
     ]
@@ -360,3 +389,21 @@ def summary_notes(result: AttentionSummary) -> list[str]:
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
+
+
+def _named(role: str, named: Sequence[tuple[str, Standing]], n_heads: int) -> str:
+    """`previous token: L0H2 99.2 % [98.8, 99.6], 1st of 72`: the heads that stand out on one text."""
+    told = (f"{short} {share(each)}, {rank(each, n_heads)}" for short, each in named)
+    return f"stands out for {ROLE_WORDS[role]}: {'; '.join(told)}"
+
+
+def share(each: Standing) -> str:
+    """`99.2 % [98.8, 99.6]`: a weight and its interval."""
+    return f"{100 * each.mean:.1f} % [{100 * each.low:.1f}, {100 * each.high:.1f}]"
+
+
+def rank(each: Standing, n_heads: int) -> str:
+    """`1st of 72`; with the ranks that it may have, if there are others."""
+    ending = "th" if each.rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(each.rank % 10, "th")
+    among = "" if each.rank_low == each.rank_high else f" ({each.rank_low} to {each.rank_high})"
+    return f"{each.rank}{ending} of {n_heads}{among}"

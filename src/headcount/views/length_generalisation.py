@@ -24,6 +24,8 @@ STILL = 1e-3
 
 def mark(result: Stretch) -> str:
     """Whether the model was given structure: never rank one that was against one that was not, unmarked."""
+    if not result.encoding:
+        return "encoding not known"
     return f"given: {', '.join(result.hard_codes)}" if result.hard_codes else "generic"
 
 
@@ -90,8 +92,9 @@ def _cross(axes: Axes, points: Sequence[tuple[float, LengthResult]], i: int) -> 
     axes.plot(*np.array(constant).reshape(-1, 2).T, "x", color=colour, markersize=9, markeredgewidth=1.6)
 
 
-def _frame(axes: Axes, trained: tuple[int, int]) -> None:
-    axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
+def _frame(axes: Axes, trained: tuple[int, int] | None) -> None:
+    if trained:
+        axes.axvspan(*trained, color=GREY, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("length (numbers)")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
@@ -105,7 +108,15 @@ def _span(sizes: Iterable[int]) -> str:
 
 
 def draw_dispersion(result: Stretch) -> Figure:
-    """Where attention still goes, the lead of the right class, and what is lost to what, against length."""
+    """Where attention still goes, the lead of the right class, and what is lost to what, against length.
+
+    Of a model of others, the lead alone.
+    """
+    if not result.attention_shares:
+        figure = Page(7, 4.2)
+        _draw_leads(figure.subplots(), result)
+        figure.headline(f"{result.label} ({mark(result)})", size=12)
+        return figure
     figure = Page(11.5, 8) if result.ids else Page(15, 4.2)
     neighbours, alike, leads, *apart = figure.subplots(*((2, 2) if result.ids else (1, 3))).flat
     for i, head in enumerate(dict.fromkeys(each.head for each in result.attention_shares)):
@@ -118,18 +129,11 @@ def draw_dispersion(result: Stretch) -> Figure:
             plot_band(axes, x, y, y - doubt, y + doubt, line, alpha=0.2, label=head, **_look(i))
     neighbours.set(ylabel="attention (%)", title="on the two neighbours")
     alike.set(ylabel="attention (%)", title="on equal numbers: the largest so far, and itself")
-    kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
-    classes = [(f"unsorted: {kind}", kind, 0, i) for i, kind in enumerate(kinds, start=1)]
-    for label, kind, which, i in [*classes, ("sorted", kinds[0], 1, 0)]:
-        points = [(cell.length, cell.margin[which]) for cell in result.cells if cell.negative == kind]
-        leads.plot(*zip(*points, strict=True), label=label, **_look(i))
-    leads.axhline(0, color=GREY, linewidth=0.8)
-    leads.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
+    _draw_leads(leads, result)
     for axes in apart:
         _draw_apart(axes, result)
-    for axes in (neighbours, alike, leads, *apart):
+    for axes in (neighbours, alike, *apart):
         _frame(axes, result.trained)
-    leads.legend(frameon=False, fontsize=8)
     figure.key(*neighbours.get_legend_handles_labels(), columns=12)
     for axes in (neighbours, alike):
         axes.set_ylim(-3, 103)
@@ -142,9 +146,21 @@ def draw_dispersion(result: Stretch) -> Figure:
     return figure
 
 
+def _draw_leads(axes: Axes, result: Stretch) -> None:
+    kinds = list(dict.fromkeys(cell.negative for cell in result.cells))
+    classes = [(f"unsorted: {kind}", kind, 0, i) for i, kind in enumerate(kinds, start=1)]
+    for label, kind, which, i in [*classes, ("sorted", kinds[0], 1, 0)]:
+        points = [(cell.length, cell.margin[which]) for cell in result.cells if cell.negative == kind]
+        axes.plot(*zip(*points, strict=True), label=label, **_look(i))
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
+    _frame(axes, result.trained)
+    axes.legend(frameon=False, fontsize=8)
+
+
 def _draw_apart(axes: Axes, result: Stretch) -> None:
     """Accuracy on adjacent swaps at each length, and with its gaps or its ids alone."""
-    longest = result.trained[1]
+    longest = result.trained[1] if result.trained else 0
     whole = [(cell.length, cell) for cell in result.cells if cell.negative == result.ids[0].cell.negative]
     parts = {
         "at that length": whole,
@@ -163,12 +179,14 @@ def _draw_apart(axes: Axes, result: Stretch) -> None:
 
 def stretch_tables(result: Stretch) -> list[Table]:
     """Accuracy by length and kind; both classes apart; the share of the answers; what gaps and ids cost alone."""
-    kinds, longest = list(dict.fromkeys(cell.negative for cell in result.cells)), result.trained[1]
+    kinds, longest = list(dict.fromkeys(cell.negative for cell in result.cells)), (result.trained or (0, 0))[1]
     rows = [
         (str(length), [cell for cell in result.cells if cell.length == length])
         for length in dict.fromkeys(cell.length for cell in result.cells)
     ]
-    title = f"{result.name}: {result.label} ({mark(result)}), trained on {result.trained[0]}-{longest}"
+    trained = f"trained on {result.trained[0]}-{longest}" if result.trained else "trained lengths not known"
+    name = result.name if result.label in result.name else f"{result.name}: {result.label}"
+    title = f"{name} ({mark(result)}), {trained}"
     tables = [
         table_of(
             f"{title}, draw {result.draw}\nright, by kind of negative",
@@ -193,10 +211,18 @@ def stretch_tables(result: Stretch) -> list[Table]:
         kind = result.cropped_results[0].negative
         ids = {each.first + longest: each.cell for each in result.ids}
         whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
-        three = [(cell, ids.get(cell.length), whole[cell.length]) for cell in result.cropped_results]
-        title = f"lost to what? {kind}: {longest} numbers with the gaps of a length, with its last ids, and that length"
-        lost = [(str(each[0].length), *(accuracy_text(cell) if cell else "refused" for cell in each)) for each in three]
-        tables.append(table_of(title, ("length", "gaps alone", "ids alone", "that length"), lost))
+        apart = {
+            "gaps alone": {cell.length: cell for cell in result.cropped_results},
+            **({"ids alone": ids} if ids else {}),
+            "that length": whole,
+        }
+        last = ", with its last ids" if ids else ""
+        title = f"lost to what? {kind}: {longest} numbers with the gaps of a length{last}, and that length"
+        lost = [
+            (str(length), *(accuracy_text(cells[length]) if length in cells else "refused" for cells in apart.values()))
+            for length in apart["gaps alone"]
+        ]
+        tables.append(table_of(title, ("length", *apart), lost))
     if _ids_matter(result):
         # The same sequences at other ids, both classes apart.
         title = f"ids alone: the same sequences of {longest} numbers, right (%)"

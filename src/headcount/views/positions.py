@@ -43,7 +43,8 @@ def draw_positions(shown: PositionsShown) -> Figure:
     if encoding.table:
         panels.append(("What is added to the embeddings", lambda axes: _draw_table(axes, encoding, trained), "P(p)"))
     if shown.rows:
-        panels.append(("How far training moved each row", lambda axes: _draw_rows(axes, shown), ""))
+        title = "How far training moved each row" if shown.rows[0].moved is not None else "How long each row is"
+        panels.append((title, lambda axes: _draw_rows(axes, shown), ""))
     title = f"{encoding.kernel_is}\n{_not_explained(encoding)}"
     panels.append((title, lambda axes: _draw_kernel(axes, encoding, trained), "K(t, s)"))
     title = f"{'Bias of each head' if encoding.acts_on == 'scores' else 'K'} against the distance"
@@ -142,11 +143,18 @@ def _trained_on(shown: PositionsShown) -> str:
 def _row_words(shown: PositionsShown, state: str) -> str:
     """What happened to the rows of a learned table that are in this state."""
     rows = [row for row in shown.rows if row.state == state]
-    span, moved = f"{rows[0].position} to {rows[-1].position}", [row.moved for row in rows]
-    cosine, is_repeated = min(row.cosine for row in rows), len({row.norm for row in rows}) == 1 and len(rows) > 1
+    span, is_repeated = f"{rows[0].position} to {rows[-1].position}", len({r.norm for r in rows}) == 1 < len(rows)
+    moved, cosines = (
+        [each for each in values if each is not None]
+        for values in zip(*((row.moved, row.cosine) for row in rows), strict=True)
+    )
     if state == "past the table":
         words = "repeats of the table's last row" if is_repeated else "no such rows; random ones stand in for them"
         return f"{span}: {words}"
+    if not moved:  # where they began is not known
+        lengths = [row.norm for row in rows]
+        return f"{span}: of length {min(lengths):.2f} to {max(lengths):.2f}"
+    cosine = min(cosines)
     turned = f"and turned (least cosine {cosine:.3f})"
     if cosine > 1 - 1e-6:
         turned = "but none turned: only their lengths changed"
@@ -225,15 +233,17 @@ def _draw_curves(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
 
 
 def _draw_rows(axes: Axes, shown: PositionsShown) -> None:
-    """How far each row of a learned table is from where it began."""
+    """How far each row of a learned table is from where it began; if that is not known, how long it is."""
+    heights = {row.position: row.norm if row.moved is None else row.moved for row in shown.rows}
     for state, look in STATES.items():
         rows = [row for row in shown.rows if row.state == state]
         if rows and state == "past the table":  # there is no row here that could have moved
             axes.axvspan(rows[0].position - 0.5, rows[-1].position + 0.5, linewidth=0, **look)
         elif rows:
-            axes.bar([r.position for r in rows], [r.moved for r in rows], width=0.8, linewidth=0.5, **look)
-    axes.set(xlabel="position p", ylabel="distance from the initial row", xlim=(-0.5, shown.n_positions - 0.5))
-    axes.set_ylim(0, 1.25 * max(row.moved for row in shown.rows) or 1)
+            axes.bar([r.position for r in rows], [heights[r.position] for r in rows], width=0.8, linewidth=0.5, **look)
+    what = "length" if shown.rows[0].moved is None else "distance from the initial row"
+    axes.set(xlabel="position p", ylabel=what, xlim=(-0.5, shown.n_positions - 0.5))
+    axes.set_ylim(0, 1.25 * max(heights.values()) or 1)
     _mark_trained(shown.n_trained, shown.n_positions, axes.axvline)
     patches = [Patch(label=state, **STATES[state]) for state in dict.fromkeys(row.state for row in shown.rows)]
     axes.legend(handles=patches, fontsize=8, loc="upper center", ncols=3)

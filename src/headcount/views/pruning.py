@@ -46,6 +46,8 @@ def draw_pruning(result: Pruning) -> Figure:
         if marker:
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     _point_out(axes, result)
+    if result.not_measured:
+        axes.plot([], [], " ", label=f"not measured within {result.budget:g} s: {'; '.join(result.not_measured)}")
     axes.set_xlabel(f"heads removed (of {result.n_heads})")
     axes.set_ylabel(wrapped(f"{_named(result)}, with its 95 % interval", 4.0, 10))
     axes.set(xlim=(-0.5, result.n_heads + 0.5))
@@ -71,9 +73,8 @@ def _point_out(axes: Axes, result: Pruning) -> None:
             axes.axvline(point.n_removed, color=colour, linestyle="-.", linewidth=1, label=label)
     luck = result.best_random
     if result.n_tried and luck.n_removed:
-        label = f"best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
         x, y = [luck.n_removed], [_shown(result, luck.score)]
-        axes.plot(x, y, "X", color=PALETTE[4], markeredgecolor="black", markersize=9, label=label)
+        axes.plot(x, y, "X", color=PALETTE[4], markeredgecolor="black", markersize=9, label=_luck(result))
 
 
 def pruning_table(result: Pruning) -> Table:
@@ -85,9 +86,10 @@ def pruning_table(result: Pruning) -> Table:
     chance = {each.n_removed: each for each in result.chance}
     for k in range(result.n_heads + 1):
         cells = [str(k)]
-        for point in (curve.points[k] for curve in measured):
-            cells.append(_with_interval(result, point.score, (point.low, point.high), 1, ""))
-            cells.append(f"-{HeadId.parse(point.head).short}" if point.head else "")
+        for curve in measured:  # which ends early, if time was up
+            point = next((each for each in curve.points if each.n_removed == k), None)
+            cells.append(_with_interval(result, point.score, (point.low, point.high), 1, "") if point else "")
+            cells.append(f"-{HeadId.parse(point.head).short}" if point and point.head else "")
         luck = chance.get(k)
         table.add_row(*cells, _with_interval(result, luck.median, (luck.low, luck.high), 1, "") if luck else "")
     return table
@@ -97,29 +99,38 @@ def pruning_notes(result: Pruning) -> list[str]:
     """What can go, in words: first what holds, then what only seems to."""
     kept, luck = result.kept, result.best_random
     beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
-    means = f" ({_left(result, result.harmless_means)} with their means in place)" if result.harmless else ""
-    alike = f"by {', '.join(result.replacements[:-1])} and {result.replacements[-1]} alike"
-    notes = [
-        f"harmless:  {_removed(result, result.harmless, result.harmless_left, alike)}{means}",
-        "           " + (", ".join(HeadId.parse(head).short for head in result.harmless) or "none"),
-    ]
+    notes = [f"no time:   {each} (not measured within {result.budget:g} s)" for each in result.not_measured]
+    if len(result.replacements) > 1:
+        means = f" ({_left(result, result.harmless_means)} with their means in place)" if result.harmless else ""
+        alike = f"by {', '.join(result.replacements[:-1])} and {result.replacements[-1]} alike"
+        notes += [
+            f"harmless:  {_removed(result, result.harmless, result.harmless_left, alike)}{means}",
+            "           " + (", ".join(HeadId.parse(head).short for head in result.harmless) or "none"),
+        ]
     # A smaller set leaves more, whatever is in it: so much does the same number of heads leave by zero's order.
     as_many = next((curve.points for curve in result.curves if curve.name == "together"), ())
-    if 0 < len(result.harmless) < len(as_many):
+    if len(result.replacements) > 1 and 0 < len(result.harmless) < len(as_many):
         left = _left(result, as_many[len(result.harmless)])
         notes.append(f"           as many heads in the order of their own drops by zero: {left} is left")
     notes += [
         f"by zero:   {_removed(result, result.by_zero, result.by_zero_left, 'by zero alone')}"
         f" ({result.n_under_1_point} by the point estimate)",
-        f"greedy:    takes {len(result.chosen)} heads for at most {_amount(result, result.loss)} on "
+        f"greedy:    takes {len(result.chosen)} head{'s' * (len(result.chosen) != 1)} for at most "
+        f"{_amount(result, result.loss)} on "
         f"{result.chosen_on}; {_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
     ]
     if result.n_tried and luck.n_removed:
-        tried = f"the best of {result.n_tried:,} random sets of {luck.n_removed}, as many as greedy tried"
-        notes.append(f"luck:      {tried}, leaves {_left(result, luck)}")
-    rest = _left(result, result.curves[-1].points[-1])
-    return [*notes, f"no heads:  {rest} is what the rest of the model reaches alone"]
+        notes.append(f"luck:      the {_luck(result)}, leaves {_left(result, luck)}")
+    ends = [curve.points[-1] for curve in result.curves if curve.name != "alone"]  # a sum of drops is no measurement
+    if last := next((point for point in ends if point.n_removed == result.n_heads), None):
+        notes.append(f"no heads:  {_left(result, last)} is what the rest of the model reaches alone")
+    return notes
+
+
+def _luck(result: Pruning) -> str:
+    many = "as many as greedy tried" if result.n_random == result.n_tried else f"greedy tried {result.n_tried:,}"
+    return f"best of {result.n_random:,} random sets of {result.best_random.n_removed}, {many}"
 
 
 def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> str:

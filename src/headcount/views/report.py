@@ -73,7 +73,7 @@ def sortedness_part(stretches: Mapping[str, Stretch], pictures: Mapping[str, Seq
     """How far each model reaches, on the easiest and on the hardest negatives."""
     far = next(iter(stretches.values()))
     lengths = list(dict.fromkeys(cell.length for cell in far.cells))
-    trained = f"{far.trained[0]}-{far.trained[1]}"
+    trained = "-".join(map(str, far.trained or ()))
     parts = [
         "## Sortedness",
         f"Is a sequence non-decreasing? Every model was trained on lengths {trained} only. Half of the examples of "
@@ -118,17 +118,25 @@ def verdict(certificate: Certificate) -> str:
     if not found.errors:
         right, narrowest = "every one right", " The narrowest win of a right digit over its best rival was "
         narrowest += f"{found.least_margin:.2f} logits, on {found.tightest}."
+    return (
+        f"{found.distinct:,} different sums checked, all there are: {right}. {found.decoded:,} of them were also "
+        f"decoded for real, with the same verdict on each.{narrowest} {_rounding(found)} "
+        f"Made on {made['hardware']} ({made['device']}, {made['dtype']}, threads: {made['threads']}, "
+        f"torch {made['torch']})."
+    )
+
+
+def _rounding(found: Certificate) -> str:
+    if found.float_error is None:
+        return "It does not compute in double precision, so what rounding does to it is not known."
     rounding = "; no verdict hangs on that"
     if found.undecided:
         rounding = f": on another machine {found.undecided:,} sums, nearer than that, may come out otherwise"
     elif (times := found.times_error) is not None:
         rounding = f"; the narrowest win is about {float(f'{times:.2g}'):,.0f} times that"
     return (
-        f"{found.distinct:,} different sums checked, all there are: {right}. {found.decoded:,} of them were also "
-        f"decoded for real, with the same verdict on each.{narrowest} Double precision moved margins by at most "
-        f"{found.float_error:.1e} logits ({found.n_recomputed:,} sums: the tightest, and those decoded){rounding}. "
-        f"Made on {made['hardware']} ({made['device']}, {made['dtype']}, threads: {made['threads']}, "
-        f"torch {made['torch']})."
+        f"Double precision moved margins by at most {found.float_error:.1e} logits ({found.n_recomputed:,} sums: the "
+        f"tightest, and those decoded){rounding}."
     )
 
 

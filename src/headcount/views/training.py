@@ -9,11 +9,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Column, Table
 
+from headcount.errors import HeadcountError
 from headcount.stats import Proportion
 from headcount.views.style import BLUE, GREY, ORANGE, PALETTE, Page, plain, plot_band, table_of
 
 if TYPE_CHECKING:
-    from headcount.training.evaluation import Classification, Evaluation
+    from headcount.training.evaluation import Claim, Classification, Evaluation
 
 _LABELS = {
     "free_running": "free-running exact match",
@@ -63,7 +64,7 @@ def accuracy_rows(evaluation: Evaluation | Classification) -> list[tuple[str, ..
     rows = []
     for scores in evaluation.rows:
         shares = [getattr(scores, key) for key in evaluation.COLUMNS]
-        n = shares[-1].n  # of the column that is always measured; teacher forcing may ask for fewer, or for none
+        n = max(share.n for share in shares if share is not None)  # teacher forcing may ask for fewer, or for none
         texts = [
             "not asked" if share is None else percent(share) + (f", n={share.n:,}" if share.n < n else "")
             for share in shares
@@ -79,6 +80,68 @@ def answers_note(evaluation: Evaluation | Classification) -> str:
     if constant := getattr(evaluation, "constant", None):
         return f"CONSTANT: it says “{constant}” to (nearly) everything ({shares})"
     return f"it says {shares}" if answer_shares else ""
+
+
+def evaluation_notes(evaluation: Evaluation | Classification) -> list[str]:
+    """The share of each answer, what the decoder is handed, and the author's figure; those that there are."""
+    notes = [answers_note(evaluation)]
+    if given := getattr(evaluation, "given", ""):
+        notes.append(
+            f"its decoder is handed “{given}” and never predicts it: an answer that begins otherwise is always wrong"
+        )
+    exact = getattr(evaluation, "exact", None)
+    if exact is not None and exact.free_running is None:
+        notes.append("free-running: not decoded, for the adapter has no generate()")
+    elif exact is not None and _differ(exact.teacher_forced, exact.free_running):
+        notes.append(
+            "THE TWO WAYS DIFFER: for a sound pipeline they are one number, so something is broken, and it is not "
+            "“cascading errors”; is the model decoded as it is fed, start token and filled-up zeros included?"
+        )
+    if (claim := evaluation.claim) is not None:
+        notes.append(claim_note(claim))
+    return [note for note in notes if note]
+
+
+def _differ(one: Proportion, other: Proportion) -> bool:
+    return one.low > other.high or other.low > one.high
+
+
+def claim_note(claim: Claim) -> str:
+    """`claimed: 41.20 %; by exact match 38.95 % [36.84, 41.11] (n = 2,000): not the claimed figure`."""
+    measured = f"{100 * claim.measured:.2f} % [{100 * claim.low:.2f}, {100 * claim.high:.2f}] (n = {claim.n:,})"
+    if claim.claimed is None:
+        return f"by {claim.scoring}: {measured}"
+    verdict = "which the claimed figure agrees with" if claim.agrees else "which the claimed figure does not agree with"
+    return f"claimed: {100 * claim.claimed:.2f} %; by {claim.scoring}: {measured}, {verdict}"
+
+
+def survey_table(found: Mapping[str, Evaluation | Classification | HeadcountError], split: str) -> Table:
+    """One row per model, in the order given."""
+    columns = ("n", "teacher-forced", "free-running, or right", "claimed", "note")
+    heads = [Column(name, justify="left" if name == "note" else "right") for name in columns]
+    return table_of(f"{split} set", (Column("model"), *heads), [_survey_row(*each) for each in found.items()])
+
+
+def _survey_row(name: str, found: Evaluation | Classification | HeadcountError) -> tuple[str, ...]:
+    if isinstance(found, HeadcountError):
+        return name, "", "", "", "", f"broken: {found.what}"
+    exact = found.rows[0]
+    forced = getattr(exact, "teacher_forced", None)
+    right = getattr(exact, "free_running", getattr(exact, "right", None))
+    shown = next(share for share in (right, forced) if share is not None)
+    claim = found.claim
+    claimed = "" if claim is None or claim.claimed is None else f"{100 * claim.claimed:.2f} %"
+    notes = ["not decoded: no generate()"] if right is None else []
+    if forced is not None and right is not None and _differ(forced, right):
+        notes.append("the two ways differ: a fault in the pipeline")
+    if claim is not None and claim.agrees is False:
+        notes.append(f"claimed otherwise (by {claim.scoring} {100 * claim.measured:.2f} %)")
+    if constant := getattr(found, "constant", None):
+        notes.append(f"says “{constant}” to (nearly) everything")
+    if given := getattr(found, "given", ""):
+        notes.append(f"handed “{given}”")
+    texts = ("" if share is None else percent(share) for share in (forced, right))
+    return name, f"{shown.n:,}", *texts, claimed, "; ".join(notes)
 
 
 def percent(share: Proportion) -> str:

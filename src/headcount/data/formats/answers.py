@@ -1,6 +1,5 @@
 """A table of sources and targets, for encoder-decoders: how well is each next token of the target foretold?"""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +7,12 @@ import torch
 
 from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
 from headcount.data.from_file import Format, TokenizedModel
+from headcount.data.tables import Table
 from headcount.errors import InputError
 from headcount.tasks.base import IGNORE
 
 
-def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel) -> EvalDataset:
+def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
     """The loss of the target, fed the right one."""
     model: Any = tokenized.model.model
     if not tokenized.has_decoder:
@@ -22,8 +22,9 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
             f"{type(model).__name__} outputs no tokens",
             "load it with its language-modelling head (AutoModelForSeq2SeqLM)",
         )
-    sources = tokenized.tokens([row[0] for row in table])
-    targets = tokenized.tokens([row[1] for row in table], as_target=True)
+    pairs = table.rows("source", "target")
+    sources = tokenized.tokens([source for source, _ in pairs])
+    targets = tokenized.tokens([target for _, target in pairs], as_target=True)
 
     def encode(rows: Rows) -> EvalBatch:
         ids, mask = tokenized.padded([sources[row] for row in rows])
@@ -34,7 +35,8 @@ def make(name: str, table: Sequence[tuple[str, str]], tokenized: TokenizedModel)
         return EvalBatch.scored(rows, (ids, decoder_input, mask), token_scores(labels), token_mask)
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(sources, targets, strict=True)])
-    data = f"{len(table)} answers of {name}{tokenized.cut_note(row[0] for row in table)}"
+    data = f"{len(pairs)} answers of {table.name}{table.note('source', 'target')}"
+    data += tokenized.cut_note(source for source, _ in pairs)
     data += tokenized.unknown_note([*sources, *targets])
     return EvalDataset(data, (LOSS,), lengths, encode, tokenized.config.vocab_size)
 

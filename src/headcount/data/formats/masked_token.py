@@ -1,4 +1,4 @@
-"""Plain text, for models that fill in masked tokens.
+"""Texts, for models that fill in masked tokens.
 
 Of every window 15 % of the tokens are masked, always the same ones, and always by the mask token itself: the mixture
 with other tokens that such models were trained on serves training only.
@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
-from headcount.data.from_file import Format, TokenizedModel, clusters_of, windows
+from headcount.data.from_file import TEXT, Format, TokenizedModel, windows
+from headcount.data.tables import Table
 from headcount.errors import InputError
 from headcount.seeds import stream
 from headcount.tasks.base import IGNORE
@@ -16,28 +17,34 @@ from headcount.tasks.base import IGNORE
 SHARE = 0.15
 
 
-def make(name: str, text: str, tokenized: TokenizedModel) -> EvalDataset:
-    """How well masked tokens of the text are filled in."""
-    mask = getattr(tokenized.tokenizer, "mask_token_id", None)
-    if mask is None:
+def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
+    """How well masked tokens of the texts are filled in."""
+    mask_id = getattr(tokenized.tokenizer, "mask_token_id", None)
+    if mask_id is None:
         raise InputError("this tokenizer has no mask token", "such a model cannot be scored on masked tokens")
     begin, end = _around(tokenized)
-    inner = windows(name, text, tokenized, len(begin) + len(end))
-    n, length = inner.shape
-    hidden, n_masked = np.zeros((n, length), dtype=bool), max(1, round(SHARE * length))
-    for i in range(n):
-        hidden[i, stream(0, "masked", i).permutation(length)[:n_masked]] = True
+    found = windows(table, tokenized, len(begin) + len(end))
+    shown, asked = list[list[int]](), list[list[int]]()
+    for i, inner in enumerate(found.tokens):
+        hidden = set(stream(0, "masked", i).permutation(len(inner))[: _n_masked(len(inner))].tolist())
+        shown.append([*begin, *(mask_id if at in hidden else each for at, each in enumerate(inner)), *end])
+        wanted = [each if at in hidden else IGNORE for at, each in enumerate(inner)]
+        asked.append([IGNORE] * len(begin) + wanted + [IGNORE] * len(end))
 
     def encode(rows: Rows) -> EvalBatch:
-        shown = np.where(hidden[rows], mask, inner[rows])
-        asked = np.where(hidden[rows], inner[rows], IGNORE)
-        ids = torch.from_numpy(_framed(shown, begin, end)).to(tokenized.device)
-        labels = torch.from_numpy(_framed(asked, [IGNORE] * len(begin), [IGNORE] * len(end))).to(tokenized.device)
-        return EvalBatch.scored(rows, (ids, torch.ones_like(ids)), token_scores(labels))
+        ids, mask = tokenized.padded([shown[row] for row in rows])
+        labels, _ = tokenized.padded([asked[row] for row in rows])
+        labels = torch.where(mask.bool(), labels, IGNORE)
+        return EvalBatch.scored(rows, (ids, mask), token_scores(labels), {"layer": mask.bool()})
 
-    data = f"windows of {length} tokens of {name}, loss of masked tokens ({n_masked} in each)"
-    data += tokenized.unknown_note(inner)
-    return EvalDataset(data, (LOSS,), np.full(n, length), encode, tokenized.config.vocab_size, clusters=clusters_of(n))
+    many = f"{SHARE:.0%}" if found.n_tokens is None else _n_masked(found.n_tokens)
+    data = f"{found.what}, loss of masked tokens ({many} in each){tokenized.unknown_note(found.tokens)}"
+    lengths = np.array([len(each) for each in shown])
+    return EvalDataset(data, (LOSS,), lengths, encode, tokenized.config.vocab_size, clusters=found.clusters)
+
+
+def _n_masked(n_tokens: int) -> int:
+    return max(1, round(SHARE * n_tokens))
 
 
 def _around(tokenized: TokenizedModel) -> tuple[list[int], list[int]]:
@@ -48,9 +55,4 @@ def _around(tokenized: TokenizedModel) -> tuple[list[int], list[int]]:
     return whole[:at], whole[at + len(some) :]
 
 
-def _framed(middle: Rows, begin: list[int], end: list[int]) -> Rows:
-    left, right = (np.tile(np.array(part, dtype=np.int64), (len(middle), 1)) for part in (begin, end))
-    return np.concatenate([left, middle, right], axis=1)
-
-
-PART = Format("text: loss of masked tokens", (), make)
+PART = Format("texts: loss of masked tokens", TEXT, make)

@@ -1,25 +1,28 @@
-"""Plain text, for models that predict the next token."""
+"""Texts, for models that predict the next token."""
 
 import numpy as np
 import torch
 
 from headcount.data.dataset import LOSS, EvalBatch, EvalDataset, Rows, token_scores
-from headcount.data.from_file import Format, TokenizedModel, clusters_of, windows
+from headcount.data.from_file import TEXT, Format, TokenizedModel, windows
+from headcount.data.tables import Table
 from headcount.tasks.base import IGNORE
 
 
-def make(name: str, text: str, tokenized: TokenizedModel) -> EvalDataset:
-    """How well each next token of the text is foretold."""
-    tokens = windows(name, text, tokenized)
+def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
+    """How well each next token of the texts is foretold."""
+    found = windows(table, tokenized)
 
     def encode(rows: Rows) -> EvalBatch:
-        ids = torch.from_numpy(tokens[rows]).to(tokenized.device)
-        labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], IGNORE)], dim=1)
-        return EvalBatch.scored(rows, (ids, torch.ones_like(ids)), token_scores(labels))
+        ids, mask = tokenized.padded([found.tokens[row] for row in rows])
+        shifted = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
+        is_asked = torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], dim=1).bool()
+        labels = torch.where(is_asked, shifted, IGNORE)
+        return EvalBatch.scored(rows, (ids, mask), token_scores(labels), {"layer": mask.bool()})
 
-    n, length = tokens.shape
-    data = f"windows of {length} tokens of {name}, loss of the next token{tokenized.unknown_note(tokens)}"
-    return EvalDataset(data, (LOSS,), np.full(n, length), encode, tokenized.config.vocab_size, clusters=clusters_of(n))
+    lengths = np.array([len(each) for each in found.tokens])
+    data = f"{found.what}, loss of the next token{tokenized.unknown_note(found.tokens)}"
+    return EvalDataset(data, (LOSS,), lengths, encode, tokenized.config.vocab_size, clusters=found.clusters)
 
 
-PART = Format("text: loss of the next token", (), make)
+PART = Format("texts: loss of the next token", TEXT, make)

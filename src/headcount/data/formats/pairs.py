@@ -5,7 +5,6 @@ and the figure is Spearman's rank correlation with the given scores over all pai
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 
 from headcount.data.dataset import EvalBatch, EvalDataset, Metric, Rows
 from headcount.data.from_file import Format, TokenizedModel
+from headcount.data.tables import Table
 from headcount.errors import InputError
 from headcount.stats import rank_correlations
 
@@ -24,13 +24,14 @@ DIGITS = 6
 should not rank two sentences that are the same."""
 
 
-def make(name: str, table: Sequence[tuple[str, str, str]], tokenized: TokenizedModel) -> EvalDataset:
+def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
     """How well cosine similarity ranks the pairs."""
     tokenized.require_one_text()
-    first, second = (tokenized.tokens([pair[side] for pair in table]) for side in (0, 1))
-    given = np.array([_number(i, pair[2]) for i, pair in enumerate(table, start=1)])
+    pairs = table.rows("first", "second", "score")
+    first, second = (tokenized.tokens([pair[side] for pair in pairs]) for side in (0, 1))
+    given = np.array([_number(table.where(i), pair[2]) for i, pair in enumerate(pairs)])
     if given.min() == given.max():
-        raise InputError(f"all pairs of {name} have the score {given[0]:g}", "there is nothing to rank")
+        raise InputError(f"all pairs of {table.name} have the score {given[0]:g}", "there is nothing to rank")
     wanted = (given - given.min()) / (given.max() - given.min())
 
     def encode(rows: Rows) -> EvalBatch:
@@ -50,8 +51,9 @@ def make(name: str, table: Sequence[tuple[str, str, str]], tokenized: TokenizedM
         return rank_correlations(scores.round(DIGITS), given[rows])
 
     lengths = np.array([max(len(a), len(b)) for a, b in zip(first, second, strict=True)])
-    cut = tokenized.cut_note(sentence for pair in table for sentence in pair[:2])
-    data = f"{len(table)} sentence pairs of {name}{cut}{tokenized.unknown_note([*first, *second])}"
+    note = table.note("first", "second", "score")
+    note += tokenized.cut_note(sentence for pair in pairs for sentence in pair[:2])
+    data = f"{len(pairs)} sentence pairs of {table.name}{note}{tokenized.unknown_note([*first, *second])}"
     return EvalDataset(
         data, (SPEARMAN,), lengths, encode, tokenized.config.hidden_size, {SPEARMAN.name: aggregate}, n_rows=2
     )
@@ -70,13 +72,13 @@ def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
     return F.cosine_similarity(means[0::2], means[1::2], dim=-1)
 
 
-def _number(line: int, text: str) -> float:
+def _number(where: str, text: str) -> float:
     try:
         score = float(text)
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"{text!r} (pair {line}) is no number", "scores say how alike two sentences are")
+        raise InputError(f"{where}: {text!r} is no number", "scores say how alike two sentences are")
     return score
 
 

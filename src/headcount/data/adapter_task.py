@@ -1,0 +1,234 @@
+"""An adapter's model on the task that it names: what it answers, in the task's own terms.
+
+A stranger's model has tokens and classes of its own. Which of its labels stands for which token of an answer, and which
+of its classes for which of the task's, is found by trying: an answer is changed in one place, and the label that
+changes with it belongs to that place. The adapter need not say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.data.from_adapter import Pairs, encoded, generated, pairs_of, require_logits, whole_answer
+from headcount.errors import InputError
+from headcount.external.adapter import Adapter
+from headcount.external.models import ExternalModel
+from headcount.external.user_code import user_code_errors
+from headcount.hooks.gates import eval_mode
+from headcount.stats import Proportion
+from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
+from headcount.training.evaluation import BLOCK, Claim, ClassAnswers, SequenceAnswers, rows_at_once
+
+if TYPE_CHECKING:
+    from headcount.tasks.base import Tokens
+
+Hits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class AdapterModel:
+    """What models that write answers and classifiers share."""
+
+    external: ExternalModel
+    any_task: Task
+
+    @property
+    def adapter(self) -> Adapter:
+        """Whose code is asked."""
+        return cast(Adapter, self.external.adapter)
+
+    def passes(self, pairs: Pairs, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits and labels, some rows at a time."""
+        with eval_mode(self.external.model, gradients=False) as device:
+            for i in range(0, len(pairs), at_once):
+                inputs, labels = encoded(self.adapter, pairs[i : i + at_once])
+                logits = self.external.model(*(self._as_weights(each).to(device) for each in inputs))
+                yield logits, labels.to(logits.device)
+
+    def _as_weights(self, given: Tensor) -> Tensor:
+        """Numbers that are no ids, in the model's precision."""
+        weight = next(self.external.model.parameters())
+        return given.to(weight.dtype) if given.is_floating_point() else given
+
+    def claim_of(self, pairs: Pairs, predicted: Sequence[str], right: Hits) -> Claim | None:
+        """The author's figure and scoring beside what is measured; None if the adapter has neither."""
+        adapter, scoring, scores = self.adapter, "exact match", right.astype(float)
+        if type(adapter).metric is not Adapter.metric:
+            scoring = f"metric() of {type(adapter).__name__}"
+            with user_code_errors(adapter, "metric"):
+                scores = np.array([float(adapter.metric(*p, text)) for p, text in zip(pairs, predicted, strict=True)])
+        elif adapter.claimed is None:
+            return None
+        if set(np.unique(scores)) <= {0.0, 1.0}:
+            share = Proportion.count(scores == 1)
+            return Claim(adapter.claimed, scoring, share.rate, share.low, share.high, share.n)
+        mean, half = float(scores.mean()), 1.96 * float(scores.std(ddof=1)) / len(scores) ** 0.5
+        return Claim(adapter.claimed, scoring, mean, mean - half, mean + half, len(scores))
+
+
+@dataclass(frozen=True)
+class AdapterSequences(AdapterModel):
+    """A model that writes its answers."""
+
+    @property
+    def task(self) -> SequenceTask:
+        """What it is asked."""
+        return cast(SequenceTask, self.any_task)
+
+    @property
+    def given(self) -> str:
+        """What its decoder is handed."""
+        return self.adapter.given
+
+    def claim(self, examples: Examples, found: SequenceAnswers) -> Claim | None:
+        """The author's figure beside what is measured on decoded answers."""
+        if found.free is None:
+            return None
+        return self.claim_of(
+            pairs_of(self.any_task, examples), found.texts, np.asarray(np.all(found.free_hits, axis=1))
+        )
+
+    def answer(self, examples: Examples) -> SequenceAnswers:
+        """Fed the right answer, in one pass; and by the model's own code, if the adapter has `generate`."""
+        pairs, batch = pairs_of(self.any_task, examples), self.task.encode(examples)
+        asked, hits = np.zeros(batch.answer.shape, dtype=bool), np.ones(batch.answer.shape, dtype=bool)
+        right, loss, n_labels, done = np.empty(len(pairs), dtype=bool), 0.0, 0, 0
+        for logits, labels in self.passes(pairs, BLOCK):
+            require_logits(logits, labels)
+            is_label, rows = labels != IGNORE, slice(done, done := done + len(labels))
+            is_hit = (logits.argmax(dim=-1) == labels) | ~is_label
+            right[rows] = is_hit.all(dim=1).cpu().numpy()
+            self._by_token(examples[rows], is_label.cpu().numpy(), is_hit.cpu().numpy(), asked[rows], hits[rows])
+            losses = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORE, reduction="none")
+            loss, n_labels = loss + float(losses.double().sum()), n_labels + int(is_label.sum())
+        texts = self.generate([question for question, _ in pairs]) if self.generates else ()
+        free = np.stack([self._read(text) for text in texts]) if len(texts) else None
+        return SequenceAnswers(batch, asked, hits, right, free, loss / max(1, n_labels), texts)
+
+    @property
+    def generates(self) -> bool:
+        """Whether its own code can be asked."""
+        return type(self.adapter).generate is not Adapter.generate
+
+    def generate(self, questions: Sequence[str]) -> list[str]:
+        """The answers that its own code writes."""
+        found = list[str]()
+        with eval_mode(self.external.model, gradients=False):
+            for i in range(0, len(questions), BLOCK):
+                found += generated(self.adapter, self.external.inner, questions[i : i + BLOCK])
+        return found
+
+    def _read(self, text: str) -> Tokens:
+        tokens = self.task.read_answer(text)
+        return np.full(len(self.task.answer_positions), -1) if tokens is None else tokens
+
+    def margins(self, examples: Examples) -> NDArray[np.float64]:
+        """The least lead of a right token's logit over the best wrong one; -inf where what is handed is wrong."""
+        pairs, leads = pairs_of(self.any_task, examples), list[Any]()
+        for logits, labels in self.passes(pairs, BLOCK):
+            require_logits(logits, labels)
+            right = labels.clamp(min=0)[..., None]
+            lead = logits.gather(-1, right).squeeze(-1) - logits.scatter(-1, right, -torch.inf).amax(dim=-1)
+            leads.append(lead.masked_fill(labels == IGNORE, torch.inf).amin(dim=1).cpu().double().numpy())
+        return np.where(self.begins_right(examples), np.concatenate(leads), -np.inf)
+
+    def begins_right(self, examples: Examples) -> Hits:
+        """Whether the answer begins with what the decoder is handed."""
+        answers = (self.task.answer(example) for example in examples)
+        return np.array([whole_answer(self.task, answer).startswith(self.given) for answer in answers])
+
+    # --- which label is which token ---
+
+    def _by_token(self, examples: Examples, is_label: Hits, is_hit: Hits, asked: Hits, hits: Hits) -> None:
+        """Fill in, for each token of the answers, whether it is asked for and right."""
+        lengths = np.array([len(self.any_task.answer(example)) for example in examples])
+        for length in np.unique(lengths):
+            rows = np.flatnonzero(lengths == length)
+            for token, column in self._columns(int(length), examples[rows[0]]).items():
+                if column < is_label.shape[1]:
+                    asked[rows, token], hits[rows, token] = is_label[rows, column], is_hit[rows, column]
+
+    @cached_property
+    def _known_columns(self) -> dict[int, dict[int, int]]:
+        return {}
+
+    def _columns(self, length: int, example: Examples) -> dict[int, int]:
+        """By token of the answer, the label that stands for it, in answers of so many characters."""
+        if length not in self._known_columns:
+            self._known_columns[length] = self._try_columns(example)
+        return self._known_columns[length]
+
+    def _try_columns(self, example: Examples) -> dict[int, int]:
+        question, answer = pairs_of(self.any_task, example[None])[0]
+        found: dict[int, int] = {}
+        with suppress(InputError):  # somebody's encode may refuse a wrong answer; then digits are not told apart
+            whole = self.task.show_tokens(self.task.encode(example[None]).answer[0])
+            first = self._labels(question, answer)
+            answer = whole if torch.equal(self._labels(question, whole), first) else answer
+            for i, character in enumerate(answer):
+                other = answer[:i] + next(each for each in "12" if each != character) + answer[i + 1 :]
+                before, after = self.task.read_answer(answer), self.task.read_answer(other)
+                changed = self._labels(question, other)
+                if before is None or after is None or changed.shape != first.shape:
+                    continue
+                places = (changed != first).nonzero().flatten().tolist()
+                if len(places) == 1:
+                    found[int((before != after).argmax())] = places[0]
+        return found
+
+    def _labels(self, question: str, answer: str) -> Tensor:
+        return encoded(self.adapter, [(question, answer)])[1][0]
+
+
+@dataclass(frozen=True)
+class AdapterClasses(AdapterModel):
+    """A classifier."""
+
+    @property
+    def task(self) -> ClassTask:
+        """What it is asked."""
+        return cast(ClassTask, self.any_task)
+
+    def claim(self, examples: Examples, found: ClassAnswers) -> Claim | None:
+        """The author's figure beside what is measured."""
+        classes = [self.task.classes[i] for i in found.predicted.tolist()]
+        return self.claim_of(pairs_of(self.any_task, examples), classes, found.hits)
+
+    @cached_property
+    def columns(self) -> list[int]:
+        """Of each of the task's classes, the place among the model's logits."""
+        example = self.task.split("test")[:1]
+        question = self.task.show(example[0])
+        labels = encoded(self.adapter, [(question, name) for name in self.task.classes])[1]
+        found = labels.tolist() if labels.dim() == 1 else []
+        if len(set(found)) < len(self.task.classes):
+            raise InputError(
+                f"encode() made labels {labels.tolist()} of the answers {', '.join(self.task.classes)}",
+                "a label for each row: the number of its class",
+            )
+        return [int(each) for each in found]
+
+    def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
+        """What it predicts for each example."""
+        if first:
+            raise InputError("an adapter's positions begin where they begin", "no other first id can be asked for")
+        pairs, labels, columns = pairs_of(self.any_task, examples), self.task.encode(examples).labels, self.columns
+        logits = np.empty((len(pairs), len(columns)), dtype=np.float32)
+        lengths = self.task.lengths(examples)
+        for length in np.unique(lengths).tolist():  # together, for how its model takes padding is another question
+            rows, parts = np.flatnonzero(lengths == length), []
+            for found, asked in self.passes([pairs[i] for i in rows.tolist()], at_once or rows_at_once(length)):
+                require_logits(found, asked)
+                parts.append(found[:, columns].float().cpu().numpy())
+            logits[rows] = np.concatenate(parts)
+        return ClassAnswers(logits, labels)

@@ -1,0 +1,69 @@
+"""Images as a vision transformer takes them: pixels as its image processor makes them, cut into patches.
+
+A patch is a token: `0,1` is the second of the first row. What else stands before them is special (`[CLS]`).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from headcount.data.dataset import TokenizedText
+from headcount.data.from_file import TokenizedModel, tokenized_model
+from headcount.data.tables import IMAGES
+from headcount.errors import InputError
+from headcount.external.models import ExternalModel
+from headcount.files import require_regular
+
+
+def pixels_of(images: Sequence[Any], tokenized: TokenizedModel) -> Tensor:
+    """Images [image, channel, row, column], in the model's precision; each by its file, or as it was opened."""
+    channels = getattr(tokenized.config, "num_channels", 3)
+    opened = [_opened(each, "L" if channels == 1 else "RGB") for each in images]
+    made: Tensor = tokenized.tokenizer(images=opened, return_tensors="pt")["pixel_values"]
+    if tuple(made.shape[1:]) != (channels, *_both(tokenized.config.image_size)):
+        size, wanted = " x ".join(map(str, made.shape[1:])), " x ".join(map(str, _both(tokenized.config.image_size)))
+        raise InputError(
+            f"the image processor makes {size}, the model takes {channels} x {wanted}",
+            "they do not belong together: save the model's own image processor into its folder",
+        )
+    return made.to(next(tokenized.model.parameters()))
+
+
+def _opened(image: Any, mode: str) -> Any:
+    """An image with these channels."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        if hasattr(image, "convert"):
+            return image.convert(mode)
+        require_regular(Path(image))
+        with Image.open(image) as opened:
+            return opened.convert(mode)
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise InputError(f"{image} is no image: {error}", f"give one of {', '.join(IMAGES)}") from error
+
+
+def _both(size: int | Sequence[int]) -> tuple[int, int]:
+    """Height and width."""
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def patch_grid(config: Any) -> tuple[int, int]:
+    """Rows and columns of patches."""
+    height, width = _both(config.image_size)
+    down, across = _both(config.patch_size)
+    return height // down, width // across
+
+
+def image_input(model: ExternalModel, file: str) -> TokenizedText:
+    """One image as the model takes it, patch by patch."""
+    tokenized = tokenized_model(model)
+    if not Path(file).exists():
+        raise InputError(f"{model.name} takes images, and there is no file {file!r}", "give an image: --on cat.png")
+    pixels, (n_rows, n_columns) = pixels_of([file], tokenized), patch_grid(tokenized.config)
+    patches = [f"{row},{column}" for row in range(n_rows) for column in range(n_columns)]
+    height, width = pixels.shape[2:]
+    note = f"{n_rows} x {n_columns} patches, by row and column, of the image as {height} x {width} pixels"
+    return TokenizedText((pixels,), {"layer": ["[CLS]", *patches]}, {"layer": [True, *(False for _ in patches)]}, note)

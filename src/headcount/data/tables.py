@@ -1,0 +1,337 @@
+"""What do the data hold: which texts, with which labels or scores, and where does each stand?
+
+    .txt, .tsv  a running text; or, with tabs in its first line, a table whose cells hold no tabs or line breaks
+    .csv        a table as spreadsheets write it (RFC 4180): cells that hold commas, quotes or line breaks are in quotes
+    .jsonl      an object on every line, or a text in quotes
+    TextLines   a file of any name, every line of which is a text of its own
+    a folder    that `save_to_disk` of Hugging Face's datasets wrote; or one of images, a subfolder for each class
+    an object   with `column_names` and a list for each, as a datasets.Dataset has them
+
+All of them become a `Table`. Columns go by the names below, or by the names that public datasets have for them.
+"""
+
+import csv
+import importlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, Protocol
+
+from headcount.errors import InputError, shortened
+from headcount.files import friendly_os_errors, read_bytes
+
+MOST_DATA = 2**30
+"""Bytes of a file of data."""
+ALSO_CALLED = {
+    "text": ("sentence", "content"),
+    "label": ("labels",),
+    "first": ("sentence1", "text1", "premise"),
+    "second": ("sentence2", "text2", "hypothesis"),
+    "score": ("similarity_score", "similarity"),
+    "source": ("input", "document"),
+    "target": ("output", "summary"),
+    "image": ("img", "file_name"),
+}
+"""The columns that formats ask for, and what else they may be called; the first name that is there is taken."""
+IMAGES = (".png", ".jpg", ".jpeg")
+
+
+@dataclass(frozen=True)
+class TextLines:
+    """A file with one text on every line."""
+
+    file: str | Path
+
+
+class Columns(Protocol):
+    """What of a dataset of Hugging Face's library is used."""
+
+    @property
+    def column_names(self) -> Any:
+        """One for each list."""
+
+    def __getitem__(self, name: Any) -> Any:
+        """The list of that name."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of named cells, as somebody has them."""
+
+    name: str
+    """What the data are called."""
+    header: tuple[str, ...]
+    cells: Callable[[str], Sequence[Any]]
+    """Of a column, by its name in the header."""
+    where: Callable[[int], str]
+    """Where a row stands, as messages say it."""
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By column, what numbers in it stand for, where the data say so."""
+    folder: Path = Path()
+    """Where files that cells name are."""
+    is_running: bool = False
+    """Whether it is a single text, which has no parts of its own."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """By what formats call a column, what the header calls it."""
+        return columns_in(self.header)
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        """These columns, row by row, no cell empty."""
+        own = [self.columns[column] for column in columns]
+        found = list(zip(*map(self._column, own), strict=True))
+        for i, row in enumerate(found):
+            if "" in row:
+                raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
+        if len(found) < 2:
+            raise InputError(f"{self.name} has {len(found)} examples", "give at least 2")
+        return found
+
+    def texts(self) -> list[str]:
+        """The column of texts, of which some may be empty."""
+        return self._column(self.columns["text"])
+
+    def note(self, *columns: str) -> str:
+        """What to say if columns were taken that are called otherwise."""
+        taken = [f"{self.columns[each]} as {each}" for each in columns if self.columns[each].strip().lower() != each]
+        return f" (columns taken: {', '.join(taken)})" if taken else ""
+
+    def _column(self, name: str) -> list[Any]:
+        return [self._cell(i, name, value) for i, value in enumerate(self.cells(name))]
+
+    def _cell(self, row: int, column: str, value: Any) -> Any:
+        """As a text; an image as it is."""
+        if isinstance(value, str):
+            return value.strip()
+        if isinstance(value, Real):  # numpy's too
+            return str(int(value) if isinstance(value, bool) else value)
+        if value is None or hasattr(value, "convert"):
+            return "" if value is None else value
+        raise InputError(
+            f"{self.where(row)}: {column} holds {type(value).__name__} {shortened(repr(value), 40)}",
+            "give a text or a number",
+        )
+
+
+def text_lines(data: Any) -> TextLines:
+    """What `--lines` asks for."""
+    if not isinstance(data, str | Path):
+        raise InputError("--lines says how a file of texts is read", "name the file: --data texts.txt --lines")
+    return TextLines(data)
+
+
+def columns_in(header: Sequence[str]) -> dict[str, str]:
+    """Those that formats ask for.
+
+    >>> columns_in(["idx", "Sentence", "label"])
+    {'text': 'Sentence', 'label': 'label'}
+    """
+    own = {name.strip().lower(): name for name in reversed(header)}
+    names = {column: (column, *others) for column, others in ALSO_CALLED.items()}
+    found = {column: next((own[name] for name in known if name in own), None) for column, known in names.items()}
+    return {column: name for column, name in found.items() if name is not None}
+
+
+def read_table(data: Any) -> Table:
+    """From a file, a folder, or an object of Hugging Face's datasets."""
+    if isinstance(data, TextLines):
+        return _text_lines(Path(data.file))
+    if is_dataset(data):
+        name = getattr(getattr(data, "info", None), "dataset_name", None) or "the dataset"
+        return _of_columns(data, name, lambda split: f"data[{split!r}]")
+    path = Path(data)
+    if path.is_dir():
+        return _from_folder(path)
+    text = _read_text(path)
+    if path.suffix in (".jsonl", ".ndjson", ".json"):
+        return _from_jsonl(path, text)
+    return _from_csv(path, text) if path.suffix == ".csv" else _from_text(path, text)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_bytes(path, MOST_DATA).decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
+
+
+def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], lines: Sequence[int]) -> Table:
+    """Of a file: its rows, and the line that each begins on."""
+    places = {name: list(header).index(name) for name in header}
+    return Table(
+        path.name,
+        tuple(header),
+        lambda name: [row[places[name]] for row in rows],
+        lambda i: f"line {lines[i]} of {path}",
+        folder=path.parent,
+    )
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _text_lines(path: Path) -> Table:
+    """A text on every line that is not blank."""
+    if path.is_dir() or path.suffix in (".csv", ".jsonl", ".ndjson", ".json"):
+        raise InputError(f"{path} has rows of its own: --lines is for plain text", "leave --lines out")
+    lines = [(i, line) for i, line in enumerate(_read_text(path).split("\n"), start=1) if line.strip()]
+    return _of_rows(path, ("text",), [(line,) for _, line in lines], [i for i, _ in lines])
+
+
+def _from_text(path: Path, text: str) -> Table:
+    """A table with tabs, or else a running text."""
+    first, *lines = text.split("\n")
+    header = first.split("\t")
+    table = _of_rows(path, header, (), ())
+    if len(header) == 1 and not (path.suffix == ".tsv" and table.columns):
+        return Table(path.name, ("text",), lambda _: [text], lambda _: str(path), is_running=True)
+    rows, numbers = list[list[str]](), list[int]()
+    for number, line in enumerate(lines, start=2):  # the csv module would take a quote for more than a letter
+        if line.strip():
+            rows.append(line.split("\t"))
+            numbers.append(number)
+            _require_width(path, number, rows[-1], header, "one tab each, and hold no tabs or line breaks themselves")
+    return _of_rows(path, header, rows, numbers)
+
+
+def _from_csv(path: Path, text: str) -> Table:
+    """A table as spreadsheets write it, with semicolons where a comma is in numbers."""
+    first = text.partition("\n")[0]
+    separator = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    rows, numbers, end = list[list[str]](), list[int](), 0
+    with _long_cells():
+        try:
+            for row in reader:
+                if any(cell.strip() for cell in row):
+                    rows.append(row)
+                    numbers.append(end + 1)
+                    _require_width(path, end + 1, row, rows[0], f"{separator!r}; quote those that hold one")
+                end = reader.line_num
+        except csv.Error as error:
+            raise InputError(
+                f"line {end + 1} of {path} cannot be read as CSV: {error}",
+                'a cell with commas, quotes or line breaks is in quotes, and its own quotes are doubled: "say ""a"""',
+            ) from error
+    return _of_rows(path, rows[0] if rows else [], rows[1:], numbers[1:])
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Inside, the csv module takes cells over 128 kB."""
+    before = csv.field_size_limit(MOST_DATA)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence[str], separated: str) -> None:
+    if len(row) != len(header):
+        raise InputError(
+            f"line {number} of {path} has {len(row)} cells, the header has {len(header)}",
+            f"cells are separated by {separated}",
+        )
+
+
+def _from_jsonl(path: Path, text: str) -> Table:
+    """An object on every line, of which the first says which columns there are; or a text on every line."""
+    found = [(i, _parsed(path, i, line)) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    kind = type(found[0][1]) if found else dict
+    for i, value in found:
+        if not isinstance(value, kind):
+            raise InputError(
+                f"line {i} of {path} holds {type(value).__name__}, the lines before it {kind.__name__}",
+                "write the same on every line: an object, or a text",
+            )
+    values, numbers = [value for _, value in found], [i for i, _ in found]
+    if kind is str:
+        return _of_rows(path, ("text",), [(value,) for value in values], numbers)
+    header = list(values[0]) if values else []
+    return _of_rows(path, header, [[value.get(name) for name in header] for value in values], numbers)
+
+
+def _parsed(path: Path, number: int, line: str) -> Any:
+    """A line's object or text."""
+    allowed = 'write one object or text on every line: {"text": "A cat.", "label": "cat"}, or "A cat."'
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"line {number} of {path} is no JSON: {error}", allowed) from error
+    if not isinstance(value, dict | str):
+        raise InputError(f"line {number} of {path} holds {shortened(line, 40)}, no object and no text", allowed)
+    return value
+
+
+# --- folders, and Hugging Face's datasets -----------------------------------------------------------------------------
+
+
+def _from_folder(path: Path) -> Table:
+    if any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json", "state.json")):
+        return _from_disk(path)
+    return _image_folder(path)
+
+
+def _from_disk(path: Path) -> Table:
+    """A dataset that `save_to_disk` wrote; of one with splits, each has a folder of its own."""
+    try:
+        library = importlib.import_module("datasets")
+    except ImportError as error:
+        what = f"{path} was written by Hugging Face's datasets, which is not installed"
+        raise InputError(what, "install it: pip install datasets") from error
+    try:
+        data = library.load_from_disk(str(path))
+    except Exception as error:  # anything may be damaged
+        explanation = shortened(" ".join(str(error).split()), 200)
+        raise InputError(
+            f"could not read the dataset in {path}: {type(error).__name__}: {explanation}", "write it again"
+        ) from error
+    return _of_columns(data, path.name, lambda split: str(path / split))
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether it looks like a dataset of Hugging Face's library."""
+    return hasattr(data, "column_names")
+
+
+def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
+    """Of what has `column_names` and, under each, a list; `split` is how one of its splits is given instead."""
+    if isinstance(data.column_names, Mapping):
+        splits = list(data.column_names)
+        raise InputError(f"{name} has the splits {', '.join(splits)}", f"give one, such as {split(splits[-1])}")
+    if data.column_names is None or not hasattr(data, "__len__"):
+        raise InputError(
+            f"{name} is a stream, of which nobody knows the length",
+            "take a part of it: datasets.Dataset.from_list(list(data.take(1000)))",
+        )
+    plain = data.with_format(None) if hasattr(data, "with_format") else data
+    features = getattr(data, "features", None) or {}
+    known = {column: getattr(features.get(own), "names", None) for column, own in columns_in(data.column_names).items()}
+    return Table(
+        name,
+        tuple(data.column_names),
+        lambda column: list(plain[column]),
+        lambda i: f"row {i} of {name}",
+        {column: tuple(names) for column, names in known.items() if names},
+    )
+
+
+def _image_folder(path: Path) -> Table:
+    """Images by class, one subfolder for each, in the order of their names."""
+    with friendly_os_errors(f"read {path}"):
+        classes = sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+        inside = [(file, i) for i, name in enumerate(classes) for file in sorted((path / name).iterdir())]
+    files = [(file, i) for file, i in inside if file.suffix.lower() in IMAGES]
+    if not files:
+        raise InputError(
+            f"{path} holds no data that headcount knows",
+            f"give a folder with one subfolder of images ({', '.join(IMAGES)}) for each class, "
+            "or one that save_to_disk of Hugging Face's datasets wrote",
+        )
+    table = _of_rows(path, ("image", "label"), [(str(file.absolute()), number) for file, number in files], ())
+    return replace(table, where=lambda i: str(files[i][0]), class_names={"label": classes})

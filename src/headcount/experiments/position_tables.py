@@ -1,0 +1,196 @@
+"""Where in somebody's model is its table of positions? It is found by what it does.
+
+Either an embedding is asked for 0, 1, 2, ..., whatever the tokens are; or a parameter or buffer [position, d_model] is
+sliced, so that the output changes with each of its first rows, as many as there are tokens, and with no later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headcount.data.from_adapter import Pairs, encoded, own_pairs
+from headcount.encodings import ENCODINGS
+from headcount.encodings.base import EncodingInUse, FoundTable
+from headcount.errors import InputError
+from headcount.external.adapter import Adapted, Adapter, task_of
+from headcount.external.models import ExternalModel
+from headcount.external.user_code import user_code_errors
+from headcount.hooks.gates import eval_mode
+from headcount.seeds import stream
+from headcount.tasks.base import ClassTask, Task
+
+N_EXAMPLES, MOST_TRIED, FEWEST_ROWS = 4, 16, 3
+"""Of each of two batches; rows whose effect is tried one by one; and rows of a table at least."""
+NO_TABLES = (
+    nn.Linear,
+    nn.Embedding,
+    nn.LayerNorm,
+    nn.MultiheadAttention,
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.conv._ConvNd,
+    nn.RNNBase,
+)
+"""Modules whose weights are no tables of positions that somebody slices."""
+Inputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, where they are in the model, and how many of them the examples use."""
+
+    name: str
+    rows: Tensor
+    n_used: int
+    is_learned: bool
+
+
+@dataclass(frozen=True)
+class AdapterPositions:
+    """The positions of a model that an adapter brought."""
+
+    name: str
+    weights_sha256: str
+    external: ExternalModel
+
+    def encoding_in_use(self) -> EncodingInUse:
+        """The first table that is found; of an encoder-decoder, mostly the encoder's."""
+        model, adapter = self.external.model, self.external.adapter
+        assert adapter is not None and isinstance(model, Adapted), "brought by one"  # noqa: PT018
+        device = next(model.parameters()).device
+        batches = [tuple(each.to(device) for each in encoded(adapter, pairs)[0]) for pairs in longest_pairs(adapter)]
+        with eval_mode(model), torch.no_grad():
+            found = _told(adapter, model, batches) or _looked_up(model, batches) or _sliced(model, batches)
+        if found is None:
+            raise InputError(
+                f"no table of positions was found in {self.name}: neither an embedding that is asked for 0, 1, 2, ... "
+                "nor a parameter or buffer of which each position takes its row",
+                "if it has one, write positions(self, model) in the adapter: the tensor [position, d_model]",
+                "rotary positions and biases on scores have none",
+            )
+        name = f"{found.name} (table)" if found.name in ENCODINGS.names() else found.name
+        d_model, n_heads = found.rows.shape[1], len(next(iter(model.head_sites.values())).heads)
+        encoding = FoundTable(found.rows, is_learned=found.is_learned)
+        return EncodingInUse(name, encoding, found.n_used, n_heads if d_model % n_heads == 0 else 1)
+
+
+def longest_pairs(adapter: Adapter) -> tuple[Pairs, Pairs]:
+    """Two small sets of other examples, as long as in training."""
+    if adapter.task is None:
+        pairs = sorted(own_pairs(adapter), key=lambda pair: len(pair[0]) + len(pair[1]))[-2 * N_EXAMPLES :]
+        return pairs[::2], pairs[1::2]
+    task, rng = task_of(adapter), stream(0, "position table")
+    examples = task.split("test")
+    if task.output_type == "class":
+        asked = cast(ClassTask, task)
+        longest = (adapter.trained or asked.trained_lengths)[1]
+        examples = asked.sample_of_length(rng, longest, asked.negatives[0], 2 * N_EXAMPLES)
+    pairs = _texts(task, examples)
+    longest = max(len(answer) for _, answer in pairs) if task.output_type == "sequence" else 0
+    pairs = [pair for pair in pairs if len(pair[1]) >= longest][: 2 * N_EXAMPLES]
+    return pairs[::2], pairs[1::2]
+
+
+def _texts(task: Task, examples: Any) -> list[tuple[str, str]]:
+    return [(task.show(example), task.answer(example)) for example in examples]
+
+
+def _told(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) -> Table | None:
+    """What the adapter itself says."""
+    if type(adapter).positions is Adapter.positions:
+        return None
+    with user_code_errors(adapter, "positions"):
+        rows = adapter.positions(model.model)
+    if not (isinstance(rows, Tensor) and rows.dim() == 2 and rows.is_floating_point() and len(rows) >= FEWEST_ROWS):
+        shown = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+        raise InputError(f"positions() returned {shown}", f"[position, d_model], {FEWEST_ROWS} positions or more")
+    n_used = min(len(rows), max(each.shape[1] for each in batches[0] if each.dim() > 1))
+    return Table("positions()", rows, n_used, is_learned=rows.requires_grad)
+
+
+def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
+    """An embedding that is asked for numbers in order, the same whatever the tokens are."""
+    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    asked: dict[nn.Embedding, list[Tensor]] = {}
+
+    def note(module: nn.Embedding, args: tuple[Any, ...]) -> None:
+        asked.setdefault(module, []).append(args[0].detach().cpu())
+
+    with ExitStack() as hooks:
+        for module in names:
+            hooks.callback(module.register_forward_pre_hook(note).remove)
+        for batch in batches:
+            model(*batch)
+    for table, calls in asked.items():
+        first, longest = int(calls[0].min()), max(each.shape[-1] for each in calls)
+        if all(map(_is_in_order, calls)) and table.weight.shape[1] > 1 and longest >= FEWEST_ROWS:
+            name = names[table].removeprefix("model.")
+            is_learned = table.weight.requires_grad
+            return Table(f"{name}.weight", table.weight[first:], longest, is_learned=is_learned)
+    return None
+
+
+def _is_in_order(ids: Tensor) -> bool:
+    """Whether each row counts up by one, all alike."""
+    rows = ids.reshape(-1, ids.shape[-1]) if ids.dim() else ids.reshape(1, 1)
+    return bool((rows == rows[:1]).all() and (rows[0].diff() == 1).all())
+
+
+def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
+    """A parameter or buffer whose first rows change the output, and whose later ones do not."""
+    widths = {each.shape[1] + more for each in batches[0] if each.dim() > 1 for more in (0, 1)}  # with a class token
+    for name, tensor in _candidates(model):
+        rows = tensor.squeeze()
+        used = [_n_used(model, batch, rows) for batch in batches]
+        if used[0] not in widths or len(set(used)) > 1:
+            continue
+        tried = np.linspace(0, used[0] - 1, min(used[0], MOST_TRIED)).astype(int).tolist()
+        if all(_acts(model, batches[0], rows, slice(row, row + 1)) for row in tried):
+            is_learned = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+            return Table(name.removeprefix("model."), rows.detach().clone(), used[0], is_learned=is_learned)
+    return None
+
+
+def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers that may be tables: two axes that are longer than 1."""
+    for path, module in model.named_modules():
+        if isinstance(module, NO_TABLES):
+            continue
+        own = (*module.named_parameters(path, recurse=False), *module.named_buffers(path, recurse=False))
+        for name, tensor in own:
+            if tensor.is_floating_point() and tensor.squeeze().dim() == 2 and len(tensor.squeeze()) >= FEWEST_ROWS:
+                yield name, tensor
+
+
+def _n_used(model: nn.Module, batch: Inputs, rows: Tensor) -> int:
+    """One more than the last row that matters; by halves, for tables are long."""
+    low, high = 0, len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _acts(model, batch, rows, slice(middle, None)) else (low, middle)
+    return low
+
+
+def _acts(model: nn.Module, batch: Inputs, rows: Tensor, which: slice) -> bool:
+    """Whether the output is another with other values in these rows."""
+    clean = model(*batch)
+    with _changed(rows, which):
+        moved = model(*batch)
+    return bool((moved - clean).abs().max() > 1e-6 * clean.abs().max())
+
+
+@contextmanager
+def _changed(rows: Tensor, which: slice) -> Iterator[None]:
+    """Inside, these rows are others; `rows` shares its memory with the model."""
+    before = rows[which].clone()
+    rows[which] += 1 + before.abs()
+    try:
+        yield
+    finally:
+        rows[which] = before

@@ -1,0 +1,135 @@
+"""What a model scores as its heads go, one after another: a cached pass of each batch moves on with every removal.
+
+`run_interventions` begins anew with every set of heads that is ablated throughout. Here the passes over all batches are
+kept (as far as there is room), and a removal costs what comes after the head that was removed, and no more.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from headcount.errors import ReplayError
+from headcount.experiments.experiment import Experiment
+from headcount.experiments.interventions import Progress, Scores, plain_scores, run_interventions, scores_of
+from headcount.heads import HeadId
+from headcount.hooks.gates import eval_mode
+from headcount.hooks.replay import CachedPass, Intervention, sweep
+from headcount.limits import BATCH, available_memory
+
+ROOM = 2**30
+"""Bytes that passes may take, unless a quarter of the memory is less."""
+
+
+class Removal:
+    """A model without the heads that were removed; make and use it on a model on which the hooks were proven."""
+
+    def __init__(self, experiment: Experiment, batch_size: int = BATCH) -> None:
+        self.experiment, self.removed = experiment, list[HeadId]()
+        self.is_plain = False
+        """Whether every measurement is a whole forward pass: slower, for models whose modules keep state."""
+        self._batch_size = min(batch_size, experiment.most_rows or batch_size)
+        self._passes: dict[int, CachedPass] = {}
+        self._next: dict[tuple[HeadId, int], CachedPass] = {}
+        """Passes without one head more, which may be the next to be removed."""
+        self._room: int | None = None
+        self._unchecked = True
+
+    def clean(self) -> Scores:
+        """What every example scores now."""
+        scores = np.empty(self.experiment.n)
+        with eval_mode(self.experiment.model), torch.no_grad():
+            for i, batch in enumerate(self.experiment.batches):
+                scores[batch.rows] = scores_of(self.experiment, batch, self._pass(i).output)
+        return scores
+
+    def scores(self, heads: Sequence[HeadId], batches: Sequence[int], *, keep: bool = False) -> Scores:
+        """What the examples of these batches score without each of these heads as well, [head, example]; else nan.
+
+        What was computed is kept with `keep`, for a head that is likely to be removed.
+        """
+        scores = np.full((len(heads), self.experiment.n), np.nan)
+        with eval_mode(self.experiment.model), torch.no_grad():
+            for i in batches:
+                try:
+                    found = None if self.is_plain else self._replayed(i, heads, keep)
+                except ReplayError:
+                    self.is_plain, found = True, None
+                    self._passes.clear()
+                    self._next.clear()
+                if found is None:
+                    each = [Intervention((head,)) for head in heads]
+                    found = plain_scores(self.experiment, self.experiment.batches[i], each, self.removed)
+                scores[:, self.experiment.batches[i].rows] = found
+        return scores
+
+    def remove(self, head: HeadId) -> None:
+        """For good."""
+        self.removed.append(head)
+        self._passes |= {i: cached for (each, i), cached in self._next.items() if each == head}
+        self._next.clear()
+        self._unchecked = True
+
+    def _replayed(self, i: int, heads: Sequence[HeadId], keep: bool) -> Scores:
+        """On one batch; after each removal, the first to be measured are compared with a plain pass."""
+        batch, cached, checked = self.experiment.batches[i], self._pass(i), self._unchecked
+        self._unchecked = False
+        if keep:
+            further = [cached.without([head]) for head in heads]
+            for head, each in zip(heads, further, strict=True):
+                if checked:
+                    each.check()
+                if self._has_room(each):
+                    self._next[head, i] = each
+            return np.array([scores_of(self.experiment, batch, each.output) for each in further])
+        found = np.empty((len(heads), len(batch.rows)))
+        interventions = [Intervention((head,)) for head in heads]
+        for j, output in sweep(cached, interventions, batch_size=self._batch_size, checked=checked):
+            found[j] = scores_of(self.experiment, batch, output)
+        return found
+
+    def _pass(self, i: int) -> CachedPass:
+        """Over one batch, without the heads that were removed."""
+        cached = self._passes.get(i)
+        if cached is None:
+            model, sites, inputs = self.experiment.model, self.experiment.sites, self.experiment.batches[i].inputs
+            cached = CachedPass(model, sites, inputs, self.removed)
+        elif gone := [head for head in self.removed if head not in cached.base]:
+            cached = cached.without(gone)
+        if i in self._passes or self._has_room(cached):
+            self._passes[i] = cached
+        return cached
+
+    def _has_room(self, cached: CachedPass) -> bool:
+        if self._room is None:
+            self._room = min(ROOM, (available_memory() or 4 * ROOM) // 4) // max(1, cached.n_bytes)
+        return len(self._passes) + len(self._next) < self._room
+
+
+def scores_along(
+    experiment: Experiment,
+    orders: Sequence[Sequence[Sequence[HeadId]]],
+    *,
+    batch_size: int = BATCH,
+    progress: Progress | None = None,
+) -> list[Scores]:
+    """What each example scores as some heads go, then some more, and so on: for each order, [step, example]."""
+    scores = [np.empty((len(order), experiment.n)) for order in orders]
+    try:
+        with eval_mode(experiment.model), torch.no_grad():
+            for i, batch in enumerate(experiment.batches):
+                whole = CachedPass(experiment.model, experiment.sites, batch.inputs)
+                for j, order in enumerate(orders):
+                    cached = whole
+                    for k, heads in enumerate(order):
+                        cached = cached.without(heads)
+                        scores[j][k, batch.rows] = scores_of(experiment, batch, cached.output)
+                        if i == 0 and k == len(order) // 2:
+                            cached.check()
+                    if progress:
+                        progress(i * len(orders) + j + 1, len(experiment.batches) * len(orders))
+    except ReplayError:
+        sets = [tuple(head for some in order[: k + 1] for head in some) for order in orders for k in range(len(order))]
+        found = run_interventions(experiment, list(map(Intervention, sets)), batch_size=batch_size, proven=True)
+        return np.split(found.scores, np.cumsum([len(order) for order in orders])[:-1])
+    return scores

@@ -1,0 +1,19 @@
+"""Analyses that take any model, asked about a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headcount.analysis import exhaustive, length_generalisation
+from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.length_generalisation import Stretch
+from headcount.experiments.models import RunModel
+from headcount.runs.run import Run
+
+
+def verify(run: Run, **asked: Any) -> Certificate:
+    return exhaustive.verify(RunModel.of(run), **asked)
+
+
+def stretch(run: Run, *asked: Any, **settings: Any) -> Stretch:
+    return length_generalisation.stretch(RunModel.of(run), *asked, **settings)

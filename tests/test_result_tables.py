@@ -1,0 +1,134 @@
+"""A result prints as a short table, becomes a frame, and is drawn without a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import hub_models as hub
+import pytest
+from matplotlib.figure import Figure
+from tests.views import test_every_figure as every
+
+from headcount import ExternalModel, api, load, wrap
+from headcount.errors import InputError
+from headcount.experiments.models import RunModel
+from headcount.results import SHOWN_ROWS, Result
+from headcount.runs.run import Run
+from headcount.views.plotting import PLOTS
+
+SHAPE = every.SHAPES["two"]
+MADE: dict[str, Any] = {
+    "Ablation": lambda: every.ablated(every.SHAPES["many"]),
+    "Attention": lambda: every.looked(SHAPE),
+    "EncodingsShown": lambda: every.encodings(2),
+    "Evaluation": lambda: every.evaluated(SHAPE),
+    "HeadRoles": lambda: every.with_roles(SHAPE),
+    "Matching": lambda: every.matched(SHAPE),
+    "PositionsShown": lambda: every.placed(SHAPE, "learned"),
+    "Pruning": lambda: every.pruned(SHAPE),
+    "Specialisation": lambda: every.specialised(SHAPE),
+    "Stretch": lambda: every.sample_of_length(SHAPE),
+}
+ROWS = {
+    "Ablation": lambda found: len(found.heads),
+    "Attention": lambda found: sum(len(site.heads) for site in found.sites),
+    "EncodingsShown": lambda found: len(found.encodings),
+    "Evaluation": lambda found: 1 + len(found.digits) + len(found.groups),
+    "HeadRoles": lambda found: sum(len(head.standings) for head in found.heads),
+    "Matching": lambda found: sum(len(kind.pairs) for kind in found.kinds),
+    "PositionsShown": lambda found: len(found.rows),
+    "Pruning": lambda found: sum(len(curve.points) for curve in found.curves),
+    "Specialisation": lambda found: len(found.heads),
+    "Stretch": lambda found: len(found.cells),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_result_prints_as_a_short_table(name: str) -> None:
+    result = MADE[name]()
+    lines, rows = repr(result).splitlines(), result.to_rows()
+    assert len(rows) == ROWS[name](result) > 0
+    assert lines[0].startswith(type(result).__name__)
+    assert max(map(len, lines[1:])) <= 110
+    assert len(lines) == 2 + min(SHOWN_ROWS, len(rows)) + (len(rows) > SHOWN_ROWS)
+    if len(rows) > SHOWN_ROWS:
+        assert lines[-1] == f"... {len(rows) - SHOWN_ROWS:,} more"
+
+
+def test_a_table_has_what_the_rows_have() -> None:
+    result = every.ablated(every.SHAPES["many"])
+    for row, effect in zip(result.to_rows(), result.heads, strict=True):
+        assert (row["head"], row["ablated"], row["low"]) == (effect.head, effect.ablated, effect.low)
+    curves = MADE["Pruning"]()
+    names = [curve.name for curve in curves.curves for _ in curve.points]
+    assert [row["name"] for row in curves.to_rows()] == names, "each point with its curve"
+
+
+def test_a_frame_without_pandas_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"needs pandas[\s\S]*pip install pandas"):
+        MADE["Ablation"]().to_frame()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_frame_has_the_rows(name: str) -> None:
+    pytest.importorskip("pandas", reason="pandas is no requirement: the frame is tested where it is installed")
+    result = MADE[name]()
+    frame = result.to_frame()
+    assert len(frame) == len(result.to_rows())
+    assert list(frame.columns) == list(dict.fromkeys(column for row in result.to_rows() for column in row))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MADE)
+def test_a_plot_is_a_figure_and_no_file(name: str, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = MADE[name]()
+    monkeypatch.setattr(Figure, "savefig", lambda *a, **k: pytest.fail("it was written"))
+    assert isinstance(result.plot(), Figure)
+    with pytest.raises(InputError, match="no figure 'nonsense' of this"):
+        result.plot("nonsense")
+    assert not list(in_tmp.iterdir())
+
+
+def test_a_figure_may_be_named() -> None:
+    result = every.ablated(SHAPE)
+    titles = {name: [axes.get_title() for axes in result.plot(name).axes] for name in ("ranking", "map")}
+    assert titles["ranking"] != titles["map"]
+
+
+def kinds_of_result() -> set[str]:
+    return {each.__name__ for each in Result.__subclasses__() if each.__module__.startswith("headcount.")}
+
+
+def test_every_kind_of_result_is_drawn_or_has_nothing_to_draw(tiny_run: Run) -> None:
+    assert kinds_of_result() - {"Certificate", "Cost"} == set(PLOTS)
+    assert set(PLOTS) - {"Classification"} == set(MADE)
+    certificate = api.verify(tiny_run, quiet=True)
+    with pytest.raises(InputError, match="Certificate has no figure"):
+        certificate.plot()
+    assert repr(certificate).splitlines()[1].split()[:3] == ["name", "total", "errors"]
+
+
+def test_what_was_saved_says_where(in_tmp: Path, tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
+    shown = api.show_positions(tiny_sorter, 4)
+    assert repr(shown) == f"{shown.result!r}\nnot written: no folder was named"
+    saved = api.show_positions(tiny_sorter, 4, save="here")
+    assert repr(saved).endswith("written: here/results/positions-n4.json and 3 more files")
+
+
+def test_a_run_is_one_line() -> None:
+    run = load("sample:addition")
+    n = sum(each.numel() for each in run.model.parameters())
+    assert repr(run) == f"sample:addition: a run on addition, 24 heads, {n:,} parameters"
+    assert repr(RunModel.of(run)) == f"sample:addition: EncoderDecoder, 24 heads, {n:,} parameters"
+
+
+def test_models_of_others_are_one_line() -> None:
+    made = hub.build("gpt2")
+    line = f"GPT2LMHeadModel, 12 heads, {sum(each.numel() for each in made.parameters()):,} parameters"
+    assert repr(wrap(made)) == repr(ExternalModel.of(made)) == repr(api.open_model(made)) == line
+    assert repr(ExternalModel.of(made, name="story")) == f"story: {line}"
+    assert str(wrap(made)).startswith("GPT2LMHeadModel: 12 heads\n"), "where they are"
