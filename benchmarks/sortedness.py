@@ -67,7 +67,7 @@ def evaluate(name: str, length: int) -> None:
 
     from headcount.runs.run import build
     from headcount.seeds import stream
-    from headcount.training.evaluation import classify
+    from headcount.training.answers import classify
 
     task, model = build(RunConfig.build("sortedness", **LOOKED_AT[name]))
     sorting = cast(ClassTask, task)

@@ -20,8 +20,8 @@ from benchmarks import textbook
 from headcount.models.transformer import EncoderDecoder, greedy
 from headcount.runs.run import Run, load
 from headcount.tasks.base import Examples, SequenceTask
+from headcount.training.answers import margins
 from headcount.training.device import workers
-from headcount.training.evaluation import margins
 
 EVERY, BATCH, ROUNDS = 100, 64, 5
 

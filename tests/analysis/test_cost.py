@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 from torch import nn
 
-from headcount.analysis.pruning import ROUNDS, TIMED, Cost, compare_cost
+from headcount.analysis.cost import ROUNDS, TIMED, Cost, compare_cost
 from headcount.experiments.experiment import task_experiment
 from headcount.experiments.models import RunModel
 from headcount.runs.run import Run
 from headcount.surgery.cutting import Cut
-from headcount.training.evaluation import answer, classify
+from headcount.training.answers import answer, classify
 
 D_MODEL, D_HEAD = 32, 16
 HEADS = ("E0H1", "D1H0", "D1H1", "X0H0")

@@ -17,7 +17,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training import evaluation
-from headcount.training.evaluation import answer, margins
+from headcount.training.answers import answer, margins
 from headcount.views.report import verdict
 
 pytestmark = pytest.mark.slow  # seconds together

@@ -19,7 +19,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
 from headcount.seeds import stream
-from headcount.training.evaluation import classify
+from headcount.training.answers import classify
 
 LENGTHS = (3, 6, 9, 20)
 KINDS = ("shuffle", "adjacent")

@@ -26,7 +26,7 @@ from headcount.heads import HeadId
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import Proportion
-from headcount.training.evaluation import answer
+from headcount.training.answers import answer
 
 pytestmark = pytest.mark.slow  # searches over sets of heads
 

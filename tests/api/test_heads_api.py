@@ -21,7 +21,7 @@ from headcount.heads import HeadSite
 from headcount.hooks.sites import Site, Sites
 from headcount.runs.run import Run, load
 from headcount.tasks.base import SequenceTask
-from headcount.training.evaluation import answer
+from headcount.training.answers import answer
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 

@@ -20,7 +20,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.run import Run
 from headcount.runs.train import train_run
 from headcount.tasks.base import ClassTask, SequenceTask
-from headcount.training.evaluation import answer, classify
+from headcount.training.answers import answer, classify
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 

@@ -10,16 +10,8 @@ from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.stats import Proportion
 from headcount.tasks.sortedness import Sortedness, SortednessConfig
-from headcount.training.evaluation import (
-    RARELY,
-    ClassAnswers,
-    Classification,
-    ClassLearner,
-    SequenceLearner,
-    classify,
-    constant_answer,
-    learner_of,
-)
+from headcount.training.answers import RARELY, ClassAnswers, classify, constant_answer
+from headcount.training.evaluation import Classification, ClassLearner, SequenceLearner, learner_of
 
 CLASSES = ("unsorted", "sorted")
 

@@ -6,7 +6,8 @@ from headcount.errors import CheckpointError
 from headcount.hooks.gates import eval_mode
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
-from headcount.training.evaluation import Evaluation, SequenceLearner, answer, margins
+from headcount.training.answers import answer, margins
+from headcount.training.evaluation import Evaluation, SequenceLearner
 from headcount.training.loop import fit, new_state, pack, unpack
 
 

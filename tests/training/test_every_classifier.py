@@ -12,7 +12,7 @@ from headcount.models.config import POOLINGS
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 from headcount.tasks.base import ClassTask
-from headcount.training.evaluation import classify
+from headcount.training.answers import classify
 from headcount.training.loop import fit, new_state
 
 LENGTHS = (1, 2, 8, 40)

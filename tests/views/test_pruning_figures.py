@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headcount.analysis.pruning import Cost, Curve, Point, Pruning, RandomBaseline
+from headcount.analysis.cost import Cost
+from headcount.analysis.pruning import Curve, Point, Pruning, RandomBaseline
 from headcount.heads import HeadId
 from headcount.stats import PairedDifference
 from headcount.views.pruning import cost_table, draw_pruning, pruning_notes, pruning_table

@@ -1,6 +1,6 @@
 """Is every answer right? Not on a test set: on every example there is.
 
-One forward pass per example decides whether free-running generation is right (training/evaluation.py). A sample spread
+One forward pass per example decides whether free-running generation is right (training/answers.py). A sample spread
 over the domain, and every example found wrong, is also decoded for real; if the two ways ever disagree there is no
 certificate. Nor is there one if the walk left out an example or came by one twice.
 

@@ -41,8 +41,9 @@ from headcount.results import Result
 from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples
+from headcount.training.answers import ClassAnswers, constant_answer, on_device, rows_at_once
 from headcount.training.device import workers
-from headcount.training.evaluation import ClassAnswers, ClassModel, constant_answer, on_device, rows_at_once
+from headcount.training.evaluation import ClassModel
 
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N, N_LONG, LONG = 1000, 200, 1024

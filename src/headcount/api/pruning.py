@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headcount.analysis.pruning import Cost, Pruning, compare_cost, prune_curves
+from headcount.analysis.cost import Cost, compare_cost
+from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, asked_data, folder_for, result_name, save_in, unless

@@ -27,7 +27,8 @@ from headcount.external.user_code import user_code_errors
 from headcount.hooks.gates import eval_mode
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
-from headcount.training.evaluation import BLOCK, Claim, ClassAnswers, SequenceAnswers, rows_at_once
+from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, rows_at_once
+from headcount.training.evaluation import Claim
 
 if TYPE_CHECKING:
     from headcount.tasks.base import Tokens

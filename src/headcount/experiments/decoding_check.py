@@ -1,6 +1,6 @@
 """Decode for real what one forward pass decided, and say what broke.
 
-Free-running exact match needs no decoding loop (training/evaluation.py), with heads ablated or not; a sample of every
+Free-running exact match needs no decoding loop (training/answers.py), with heads ablated or not; a sample of every
 intervention is decoded all the same, and must come out as found.
 """
 

@@ -35,9 +35,9 @@ from headcount.surgery.cutting import Cut, Inputs, Size, cut_heads, fold, mean_o
 from headcount.surgery.proof import prove_cut, prove_folded, require_same_output
 from headcount.surgery.tracing import cut_traced
 from headcount.tasks.base import ClassTask, Examples, SequenceTask
+from headcount.training.answers import BLOCK, on_device
 from headcount.training.config import TrainingConfig
 from headcount.training.device import n_threads
-from headcount.training.evaluation import BLOCK, on_device
 from headcount.training.loop import Listener, StepScores, averaged, fit, new_state
 
 N_FOLDED = 16_384

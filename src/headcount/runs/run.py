@@ -41,8 +41,9 @@ from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer
 from headcount.tasks import TASKS
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.training.answers import on_device
 from headcount.training.device import workers
-from headcount.training.evaluation import Classification, Evaluation, learner_of, on_device
+from headcount.training.evaluation import Classification, Evaluation, learner_of
 
 M = TypeVar("M", bound=nn.Module)
 

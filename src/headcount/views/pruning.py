@@ -14,7 +14,8 @@ from headcount.views.ablation import drop_texts
 from headcount.views.style import GREY, PALETTE, Page, wrapped
 
 if TYPE_CHECKING:
-    from headcount.analysis.pruning import Cost, Point, Pruning
+    from headcount.analysis.cost import Cost
+    from headcount.analysis.pruning import Point, Pruning
 
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
