@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 
@@ -51,6 +52,10 @@ TINY_SORTING: dict[str, Any] = {
 """Short sequences on a model of a thousand weights."""
 
 
+SHAPED = ("encodings", "models", "training")
+"""Rooms in whose tests every call is checked for the shapes of its tensors."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=4, help="how often the kill test kills")
     parser.addoption("--long", action="store_true", help="tests/robustness in the long form: minutes, not seconds")
@@ -74,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _checked_shapes(request: pytest.FixtureRequest) -> None:
+    """Elsewhere the same functions are called, and checking them takes as long as small models do."""
+    jaxtyping.config.update("jaxtyping_disable", request.path.parent.name not in SHAPED)
 
 
 @pytest.fixture(autouse=True)
