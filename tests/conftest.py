@@ -57,7 +57,7 @@ SHAPED = ("encodings", "models", "training")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", type=int, default=4, help="how often the kill test kills")
+    parser.addoption("--kills", type=int, default=3, help="how often the kill test kills")
     parser.addoption("--long", action="store_true", help="tests/robustness in the long form: minutes, not seconds")
     parser.addoption("--attack-seed", type=int, default=0, help="what tests/robustness draws its attacks from")
 
@@ -85,6 +85,21 @@ def _one_thread() -> None:
 def _checked_shapes(request: pytest.FixtureRequest) -> None:
     """Elsewhere the same functions are called, and checking them takes as long as small models do."""
     jaxtyping.config.update("jaxtyping_disable", request.path.parent.name not in SHAPED)
+
+
+@pytest.fixture(autouse=True)
+def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, but not painted: that takes longer than most of what is tested.
+
+    In tests/views they are, in every command that runs in a process of its own, and where a test asks for `painted`.
+    """
+    if "painted" not in request.fixturenames and request.path.parent.name != "views":
+        monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
+
+
+@pytest.fixture
+def painted() -> None:
+    """Pictures are real ones."""
 
 
 @pytest.fixture(autouse=True)

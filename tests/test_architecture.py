@@ -368,6 +368,7 @@ PATHS = {
 """By command, what makes it quicker and leaves its path as it is."""
 
 
+@pytest.mark.usefixtures("painted")
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_tmp")
 @pytest.mark.parametrize("command", PATHS)

@@ -111,8 +111,7 @@ def test_every_kind_of_result_is_drawn_or_has_nothing_to_draw(tiny_run: Run) -> 
     assert repr(certificate).splitlines()[1].split()[:3] == ["name", "total", "errors"]
 
 
-def test_what_was_saved_says_where(in_tmp: Path, tiny_sorter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
+def test_what_was_saved_says_where(in_tmp: Path, tiny_sorter: Run) -> None:
     shown = api.show_positions(tiny_sorter, 4)
     assert repr(shown) == f"{shown.result!r}\nnot written: no folder was named"
     saved = api.show_positions(tiny_sorter, 4, save="here")

@@ -38,10 +38,9 @@ def commands(text: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def _little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are drawn elsewhere, and intervals are resampled less."""
+    """Intervals are resampled less."""
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     monkeypatch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
-    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
 
 

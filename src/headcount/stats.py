@@ -251,7 +251,12 @@ def paired_figures(
         return (total(one, rows) - total(other, rows)).mean(axis=-1)
 
     both = np.broadcast_to(before, tries.shape)
-    se, df = jackknife(lambda rows: lost(both[:, rows], tries[:, rows], rows), n)
+
+    def without_some(rows: Numbers) -> Values:
+        one, other = (scores[:, rows].swapaxes(0, 1) for scores in (both, tries))
+        return lost(one, other, rows[:, None])
+
+    se, df = jackknife(without_some, n)
     if donors is not None:
         se = _donors_too(before, tries, total, donors, se)
     found, as_much, at_once = float(lost(both, tries, np.arange(n))), 0, max(1, AT_ONCE // tries.size)
@@ -266,20 +271,21 @@ def _donors_too(before: Values, tries: Values, total: Aggregator, donors: Number
     """Standard error where an example is left out of what it lost and of what others lost to it, as in `influences`."""
     n = len(before)
 
-    def left(rows: Numbers) -> Values:
+    def left(rows: Numbers) -> float:
         stays = np.zeros(n, dtype=bool)
         stays[rows] = True
         found = []
         for scores, donor in zip(tries, donors, strict=True):
             kept = rows[stays[donor[rows]]]
             found.append(total(before[kept], kept) - total(scores[kept], kept))
-        return np.asarray(np.mean(found))
+        return float(np.mean(found))
 
     def alone(scores: Values) -> float:
         return jackknife(lambda rows: total(before[rows], rows) - total(scores[rows], rows), n)[0] ** 2
 
     twice = float(np.mean([alone(scores) for scores in tries])) / len(tries)
-    return math.sqrt(max(jackknife(left, n)[0] ** 2 - twice, se**2 / 2))
+    found = jackknife(lambda rows: np.array([left(each) for each in rows]), n)[0]
+    return math.sqrt(max(found**2 - twice, se**2 / 2))
 
 
 def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, float]:
@@ -301,9 +307,17 @@ def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, floa
 
 
 def jackknife(figure: Callable[[Numbers], Values], n: int) -> tuple[float, int]:
-    """Standard error of a figure of n examples, which is given their numbers, and its degrees of freedom."""
+    """Standard error of a figure of n examples, and its degrees of freedom.
+
+    The figure is given the numbers of the examples that stay, [part, example], and returns one value for each part.
+    """
     groups = np.array_split(np.random.default_rng(0).permutation(n), min(n, GROUPS))
-    found = np.array([float(figure(np.setdiff1d(np.arange(n), group))) for group in groups])
+    found = np.empty(len(groups))
+    for size in {len(group) for group in groups}:  # there are two at most
+        some = [i for i, group in enumerate(groups) if len(group) == size]
+        for begin in range(0, len(some), at_once := max(1, AT_ONCE // n)):
+            part = some[begin : begin + at_once]
+            found[part] = figure(np.stack([np.setdiff1d(np.arange(n), groups[i]) for i in part]))
     df = len(groups) - 1
     return math.sqrt(df / len(groups) * float(((found - found.mean()) ** 2).sum())), max(df, 1)
 

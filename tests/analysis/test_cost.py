@@ -95,7 +95,7 @@ def test_times_are_medians_over_rounds_after_the_first(
         return module.register_forward_pre_hook(pass_time)
 
     hooks = [moves(module, which) for which, module in enumerate((experiment.model, cut.model.module))]
-    monkeypatch.setattr("headcount.analysis.pruning.time", SimpleNamespace(perf_counter=lambda: clock))
+    monkeypatch.setattr("headcount.analysis.cost.time", SimpleNamespace(perf_counter=lambda: clock))
     cost = compare_cost(parent, cut, experiment)
     for hook in hooks:
         hook.remove()

@@ -103,9 +103,8 @@ def files() -> list[Path]:
 
 @pytest.fixture
 def runs(tiny_run: Run, tiny_sorter: Run, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    """Copies in this folder, so that whatever is written is seen; pictures are small."""
+    """Copies in this folder, so that whatever is written is seen."""
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
-    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
     monkeypatch.setattr("headcount.api.pruning.CRITICAL", -1.0)  # hardly trained, it is searched all the same
     for name, run in (("adder", tiny_run), ("sorter", tiny_sorter)):
         shutil.copytree(run.folder.path, name, ignore=shutil.ignore_patterns("results", "figures"))

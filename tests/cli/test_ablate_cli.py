@@ -60,6 +60,7 @@ def test_every_head_in_every_way(adder, good_run, capsys):
     assert condition["data"] == "the test set and 20 fresh examples such as it was trained on"
 
 
+@pytest.mark.usefixtures("painted")
 def test_files_are_what_was_printed(sorter, capsys):
     code, predicted = run_json(capsys, "ablate", sorter)
     written = Ablation.from_json(Path(predicted["files"]["data"][0]).read_text())
@@ -122,6 +123,7 @@ def test_some_replacements_on_another_split(sorter, capsys):
     assert predicted["conditions"][0]["data"] == "the validation set"
 
 
+@pytest.mark.usefixtures("painted")
 def test_lengths_are_told_apart(sorter, capsys):
     code, predicted = run_json(capsys, "ablate", sorter, "--lengths", "4,6", "--n", "20")
     assert code == 0

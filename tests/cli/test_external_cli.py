@@ -62,6 +62,7 @@ def test_what_heads_there_are(model: str, capsys: pytest.CaptureFixture[str]) ->
     assert not Path("runs").exists()
 
 
+@pytest.mark.usefixtures("painted")
 def test_where_heads_attend(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(model)
     predicted = run_json(capsys, "heads", model, "--on", "the cat sat", "--head", "L1H2")
@@ -78,6 +79,7 @@ def test_where_heads_attend(model: str, capsys: pytest.CaptureFixture[str]) -> N
     assert files(model) == before
 
 
+@pytest.mark.usefixtures("painted")
 def test_one_head_over_several_texts(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     predicted = run_json(capsys, "heads", model, "--head", "L1H2", "--on", "the cat sat", "--on", "the mat")
     assert [each["title"] for each in predicted["examples"]] == ["the cat sat", "the mat"]
@@ -236,6 +238,7 @@ def test_verbs_take_an_adapter_as_they_take_a_run(in_tmp: Path, capsys: pytest.C
     assert "addition has one length only" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("painted")
 def test_curves_of_an_adapter_without_a_cut(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     predicted = run_json(capsys, "prune", ADDER, "--n", "60", "--orders", "2", "--quiet")
     assert (predicted["cut"], predicted["model"]) == (None, None)

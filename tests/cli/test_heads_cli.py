@@ -86,13 +86,6 @@ def test_what_cannot_be_is_told(tiny_sorter, in_tmp, capsys, arguments, what):
     assert what in capsys.readouterr().err
 
 
-@pytest.fixture
-def _no_pictures(monkeypatch):
-    """How they look is looked at elsewhere."""
-    monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
-
-
-@pytest.mark.usefixtures("_no_pictures")
 def test_an_answer_that_is_wrong_is_told(tiny_run, capsys):
     path = str(tiny_run.folder.path)
     prediction = tiny_run.predict_one("3+4")
@@ -125,7 +118,6 @@ def test_one_head_on_one_example_is_alone(tiny_run, capsys):
     assert [Path(file).name for file in predicted["files"]["pictures"]] == ["encoder.0.self.1.png"]
 
 
-@pytest.mark.usefixtures("_no_pictures")
 def test_several_examples_are_drawn_one_after_the_other(tiny_run, capsys):
     path = tiny_run.folder.path
     code, predicted = run_json(capsys, "heads", path, "--on", "3+4", "--on", "9+9")

@@ -35,6 +35,7 @@ def _never_searched(monkeypatch):
     monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *a, **k: pytest.fail("it was searched"))
 
 
+@pytest.mark.usefixtures("painted")
 def test_curves_only(in_tmp, capsys):
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW)
     assert (code, predicted["cut"], predicted["model"]) == (0, None, None)
@@ -170,6 +171,7 @@ def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys
     assert [path.name for path in Path("full").iterdir()] == [".hidden"]
 
 
+@pytest.mark.usefixtures("painted")
 def test_a_budget_is_told_with_what_was_not_measured(in_tmp, capsys):
     assert main(["prune", SAMPLE, *FEW, "--budget", "0.001s"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

@@ -140,6 +140,7 @@ def test_a_list_of_images(vit: Any) -> None:
     torch.testing.assert_close(one, torch.cat([pixels(file) for file in files]), atol=1e-5, rtol=0)
 
 
+@pytest.mark.usefixtures("painted")
 def test_attention_on_an_image(vit: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heads", "vit", "--on", "images/cat/0.png", "--head", "L1H2", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

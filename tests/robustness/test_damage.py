@@ -21,7 +21,7 @@ from worker import Prediction, Worker
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 
-SHORT, LONG = 60, 1600
+SHORT, LONG = 40, 1600
 MOST_TOLD = 30
 READERS: dict[str, tuple[str, ...]] = {
     "run": ("predict {} 3+4", "predict {} 3+4", "heads {}", "evaluate {}"),

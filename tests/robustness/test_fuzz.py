@@ -15,7 +15,7 @@ from worker import Prediction, Worker
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 
-SHORT, LONG = 150, 5000
+SHORT, LONG = 80, 5000
 FRESH_AFTER = 20
 """Lines that work in one folder before it is made anew."""
 MOST_TOLD = 30

@@ -139,7 +139,7 @@ def whole(request: pytest.FixtureRequest) -> EncoderDecoder:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(data=st.data())
 def test_any_heads_can_be_cut_in_any_order(whole: EncoderDecoder, data: st.DataObject) -> None:
     gone = data.draw(st.lists(st.sampled_from(whole.heads), min_size=1, unique=True))

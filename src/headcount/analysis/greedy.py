@@ -87,13 +87,12 @@ class Race:
         """
         rows = self.rows[stage]
         if stage == self.last:
-            return self._lost(now, rows), 0.0
+            return float(self._lost(now, rows)), 0.0
 
         def change(places: NDArray[np.int64]) -> NDArray[np.float64]:
-            before = self._lost(earlier, rows[places]) if earlier else 0.0
-            return np.array(self._lost(now, rows[places]) - before)
+            return self._lost(now, rows[places]) - (self._lost(earlier, rows[places]) if earlier else 0.0)
 
-        known, n = self._lost(earlier, self.rows[self.last]) if earlier else 0.0, len(rows)
+        known, n = float(self._lost(earlier, self.rows[self.last])) if earlier else 0.0, len(rows)
         if n < 3:
             se = math.inf
         elif self.experiment.aggregator is mean_score:  # the jackknife comes to the same, and takes longer
@@ -103,9 +102,9 @@ class Race:
             se = jackknife(change, n)[0]
         return known + float(change(np.arange(n))), se * math.sqrt(1 - n / self.experiment.n)
 
-    def _lost(self, pair: Pair, rows: NDArray[np.int64]) -> float:
-        before, after = (float(self.experiment.aggregator(scores[rows], rows)) for scores in pair)
-        return before - after
+    def _lost(self, pair: Pair, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        before, after = (self.experiment.aggregator(scores[rows], rows) for scores in pair)
+        return np.asarray(before - after)
 
 
 def greedy_order(

@@ -157,7 +157,8 @@ def _put_away(home: _Home) -> dict[str, ModuleType]:
     for top in home.names & sys.modules.keys():
         file = _users_file(top, sys.modules[top])
         if file and not _is_in(file, home.path):
-            names |= {name for name in sys.modules if name.partition(".")[0] == top}
+            inside = top + "."
+            names |= {top} | {name for name in sys.modules if name.startswith(inside)}
     return {name: sys.modules.pop(name) for name in names if sys.modules[name] is not home.modules.get(name)}
 
 
