@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from headcount.analysis.ablation import Ablation, ablate, decide
+from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, asked_data, folder_for, result_name, save_in, unless
+from headcount.data.dataset import Metric
 from headcount.data.tables import text_lines
 from headcount.errors import InputError
-from headcount.experiments.models import Data, ExperimentMetric
+from headcount.experiments.models import Data, ExperimentMetric, OpenModel
 from headcount.files import write_atomically
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
@@ -83,18 +84,7 @@ def ablate_heads(
             with counting(f"measuring {len(found.unsettled)} ablations again{at}", quiet=quiet) as progress:
                 found = decide(found, more, donors=donors, batch_size=batch_size, progress=progress)
         done.append(found)
-    metric_used, effects = experiments[0].metric, [effect for each in done for effect in each.effects]
-    result = Ablation(
-        name=opened.label,
-        weights_sha256=opened.weights_sha256,
-        metric=metric_used.name,
-        unit=metric_used.unit,
-        is_accuracy=metric_used.is_accuracy,
-        replacements=tuple(dict.fromkeys(effect.replacement for effect in effects)),
-        heads=tuple(effects),
-        conditions=tuple(each.condition for each in done),
-        proof=done[0].proof,
-    )
+    result = _joined(opened, experiments[0].metric, done)
     if folder is None:
         return Saved(result)
     every = replacements is None or set(replacements) == set(REPLACEMENTS.names())
@@ -115,6 +105,22 @@ def ablate_heads(
     for file, text in zip(files, tables.values(), strict=True):
         write_atomically(file, text.encode(errors="replace"))
     return replace(saved, others=files)
+
+
+def _joined(opened: OpenModel, metric: Metric, done: Sequence[AblationRun]) -> Ablation:
+    """One result of what was measured at each length."""
+    effects = [effect for each in done for effect in each.effects]
+    return Ablation(
+        name=opened.label,
+        weights_sha256=opened.weights_sha256,
+        metric=metric.name,
+        unit=metric.unit,
+        is_accuracy=metric.is_accuracy,
+        replacements=tuple(dict.fromkeys(effect.replacement for effect in effects)),
+        heads=tuple(effects),
+        conditions=tuple(each.condition for each in done),
+        proof=done[0].proof,
+    )
 
 
 def batch_rows(batch_size: int) -> int:

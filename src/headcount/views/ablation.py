@@ -273,15 +273,25 @@ def _band_notes(result: Ablation, condition: Condition) -> list[str]:
     for replacement in sorted(result.replacements, key=lambda replacement: replacement != "resample"):
         mine = _of(result, condition.length, replacement)
         counts = ", ".join(f"{sum(e.band == band for e in mine)} {band}" for band in BANDS)
-        undecided = ", ".join(f"{e.short} ({_needs(e)})" for e in mine if e.band == "undecided")
+        undecided = [f"{e.short} ({_needs(e)})" for e in mine if e.band == "undecided"]
         told = f"{QUESTIONS.get(replacement, '')} {replacement}: {counts}".lstrip()
-        notes.append(f"{told}: {undecided}" if undecided else told)
+        notes.append(f"{told}: {_some(undecided)}" if undecided else told)
     if len(result.replacements) > 1:
         harmless = result.harmless(condition.length)
         names = ", ".join(HeadId.parse(head).short for head in harmless)
         told = f"redundant in all {len(result.replacements)} ways: {len(harmless)}"
         notes.append(f"{told}: {names}" if names else told)
     return notes
+
+
+def _some(told: Sequence[str], most: int = 5) -> str:
+    """The first ones, and how many there are besides.
+
+    >>> _some(["E0H0", "E0H1", "E0H2"], most=2)
+    'E0H0, E0H1 and 1 more'
+    """
+    more = f" and {len(told) - most} more" if len(told) > most else ""
+    return ", ".join(told[:most]) + more
 
 
 def _needs(effect: Effect) -> str:
