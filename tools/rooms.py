@@ -41,6 +41,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("experiments",),
     ("analysis",),
+    ("auditing",),
     ("views",),
     ("api",),
     ("cli", "__main__"),

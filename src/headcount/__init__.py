@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headcount.api import ablate_heads as ablate_heads
     from headcount.api import ablated as ablated
     from headcount.api import attention as attention
+    from headcount.api import audit as audit
     from headcount.api import evaluate as evaluate
     from headcount.api import head_outputs as head_outputs
     from headcount.api import head_roles as head_roles
@@ -51,6 +52,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
             "ablate_heads",
             "ablated",
             "attention",
+            "audit",
             "evaluate",
             "head_outputs",
             "head_roles",
@@ -75,7 +77,7 @@ _HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for 
 
 _SHOWN = (
     *("load", "load_external", "wrap", "Sites", "Adapter", "ExternalModel", "Run", "HeadId"),  # models and their heads
-    *("train", "evaluate", "verify", "stretch", "predict"),  # what a model can do
+    *("train", "evaluate", "verify", "audit", "stretch", "predict"),  # what a model can do
     *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # what heads do
     *("prune_heads", "cut_heads", "HeadcountError"),
 )

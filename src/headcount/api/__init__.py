@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headcount.api.ablation import ablate_heads as ablate_heads
+    from headcount.api.auditing import audit as audit
+    from headcount.api.auditing import audit_all as audit_all
     from headcount.api.intervening import ByHead as ByHead
     from headcount.api.intervening import HeadIntervention as HeadIntervention
     from headcount.api.intervening import ablated as ablated
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 _EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
+    "auditing": ("audit", "audit_all"),
     "intervening": ("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs", "patched"),
     "lab": ("run_lab",),
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),

@@ -1,0 +1,197 @@
+"""Every check that applies, and what is at the bottom of what they find.
+
+A fault that says which examples it leaves right is held against what was measured: if the two agree, it is the cause,
+and the sentence has both figures. Checks that only follow from another one are told as explained by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from headcount.auditing import CHECKS
+from headcount.auditing.check import (
+    EXPLAINED,
+    FAIL,
+    IGNORED,
+    NOT_APPLICABLE,
+    PASS,
+    WARN,
+    Check,
+    Finding,
+    not_applicable,
+)
+from headcount.auditing.observed import Observed
+from headcount.errors import HeadcountError, InputError
+from headcount.results import Result
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One check, and what it said."""
+
+    id: str
+    check: str
+    verdict: str
+    """pass, warn, fail, not applicable; explained (by another check), or ignored (as the user said)."""
+    finding: str
+    cause: str
+    fix: str
+    evidence: dict[str, float | int | str | None]
+    explained_by: str = ""
+    reason: str = ""
+    """Why it is ignored."""
+
+
+@dataclass(frozen=True)
+class Audit(Result):
+    """What all checks say of one model."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("verdicts",)
+    name: str
+    weights_sha256: str
+    task: str
+    n: int
+    """Examples that were looked at."""
+    is_quick: bool
+    summary: str
+    """The cause, in one sentence; or that nothing was found."""
+    predicted: float | None
+    """The share that is right if the faults that were found are all there is; None if they do not say."""
+    measured: float
+    """The share that is right."""
+    verdicts: tuple[Verdict, ...]
+
+    def of(self, verdict: str) -> list[Verdict]:
+        """The checks that said this."""
+        return [each for each in self.verdicts if each.verdict == verdict]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no check fails."""
+        return not self.of(FAIL)
+
+
+def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
+    """Checks by name, in the order of their ids; `names` are names or ids, None for all."""
+    every = {name: CHECKS.get(name) for name in CHECKS.names()}
+    every = dict(sorted(every.items(), key=lambda item: item[1].id))
+    if names is None:
+        return every
+    by_id = {check.id: name for name, check in every.items()}
+    for name in names:
+        if by_id.get(name, name) not in every:
+            raise InputError(f"no check {name!r}", f"there are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}")
+    wanted = {by_id.get(name, name) for name in names}
+    return {name: check for name, check in every.items() if name in wanted}
+
+
+def run_checks(
+    observed: Observed,
+    checks: Mapping[str, Check] | None = None,
+    *,
+    ignore: Mapping[str, str] | None = None,
+    is_quick: bool = False,
+    progress: Progress | None = None,
+) -> Audit:
+    """Look at a model in every way that applies; what is to be ignored, by id or name, is told with its reason."""
+    checks = checks_named() if checks is None else checks
+    checks = {name: check for name, check in checks.items() if check.is_quick or not is_quick}
+    found: dict[str, Finding] = {}
+    for i, (name, check) in enumerate(checks.items()):
+        found[name] = _look(check, observed)
+        if progress:
+            progress(i + 1, len(checks))
+    ignored = _ignored(checks, ignore or {})
+    roots = _roots(checks, {name: each for name, each in found.items() if name not in ignored})
+    verdicts = tuple(_verdict(name, checks[name], each, roots, ignored) for name, each in found.items())
+    spared = [found[each.check].spared for each in verdicts if each.verdict == FAIL]
+    told = [each for each in spared if each is not None]
+    predicted = np.all(told, axis=0) if told else None
+    return Audit(
+        name=observed.model.name,
+        weights_sha256=observed.model.weights_sha256,
+        task=observed.task.name,
+        n=observed.n,
+        is_quick=is_quick,
+        summary=_summary(verdicts, found, predicted, observed.right),
+        predicted=None if predicted is None else float(predicted.mean()),
+        measured=float(observed.right.mean()),
+        verdicts=verdicts,
+    )
+
+
+def _look(check: Check, observed: Observed) -> Finding:
+    """What somebody's code refuses to be asked does not apply, with the reason."""
+    asked = observed.task.output_type
+    if check.asks not in ("any", asked):
+        return not_applicable(f"it is asked of models that answer by a {check.asks}")
+    try:
+        return check.look(observed)
+    except HeadcountError as error:
+        return not_applicable(f"it could not be asked: {error.what}")
+
+
+def _ignored(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str, str]:
+    """By name, why."""
+    found = {}
+    for key, reason in ignore.items():
+        if not reason.strip():
+            raise InputError(f"{key} is ignored without a reason", f'say why: --ignore {key}="classes are skewed"')
+        for name in checks_named([key]):
+            found[name] = reason
+    return {name: reason for name, reason in found.items() if name in checks}
+
+
+def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding]) -> dict[str, str]:
+    """By the name of a check that follows from another, the id of that other one."""
+    failing = {name for name, each in found.items() if each.verdict == FAIL}
+    follows: dict[str, str] = {}
+    for name in checks:
+        if name in failing and name not in follows:
+            follows |= {
+                other: checks[name].id
+                for other, each in checks.items()
+                if each.id in checks[name].explains and other in found and other != name and other not in follows
+            }
+    return follows
+
+
+def _verdict(
+    name: str, check: Check, finding: Finding, roots: Mapping[str, str], ignored: Mapping[str, str]
+) -> Verdict:
+    verdict = Verdict(
+        check.id, name, finding.verdict, finding.finding, finding.cause, finding.fix, dict(finding.evidence)
+    )
+    if finding.verdict not in (WARN, FAIL):
+        return verdict
+    if name in ignored:
+        return replace(verdict, verdict=IGNORED, reason=ignored[name])
+    return replace(verdict, verdict=EXPLAINED, explained_by=roots[name]) if name in roots else verdict
+
+
+def _summary(
+    verdicts: Sequence[Verdict], found: Mapping[str, Finding], predicted: np.ndarray | None, right: np.ndarray
+) -> str:
+    """The cause, with the figure that it predicts beside the one that was measured."""
+    failing = [each for each in verdicts if each.verdict == FAIL]
+    if not failing:
+        counts = {name: sum(each.verdict == name for each in verdicts) for name in (PASS, WARN, NOT_APPLICABLE)}
+        told = f"nothing found: {counts[PASS]} checks passed, {counts[NOT_APPLICABLE]} do not apply"
+        warnings = "; ".join(each.finding for each in verdicts if each.verdict == WARN)
+        return f"{told}, {counts[WARN]} warn: {warnings}" if warnings else told
+    with_figures = [each for each in failing if found[each.check].spared is not None]
+
+    def percent(hits: np.ndarray) -> str:
+        return f"{100 * hits.mean():.2f} %"
+
+    causes = "; and ".join(each.finding for each in with_figures or failing[:1])
+    if predicted is None:
+        return causes
+    others = f" (and {len(failing) - len(with_figures)} more)" if len(failing) > len(with_figures) else ""
+    return f"{causes}: that leaves {percent(predicted)} right, measured {percent(right)}{others}"

@@ -1,0 +1,95 @@
+"""What a check is, and what it may say of a model.
+
+A check looks at what a model does and not at its settings, so that it works on models that others wrote; where a cause
+can only be inferred, it says "consistent with". It names numbers: what the fault predicts, and what was measured.
+
+    def look(observed):
+        n = int((observed.free[:, 0] == 0).sum())
+        if n < observed.n:
+            return passed(f"the first digit is not always 0: in {n:,} of {observed.n:,} answers")
+        return failed(
+            f"the first digit is 0 in {n:,} of {observed.n:,} answers",
+            cause="consistent with ...",
+            fix="begin the decoder's input with a start token",
+            spared=observed.right_answers[:, 0] == 0,
+        )
+
+    PART = Check("HC101", "Is a place of the answer constant though right answers vary?", look, asks="sequence")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from headcount.auditing.observed import Observed
+
+PASS, WARN, FAIL, NOT_APPLICABLE = "pass", "warn", "fail", "not applicable"
+EXPLAINED, IGNORED = "explained", "ignored"
+"""What became of a warning or a failure: another one is its cause, or the user said why it is none."""
+Evidence = Mapping[str, float | int | str | None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found."""
+
+    verdict: str
+    finding: str
+    """One sentence with its numbers; for what does not apply, why."""
+    cause: str = ""
+    """What is the likeliest reason; "consistent with ..." where that is inferred."""
+    fix: str = ""
+    """What to change."""
+    evidence: Evidence = field(default_factory=dict)
+    spared: NDArray[np.bool_] | None = None
+    """[example]: which of the audited examples the fault leaves right; None if it does not say."""
+
+
+def passed(finding: str, **evidence: float | int | str | None) -> Finding:
+    """Nothing wrong, and what that rests on."""
+    return Finding(PASS, finding, evidence=evidence)
+
+
+def warned(finding: str, *, cause: str, fix: str, **evidence: float | int | str | None) -> Finding:
+    """Something that may mislead."""
+    return Finding(WARN, finding, cause, fix, evidence)
+
+
+def failed(
+    finding: str,
+    *,
+    cause: str,
+    fix: str,
+    spared: NDArray[np.bool_] | None = None,
+    **evidence: float | int | str | None,
+) -> Finding:
+    """Something that makes figures or conclusions wrong."""
+    return Finding(FAIL, finding, cause, fix, evidence, spared)
+
+
+def not_applicable(reason: str) -> Finding:
+    """What cannot be asked of this model, and why."""
+    return Finding(NOT_APPLICABLE, reason)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One way of fooling oneself; its name is that of its file."""
+
+    id: str
+    """Stable, such as `HC101`: the first digit is the kind, as in the table of docs/traps.md."""
+    question: str
+    """What it asks, in one sentence."""
+    look: Callable[[Observed], Finding]
+    asks: Literal["sequence", "class", "any"] = "any"
+    """Of which tasks it can be asked."""
+    is_quick: bool = False
+    """Whether it needs no more passes than the answers that every verb has anyway."""
+    explains: tuple[str, ...] = ()
+    """Checks that fail whenever this one does, and then say nothing of their own."""

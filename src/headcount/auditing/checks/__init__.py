@@ -1,0 +1,1 @@
+"""One way of fooling oneself, one file."""

@@ -1,0 +1,60 @@
+"""Is a place of the answer constant though right answers vary there?
+
+Three reports fed the decoder target[:-1] and asked for target[1:], without a start token: the first digit was never a
+target, and generation began with a 0 of its own. Their authors saw 99.9 % in training, 35 to 41 % when generating, and
+wrote of cascading errors or rare carries.
+"""
+
+from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
+from headcount.auditing.observed import Observed
+from headcount.stats import Proportion
+from headcount.training.answers import RARELY
+
+ENOUGH = 0.05
+"""Right answers that have another token there, at least."""
+
+
+def look(observed: Observed) -> Finding:
+    """Place by place; a model with one answer to everything has another fault."""
+    if not observed.decodes:
+        return not_applicable("the adapter has no generate(), so its own answers are not known")
+    free, right, n = observed.free, observed.right_answers, observed.n
+    constant = []
+    for place in range(free.shape[1]):
+        token = int(free[0, place])
+        others, varied = Proportion.count(free[:, place] != token), float((right[:, place] != token).mean())
+        if others.high < RARELY and varied > ENOUGH and token >= 0:
+            constant.append((place, token, n - others.correct))
+    if not constant:
+        return passed("every place of the answer varies as right answers do", places=free.shape[1], n=n)
+    told = [
+        f"the {observed.places[place]} digit is {observed.token(token)} in {count:,} of {n:,} answers, "
+        f"and in {int((right[:, place] == token).sum()):,} of the right ones"
+        for place, token, count in constant
+    ]
+    spared = (right[:, [place for place, _, _ in constant]] == [token for _, token, _ in constant]).all(axis=1)
+    is_first = constant[0][0] == 0
+    return failed(
+        "; ".join(told),
+        cause="consistent with a decoder that was trained without a start token: fed target[:-1] and asked for "
+        "target[1:], it never learns the first token, and generation begins with one that is made up"
+        if is_first
+        else "consistent with a place that the loss never asked for",
+        fix="feed [start, *answer[:-1]], ask for the whole answer, and begin generation with the start token"
+        if is_first
+        else "ask for every place of the answer in the loss, and decode every one",
+        spared=spared,
+        places=", ".join(observed.places[place] for place, _, _ in constant),
+        predicted=float(spared.mean()),
+        measured=float(observed.right.mean()),
+    )
+
+
+PART = Check(
+    "HC101",
+    "Is a place of the answer constant though right answers vary there?",
+    look,
+    asks="sequence",
+    is_quick=True,
+    explains=("HC104", "HC106"),
+)

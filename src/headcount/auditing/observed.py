@@ -1,0 +1,149 @@
+"""A model on its task as an outsider sees it: what it answers, and what changes that.
+
+Everything is computed when a check first asks for it and kept, so that many checks cost little more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.data.adapter_task import AdapterClasses, AdapterSequences
+from headcount.data.from_adapter import encoded, pairs_of
+from headcount.experiments.external_models import LoadedModel
+from headcount.experiments.models import OpenModel
+from headcount.external.adapter import Adapter
+from headcount.hooks.gates import eval_mode
+from headcount.models.transformer import Classifier, EncoderDecoder
+from headcount.seeds import stream
+from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
+from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, on_device
+from headcount.training.evaluation import ClassModel, SequenceModel
+
+Hits = NDArray[np.bool_]
+
+
+class Observed:
+    """A model, up to `n` of its test examples, and what it answers to them."""
+
+    def __init__(self, model: OpenModel, n: int | None = None, split: str = "test") -> None:
+        self.model, self.split = model, split
+        self.answers: SequenceModel | ClassModel = model.answers
+        self.examples: Examples = self.task.split(split)[:n]
+
+    @property
+    def task(self) -> Task:
+        """What it is asked."""
+        return self.answers.task
+
+    @property
+    def n(self) -> int:
+        """How many examples."""
+        return len(self.examples)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """Whose code it is; None of a run."""
+        return self.model.external.adapter if isinstance(self.model, LoadedModel) else None
+
+    def rng(self, name: str) -> np.random.Generator:
+        """A random stream of a check's own, the same in every process."""
+        return stream(0, f"audit {name}")
+
+    @cached_property
+    def right(self) -> Hits:
+        """[example]: which answers are right, decoded if the model can be."""
+        if self.task.output_type == "class":
+            return self.classes.hits
+        found = self.sequences
+        if found.free is not None:
+            return np.asarray(np.all(found.free_hits, axis=1))
+        return np.asarray(cast(SequenceModel, self.answers).margins(self.examples) > 0)
+
+    # --- models that write answers ---
+
+    @cached_property
+    def sequences(self) -> SequenceAnswers:
+        """Answers both ways."""
+        return cast(SequenceModel, self.answers).answer(self.examples)
+
+    @property
+    def free(self) -> Tokens:
+        """[example, place]: the answers as the model writes them itself; -1 for what is no answer at all."""
+        assert self.sequences.free is not None, "ask `decodes` first"
+        return self.sequences.free
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it writes answers itself: an adapter need not have `generate`."""
+        return self.sequences.free is not None
+
+    @property
+    def right_answers(self) -> Tokens:
+        """[example, place]."""
+        return self.sequences.batch.answer
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What each token of an answer is, such as `10s`."""
+        return tuple(position.label for position in cast(SequenceTask, self.task).answer_positions)
+
+    def token(self, number: int) -> str:
+        """As it is written."""
+        return self.task.tokens[number]
+
+    def fed(self, examples: Examples, answers: Tokens) -> tuple[Tensor, Tensor]:
+        """Logits [example, label, token] and labels of one pass, fed these answers, which need not be right."""
+        task = cast(SequenceTask, self.task)
+        if isinstance(self.answers, AdapterSequences):
+            pairs = pairs_of(task, examples)
+            texts = [task.show_tokens(tokens)[-len(right) :] for tokens, (_, right) in zip(answers, pairs, strict=True)]
+            fed = [(question, text) for (question, _), text in zip(pairs, texts, strict=True)]
+            parts = list(self.answers.passes(fed, BLOCK))
+            return torch.cat([logits for logits, _ in parts]).cpu(), torch.cat([labels for _, labels in parts]).cpu()
+        start, batch = task.decoding_start, task.encode(examples)
+        before = () if start.given else (start.first,)
+        head = np.broadcast_to(np.array(before, dtype=np.int64), (len(examples), len(before)))
+        decoder_input = np.concatenate([head, answers[:, :-1]], axis=1)
+        model = cast(EncoderDecoder, self.model.module)
+        with eval_mode(model, gradients=False) as device:
+            logits = model(*on_device(device, batch.source, decoder_input))
+        return logits.cpu(), torch.from_numpy(answers[:, len(start.given) :])
+
+    # --- classifiers ---
+
+    @cached_property
+    def classes(self) -> ClassAnswers:
+        """Its answers."""
+        return cast(ClassModel, self.answers).classify(self.examples)
+
+    def classify(self, examples: Examples) -> ClassAnswers:
+        """Its answers to other examples, those of one length together."""
+        return cast(ClassModel, self.answers).classify(examples)
+
+    def together(self, examples: Examples) -> NDArray[np.float64]:
+        """Logits [example, class], all examples in one batch, short ones padded as the model's own code does."""
+        task = cast(ClassTask, self.task)
+        if isinstance(self.answers, AdapterClasses):
+            ((logits, _),) = self.answers.passes(pairs_of(task, examples), len(examples))
+            return np.asarray(logits[:, self.answers.columns].double().cpu().numpy())
+        model = cast(Classifier, self.model.module)
+        with eval_mode(model, gradients=False) as device:
+            return np.asarray(model(*on_device(device, task.encode(examples).source)).double().cpu().numpy())
+
+    # --- as tensors ---
+
+    def inputs(self, examples: Examples) -> tuple[Tensor, ...]:
+        """What the model is given of these examples, on its device."""
+        device = next(self.model.module.parameters()).device
+        if self.adapter is not None:
+            return tuple(each.to(device) for each in encoded(self.adapter, pairs_of(self.task, examples))[0])
+        batch = cast(SequenceTask, self.task).encode(examples)
+        names: Sequence[str] = ("source",) if self.task.output_type == "class" else ("source", "decoder_input")
+        return tuple(on_device(device, *(getattr(batch, name) for name in names)))

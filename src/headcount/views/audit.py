@@ -1,0 +1,87 @@
+"""What checks say of models: a table of all of them, a row for each model of a course, and feedback to hand back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Column, Table
+
+from headcount.errors import HeadcountError
+from headcount.views.style import table_of
+
+if TYPE_CHECKING:
+    from headcount.auditing.audit import Audit, Verdict
+
+ORDER = ("fail", "warn", "explained", "ignored", "pass", "not applicable")
+"""Of verdicts, the most urgent first."""
+PAGE = "docs/traps.md"
+
+
+def audit_table(audit: Audit) -> Table:
+    """One row per check, the most urgent first."""
+    columns = (Column("id", no_wrap=True), "check", Column("verdict", no_wrap=True), "evidence", "likely cause", "fix")
+    rows = [
+        (each.id, each.check, each.verdict, _told(each), each.cause, each.fix)
+        if each.verdict in ("fail", "warn")
+        else (each.id, each.check, each.verdict, _told(each), "", "")
+        for each in _sorted(audit)
+    ]
+    return table_of(f"audit of {audit.name}: {audit.n:,} examples of {audit.task}", columns, rows)
+
+
+def audit_notes(audit: Audit) -> list[str]:
+    """Where each check that fails or warns is described."""
+    urgent = [each for each in _sorted(audit) if each.verdict in ("fail", "warn")]
+    return [f"what each check means: {PAGE}#{each.id.lower()}" for each in urgent[:1]]
+
+
+def course_table(found: Mapping[str, Audit | HeadcountError]) -> Table:
+    """One row per model, in the order given."""
+    columns = (Column("model"), Column("right", justify="right"), "fails", "warns", "what is at the bottom of it")
+    return table_of("audit", columns, [_course_row(name, each) for name, each in found.items()])
+
+
+def _course_row(name: str, found: Audit | HeadcountError) -> tuple[str, ...]:
+    if isinstance(found, HeadcountError):
+        return name, "", "", "", f"broken: {found.what}"
+    ids = (", ".join(each.id for each in found.of(verdict)) for verdict in ("fail", "warn"))
+    return name, f"{100 * found.measured:.2f} %", *ids, found.summary
+
+
+def audit_markdown(audit: Audit) -> str:
+    """Feedback that a teacher can hand back: what is wrong, how that was found, and what to change."""
+    lines = [f"# Audit of {audit.name}", "", _sentence(audit.summary), ""]
+    lines += [f"Looked at on {audit.n:,} test examples of {audit.task}; {100 * audit.measured:.2f} % are right.", ""]
+    for title, verdict in (("To mend", "fail"), ("To look at", "warn")):
+        some = audit.of(verdict)
+        lines += [f"## {title}", ""] if some else []
+        for each in some:
+            lines += [f"### {each.id}: {each.check.replace('-', ' ')}", "", _sentence(each.finding), ""]
+            lines += [f"**Likely cause.** {_sentence(each.cause)}", ""] if each.cause else []
+            lines += [f"**What to change.** {_sentence(each.fix)}", ""] if each.fix else []
+    rest = [each for each in _sorted(audit) if each.verdict not in ("fail", "warn")]
+    if rest:
+        lines += ["## Everything else that was checked", "", "| id | check | verdict | |", "|---|---|---|---|"]
+        lines += [f"| {each.id} | {each.check} | {each.verdict} | {_cell(_told(each))} |" for each in rest]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sorted(audit: Audit) -> list[Verdict]:
+    return sorted(audit.verdicts, key=lambda each: (ORDER.index(each.verdict), each.id))
+
+
+def _told(verdict: Verdict) -> str:
+    if verdict.verdict == "explained":
+        return f"explained by {verdict.explained_by}: {verdict.finding}"
+    return f"{verdict.finding} (ignored: {verdict.reason})" if verdict.verdict == "ignored" else verdict.finding
+
+
+def _sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}" if text else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
