@@ -180,6 +180,8 @@ class Ablation(Result):
     conditions: tuple[Condition, ...]
     proof: tuple[SiteProof, ...]
     """That the hooks act, site by site."""
+    audit: str = ""
+    """What is at the bottom of what quick checks of the whole model found; empty if none fails."""
 
     def harmless(self, length: int | None = None) -> tuple[str, ...]:
         """Heads that are redundant with every replacement."""

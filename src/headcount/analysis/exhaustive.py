@@ -72,6 +72,8 @@ class Certificate(Result):
     """How many of the tightest are nearer to tipping over than that: another machine may answer otherwise."""
     environment: Mapping[str, str]
     """What it was made on."""
+    audit: str = ""
+    """What is at the bottom of what quick checks found; empty if none fails."""
 
     @property
     def times_error(self) -> float | None:

@@ -143,6 +143,8 @@ class Stretch(Result):
     """First ids that it refuses."""
     draw: int = 0
     """Which draw of fresh sequences it was measured on."""
+    audit: str = ""
+    """What is at the bottom of what quick checks on its test set found; empty if none fails."""
 
 
 def stretch(

@@ -140,6 +140,8 @@ class Pruning(Result):
     """Seconds that the search was given; None for as long as it takes."""
     not_measured: tuple[str, ...] = ()
     """What there was no time for, in words; nothing without a budget."""
+    audit: str = ""
+    """What is at the bottom of what quick checks of the whole model found; empty if none fails."""
 
 
 class Clock:

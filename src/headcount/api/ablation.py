@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from headcount.analysis.ablation import Ablation, AblationRun, ablate, decide
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, asked_data, folder_for, result_name, save_in, unless
+from headcount.auditing.audit import quick_audit
 from headcount.data.dataset import Metric
 from headcount.data.tables import text_lines
 from headcount.errors import InputError
@@ -84,7 +85,7 @@ def ablate_heads(
             with counting(f"measuring {len(found.unsettled)} ablations again{at}", quiet=quiet) as progress:
                 found = decide(found, more, donors=donors, batch_size=batch_size, progress=progress)
         done.append(found)
-    result = _joined(opened, experiments[0].metric, done)
+    result = replace(_joined(opened, experiments[0].metric, done), audit=quick_audit(opened))
     if folder is None:
         return Saved(result)
     every = replacements is None or set(replacements) == set(REPLACEMENTS.names())

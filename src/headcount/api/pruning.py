@@ -9,6 +9,7 @@ from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.api.ablation import batch_rows
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.saving import Place, Saved, asked_data, folder_for, result_name, save_in, unless
+from headcount.auditing.audit import quick_audit
 from headcount.bands import CRITICAL
 from headcount.data.tables import text_lines
 from headcount.errors import InputError, argument
@@ -76,6 +77,7 @@ def prune_heads(
     if heads is None:
         assert experiments is not None, "made for the search"
         result = _search(opened, experiments, loss, n_orders, batch_size, seconds, save, quiet)
+        result = replace(result, audit=quick_audit(opened))
         name = result_name(
             "pruning",
             data=asked_data(data),

@@ -1,6 +1,7 @@
 """Train, evaluate, verify."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,14 +10,21 @@ from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, folder_for, save_in, write_figures
+from headcount.auditing.audit import blame, quick_audit
+from headcount.auditing.observed import Observed
 from headcount.errors import HeadcountError, argument
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
 from headcount.runs.train import train_run
 from headcount.tasks.base import ClassTask, SequenceTask
-from headcount.training.evaluation import EVALUATIONS, Classification, Evaluation
-from headcount.training.evaluation import evaluate as evaluate_model
+from headcount.training.evaluation import (
+    EVALUATIONS,
+    Classification,
+    Evaluation,
+    evaluate_classes,
+    evaluate_sequences,
+)
 from headcount.views.progress import TrainingProgress, announcer, counting
 from headcount.views.training import draw_accuracy, draw_curves
 
@@ -68,8 +76,15 @@ def evaluate(
     1.0
     """
     opened = open_on_task(model, run_adapter=run_adapter)
-    answers, title = opened.answers, f"{opened.label} on its {split} set"
-    found = evaluate_model(answers, split, opened.weights_sha256)
+    observed, title = Observed(opened, split=split), f"{opened.label} on its {split} set"
+    fault, causes = blame(observed)
+    answers: Any = observed.answers
+    found: Evaluation | Classification
+    if observed.task.output_type == "class":
+        found = evaluate_classes(answers, split, opened.weights_sha256, observed.classes)
+    else:
+        found = evaluate_sequences(answers, split, opened.weights_sha256, observed.sequences, causes)
+    found = replace(found, audit=fault)
     draw = lambda _, found: {f"accuracy-{split}": draw_accuracy(found, title)}  # noqa: E731
     return save_in(folder_for(opened, save), f"evaluation-{split}", found, draw).result
 
@@ -116,4 +131,5 @@ def verify(model: AnyModel, *, save: Place = False, quiet: bool = False, run_ada
     folder = folder_for(opened, save)
     with counting("checking", quiet=quiet) as progress:
         certificate = check_every_example(opened, progress=progress)
+    certificate = replace(certificate, audit=quick_audit(opened))
     return save_in(folder, "certificate", certificate).result

@@ -28,6 +28,7 @@ from headcount.analysis.roles import head_roles as roles_of
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.api.opening import AnyModel, open_model, open_on_task, open_run
 from headcount.api.saving import Place, Saved, file_name, folder_for, join, result_name, save_in, within, write_figures
+from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.heads import HeadId
 from headcount.runs.folder import SAMPLE, RunFolder, digest
@@ -196,6 +197,7 @@ def stretch(
         folder = folder_for(model, save if isinstance(save, bool) or len(opened) == 1 else Path(save) / own)
         with counting(f"stretching {model.name}, %", quiet=quiet) as progress:
             found = stretch_model(model, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
+        found = replace(found, audit=quick_audit(model))
         saved.append(save_in(folder, named("stretch"), found, curves))
     if len(saved) < 2:
         return join(saved)

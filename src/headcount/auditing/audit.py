@@ -26,9 +26,12 @@ from headcount.auditing.check import (
 )
 from headcount.auditing.observed import Observed
 from headcount.errors import HeadcountError, InputError
+from headcount.experiments.models import OpenModel
 from headcount.results import Result
 
 Progress = Callable[[int, int], None]
+QUICK = 500
+"""Examples that are enough for checks beside another verb."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,39 @@ def run_checks(
         found[name] = _look(check, observed)
         if progress:
             progress(i + 1, len(checks))
-    ignored = _ignored(checks, ignore or {})
+    return _judged(observed, checks, found, ignore or {}, is_quick=is_quick)
+
+
+def quick_audit(model: OpenModel, n: int | None = QUICK) -> str:
+    """What is at the bottom of failing checks that take next to no time; empty if none fails, or there is no task."""
+    try:
+        return blame(Observed(model, n))[0]
+    except HeadcountError:  # what cannot be asked is told by whoever needs it
+        return ""
+
+
+def blame(observed: Observed) -> tuple[str, list[str]]:
+    """The same of a model that was observed, and for each example the check that explains why it is wrong, or none."""
+    checks = {name: check for name, check in checks_named().items() if check.is_quick}
+    found = {name: _look(check, observed) for name, check in checks.items()}
+    audit, causes = _judged(observed, checks, found, {}, is_quick=True), [""] * observed.n
+    for each in audit.of(FAIL):
+        spared = found[each.check].spared
+        for i in () if spared is None else np.flatnonzero(~spared & ~observed.right).tolist():
+            causes[i] = causes[i] or f"{each.id} ({each.check.replace('-', ' ')}) explains it"
+    return "" if audit.is_sound else audit.summary, causes
+
+
+def _judged(
+    observed: Observed,
+    checks: Mapping[str, Check],
+    found: Mapping[str, Finding],
+    ignore: Mapping[str, str],
+    *,
+    is_quick: bool,
+) -> Audit:
+    """Findings held against each other, and against what was measured."""
+    ignored = _ignored(checks, ignore)
     roots = _roots(checks, {name: each for name, each in found.items() if name not in ignored})
     verdicts = tuple(_verdict(name, checks[name], each, roots, ignored) for name, each in found.items())
     spared = [found[each.check].spared for each in verdicts if each.verdict == FAIL]
@@ -150,16 +185,18 @@ def _ignored(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str
 
 def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding]) -> dict[str, str]:
     """By the name of a check that follows from another, the id of that other one."""
-    failing = {name for name, each in found.items() if each.verdict == FAIL}
-    follows: dict[str, str] = {}
-    for name in checks:
-        if name in failing and name not in follows:
-            follows |= {
-                other: checks[name].id
-                for other, each in checks.items()
-                if each.id in checks[name].explains and other in found and other != name and other not in follows
-            }
-    return follows
+    by_id, follows = {check.id: name for name, check in checks.items()}, dict[str, str]()
+
+    def root(name: str) -> str:
+        while name in follows:
+            name = follows[name]
+        return name
+
+    for name in (name for name, each in found.items() if each.verdict == FAIL):
+        for other in (by_id.get(each, "") for each in checks[name].explains):
+            if other in found and other not in follows and root(name) != other:
+                follows[other] = name
+    return {name: checks[root(name)].id for name in follows}
 
 
 def _verdict(

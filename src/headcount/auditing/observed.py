@@ -35,7 +35,9 @@ class Observed:
     def __init__(self, model: OpenModel, n: int | None = None, split: str = "test") -> None:
         self.model, self.split = model, split
         self.answers: SequenceModel | ClassModel = model.answers
-        self.examples: Examples = self.task.split(split)[:n]
+        every = self.task.split(split)
+        rows = np.sort(self.rng("examples").permutation(len(every))[:n])  # a set may be in the order of its classes
+        self.examples: Examples = every[rows]
 
     @property
     def task(self) -> Task:

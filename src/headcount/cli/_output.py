@@ -45,10 +45,22 @@ def print_output(found: Output, *, as_json: bool) -> None:
     out = Terminal()
     if not out.is_terminal:
         out = Terminal(width=WIDE, soft_wrap=True)
-    for lines in (found.lines, file_lines(*found.saved)):
+    for lines in (found.lines, file_lines(*found.saved), audit_lines(found)):
         for line in lines:
             if line != "":
                 out.print(line)
+
+
+def audit_lines(found: Output) -> Iterator[str]:
+    """What quick checks found wrong with the model, whatever it was asked for; nothing if they found nothing."""
+    parts = (each.result if isinstance(each.result, tuple) else (each.result,) for each in found.saved)
+    faults = (getattr(each, "audit", "") for each in (found.data, *(result for part in parts for result in part)))
+    yield from dict.fromkeys(audit_line(fault) for fault in faults if fault)
+
+
+def audit_line(fault: str) -> str:
+    """The one line that a verb prints of it; empty without a fault."""
+    return fault and f"AUDIT:   {fault} (more: headcount audit)"
 
 
 def print_text(text: str) -> None:

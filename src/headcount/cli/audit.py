@@ -3,7 +3,7 @@
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_models_argument, all_models, comma_list
-from headcount.cli._output import Output
+from headcount.cli._output import Line, Output
 from headcount.errors import HeadcountError, InputError
 
 
@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> Output:
     if len(names) == 1:
         saved = api.audit(names[0], save=True, quiet=quiet, run_adapter=args.run_adapter, **how)
         found = saved.result
-        lines = [audit_markdown(found)] if args.markdown else [found.summary, audit_table(found), *audit_notes(found)]
+        lines: list[Line] = [found.summary, audit_table(found), *audit_notes(found)]
+        lines = [audit_markdown(found)] if args.markdown else lines
         return Output(found, lines, () if args.markdown else [saved], 0 if found.is_sound else 1)
     every = api.audit_all(names, save=True, quiet=quiet, run_adapter=args.run_adapter, **how)
     results = {name: each if isinstance(each, HeadcountError) else each.result for name, each in every.items()}

@@ -4,7 +4,7 @@ import argparse
 from textwrap import fill
 
 from headcount.cli._command import Command, add_int, add_json, add_out, add_settings, given_settings
-from headcount.cli._output import Output, wrong_lines
+from headcount.cli._output import Output, audit_line, wrong_lines
 from headcount.runs.config import PRESETS, RunConfig
 from headcount.tasks import TASKS
 
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> Output:
             f"trained: {steps:,} steps{seconds_told}",
             f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}",
             f"next:    {api.next_command(trained)}",
+            audit_line(evaluation.audit),
         ],
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -105,6 +105,8 @@ class Evaluation(Result):
     given: str = ""
     """Leading tokens of every answer that the decoder is handed, and so never predicts."""
     claim: Claim | None = None
+    audit: str = ""
+    """What is at the bottom of what quick checks found; empty if none fails."""
 
     @property
     def rows(self) -> tuple[Scores, ...]:
@@ -113,15 +115,19 @@ class Evaluation(Result):
 
 
 def wrong_answers(
-    task: SequenceTask, examples: Examples, predicted: Tokens, texts: Sequence[str] = ()
+    task: SequenceTask, examples: Examples, predicted: Tokens, texts: Sequence[str] = (), blamed: Sequence[str] = ()
 ) -> tuple[WrongAnswer, ...]:
-    """Each wrong answer with what is wrong about it; as it was written, where `texts` say so."""
+    """Each wrong answer with what is wrong about it; as it was written, where `texts` say so.
+
+    Where a fault of the model as a whole is to be `blamed`, that is what is wrong, and no story of carries is told.
+    """
     right = task.encode(examples).answer if len(examples) else predicted
     found = []
     for i, (example, expected, tokens) in enumerate(zip(examples, right, predicted, strict=True)):
         is_answer = (tokens >= 0).all()
         text = texts[i] if len(texts) else task.show_tokens(tokens)
         explanation = task.explain(example, tokens) if is_answer else f"{text!r} is no answer of {task.name}"
+        explanation = (blamed[i] if len(blamed) else "") or explanation
         found.append(WrongAnswer(task.show(example), task.show_tokens(expected), text, explanation))
     return tuple(found)
 
@@ -201,10 +207,16 @@ class SequenceLearner:
         return evaluate_sequences(self, split, weights_sha256)
 
 
-def evaluate_sequences(model: SequenceModel, split: str, weights_sha256: str = "") -> Evaluation:
-    """Both ways, by digit and by carries, on a held-out set."""
+def evaluate_sequences(
+    model: SequenceModel,
+    split: str,
+    weights_sha256: str = "",
+    found: SequenceAnswers | None = None,
+    blamed: Sequence[str] = (),
+) -> Evaluation:
+    """Both ways, by digit and by carries, on a held-out set; answers may be known, and what is to blame."""
     task, examples = model.task, model.task.split(split)
-    found = model.answer(examples)
+    found = model.answer(examples) if found is None else found
     require_numbers(found.loss, f"the {split} set")
     free_hits = None if found.free is None else found.free_hits
     free = None if free_hits is None else np.asarray(np.all(free_hits, axis=1))
@@ -222,8 +234,9 @@ def evaluate_sequences(model: SequenceModel, split: str, weights_sha256: str = "
         digits.append(Scores("digit", position.label, by_force, by_itself))
     wrong: tuple[WrongAnswer, ...] = ()
     if found.free is not None and free is not None:
-        texts = [found.texts[i] for i in np.flatnonzero(~free).tolist()] if len(found.texts) else ()
-        wrong = wrong_answers(task, examples[~free], found.free[~free], texts)
+        mistaken = np.flatnonzero(~free).tolist()
+        texts, causes = ([each[i] for i in mistaken] if len(each) else () for each in (found.texts, blamed))
+        wrong = wrong_answers(task, examples[~free], found.free[~free], texts, causes)
     return Evaluation(
         split=split,
         weights_sha256=weights_sha256,
@@ -270,8 +283,9 @@ class Classification(Result):
     constant: str | None
     """The one answer that it gives to everything, if that is shown: see `constant_answer`."""
     wrong: tuple[WrongAnswer, ...]
-
     claim: Claim | None = None
+    audit: str = ""
+    """What is at the bottom of what quick checks found; empty if none fails."""
 
     @property
     def rows(self) -> tuple[ClassScores, ...]:
@@ -335,10 +349,12 @@ class ClassLearner:
         return evaluate_classes(self, split, weights_sha256)
 
 
-def evaluate_classes(model: ClassModel, split: str, weights_sha256: str = "") -> Classification:
-    """By class, by broken pairs and by length, on a held-out set."""
+def evaluate_classes(
+    model: ClassModel, split: str, weights_sha256: str = "", found: ClassAnswers | None = None
+) -> Classification:
+    """By class, by broken pairs and by length, on a held-out set; its answers may be known."""
     task, examples = model.task, model.task.split(split)
-    found = model.classify(examples)
+    found = model.classify(examples) if found is None else found
     predicted, hits = found.predicted, found.hits
     require_numbers(found.loss, f"the {split} set")
     return Classification(
@@ -363,13 +379,6 @@ def evaluate_classes(model: ClassModel, split: str, weights_sha256: str = "") ->
         ),
         claim=model.claim(examples, found),
     )
-
-
-def evaluate(model: SequenceModel | ClassModel, split: str, weights_sha256: str = "") -> Evaluation | Classification:
-    """Everything that is measured on a held-out set, by what the task asks for."""
-    if model.task.output_type == "class":
-        return evaluate_classes(cast(ClassModel, model), split, weights_sha256)
-    return evaluate_sequences(cast(SequenceModel, model), split, weights_sha256)
 
 
 EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}

@@ -6,6 +6,7 @@ wrote of cascading errors or rare carries.
 """
 
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
+from headcount.auditing.checks.never_output import is_constant_for_lack_of_others
 from headcount.auditing.observed import Observed
 from headcount.stats import Proportion
 from headcount.training.answers import RARELY
@@ -23,7 +24,8 @@ def look(observed: Observed) -> Finding:
     for place in range(free.shape[1]):
         token = int(free[0, place])
         others, varied = Proportion.count(free[:, place] != token), float((right[:, place] != token).mean())
-        if others.high < RARELY and varied > ENOUGH and token >= 0:
+        is_constant = others.high < RARELY and varied > ENOUGH and token >= 0
+        if is_constant and not is_constant_for_lack_of_others(observed, place, token):
             constant.append((place, token, n - others.correct))
     if not constant:
         return passed("every place of the answer varies as right answers do", places=free.shape[1], n=n)
@@ -56,5 +58,5 @@ PART = Check(
     look,
     asks="sequence",
     is_quick=True,
-    explains=("HC104", "HC106"),
+    explains=("HC106", "HC107", "HC303", "HC304", "HC702", "HC703", "HC802"),
 )

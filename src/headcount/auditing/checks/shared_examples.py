@@ -1,0 +1,87 @@
+"""Are test examples among those that the model was trained on?
+
+The newer reports drew each split by itself: 25 of their 2,000 test sums were in the training set as they were, and 24
+more with the operands swapped. Test examples are looked up in the training set or, where training draws fresh examples,
+in 20,000 of them; with operands swapped too, where that does not change the answer.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.auditing.check import Check, Finding, failed, passed, warned
+from headcount.auditing.observed import Hits, Observed
+from headcount.tasks.base import Examples, Task
+
+N_FRESH = 20_000
+"""Training examples that are drawn where training has no fixed set."""
+N_TRIED = 50
+"""Examples whose operands are swapped to see whether answers stay."""
+MUCH = 0.05
+"""Share of the test set from which on its figure is no longer one of unseen examples."""
+
+
+def look(observed: Observed) -> Finding:
+    """Exactly, and swapped."""
+    train, where = _trained_on(observed)
+    same = _are_among(observed.examples, train)
+    swapped = np.zeros_like(same)
+    if is_commutative(observed.task, observed.examples):
+        swapped = _are_among(observed.examples[:, ::-1], train) & ~same
+    shared, whose = same | swapped, _whose(observed)
+    if not shared.any():
+        return passed(f"none of {observed.n:,} test examples is {where}{whose}", n=observed.n, train=len(train))
+    told = f"{int(same.sum()):,} of {observed.n:,} test examples are {where}"
+    told += f", and {int(swapped.sum()):,} more with operands swapped" if swapped.any() else ""
+    verdict = failed if shared.mean() > MUCH else warned
+    return verdict(
+        f"{told}: {_without(observed, shared)}{whose}",
+        cause="the splits were drawn each by itself, so that nothing keeps an example out of two of them",
+        fix="draw one set without repeats, a sum and its swap being one thing, and cut it into the splits",
+        same=int(same.sum()),
+        swapped=int(swapped.sum()),
+        n=observed.n,
+        share=float(shared.mean()),
+    )
+
+
+def is_commutative(task: Task, examples: Examples) -> bool:
+    """Whether examples are pairs whose order does not change the right answer."""
+    if examples.ndim != 2 or examples.shape[1] != 2:
+        return False
+    return all(task.answer(each) == task.answer(each[::-1]) for each in examples[:N_TRIED])
+
+
+def row_keys(examples: Examples) -> list[bytes]:
+    """A key for each example, equal for equal ones."""
+    return [row.tobytes() for row in np.ascontiguousarray(examples, dtype=np.int64)]
+
+
+def _trained_on(observed: Observed) -> tuple[Examples, str]:
+    train = observed.task.splits.get("train")
+    if train is not None and len(train):
+        return train, "in the training set"
+    fresh = observed.task.sample(observed.rng("shared examples"), N_FRESH)
+    return fresh, f"among {len(fresh):,} drawn for training"
+
+
+def _are_among(examples: Examples, others: Examples) -> Hits:
+    """[example]."""
+    known = set(row_keys(others))
+    found: NDArray[np.bool_] = np.array([key in known for key in row_keys(examples)], dtype=bool)
+    return found
+
+
+def _without(observed: Observed, shared: Hits) -> str:
+    right = observed.right
+    if shared.all():
+        return f"{100 * right.mean():.2f} % are right, and none is left that is new"
+    others = right[~shared]
+    return f"{100 * right.mean():.2f} % of all are right, and {100 * others.mean():.2f} % of the other {len(others):,}"
+
+
+def _whose(observed: Observed) -> str:
+    """An adapter tells the task and its settings, not the data that its author trained on."""
+    return "" if observed.adapter is None else " (by the split of the task; the author's own data are not known)"
+
+
+PART = Check("HC401", "Are test examples among those that the model was trained on?", look)

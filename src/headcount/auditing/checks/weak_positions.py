@@ -1,0 +1,91 @@
+"""Is the signal of positions far weaker than that of the tokens?
+
+One student's custom initialisation of a position table was overwritten by a later `apply`, which left positions 15
+times weaker than the tokens; token embeddings that are multiplied by sqrt(d_model), though drawn with unit variance, do
+the same. Sequences of one number each are read by the model: what differs between places is the signal of positions,
+what differs between numbers that of the tokens, both without their means, for what is the same everywhere is no signal.
+"""
+
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
+from headcount.auditing.checks.length_dependent import MIXED, UNSEEN, first_stream, is_mixed
+from headcount.auditing.observed import Observed
+from headcount.tasks.addition import Addition
+from headcount.tasks.base import ClassTask, Examples
+
+WEAK, NOTHING = 1 / 8, 1e-5
+"""Size of the signal of positions as a share of that of the tokens."""
+N_NUMBERS, FEWEST = 13, 3
+"""Numbers that are tried, and numbers and places at least."""
+
+
+def look(observed: Observed) -> Finding:
+    """At the places that all have the same token."""
+    examples = one_number_each(observed, N_NUMBERS)
+    stream = None if examples is None else first_stream(observed, examples)
+    if examples is None or stream is None:
+        return not_applicable(UNSEEN)
+    if is_mixed(observed, examples):
+        return not_applicable(MIXED)
+    numbers = stream[:, number_columns(stream, observed.inputs(examples))]
+    if min(numbers.shape[:2]) < FEWEST:
+        return not_applicable("too few places have the same tokens to compare positions with tokens")
+    positions, tokens = _spread(numbers.mean(dim=0)), _spread(numbers.mean(dim=1))
+    ratio, n = positions / max(tokens, 1e-30), numbers.shape[1]
+    if ratio < NOTHING:
+        return not_applicable("positions are not added to the embeddings")
+    told = f"over {n} places the embeddings differ by {positions:.3g}, over {len(numbers)} tokens by {tokens:.3g}"
+    if ratio >= WEAK:
+        return passed(f"positions are no weaker than they should be: {told}", ratio=ratio, places=n)
+    return warned(
+        f"positions are {1 / ratio:.0f} times weaker than tokens: {told}",
+        cause="consistent with a table whose initialisation was overwritten, or with token embeddings scaled up alone",
+        fix="draw positions as large as the token embeddings, after every other initialisation, and scale both or none",
+        ratio=ratio,
+        positions=positions,
+        tokens=tokens,
+        places=n,
+    )
+
+
+def one_number_each(observed: Observed, n: int) -> Examples | None:
+    """Examples that have one token at all places, as long as in training: 5 5 5 5, or 555+555."""
+    task = observed.task
+    if isinstance(task, Addition):
+        repeated = [int(str(digit) * task.n_columns) for digit in range(1, 10)]
+        found = [each for each in repeated if task.low <= each <= task.high]
+        return np.array([[each, each] for each in found]) if found else None
+    if task.output_type != "class":
+        return None
+    longest = (observed.model.trained or cast(ClassTask, task).trained_lengths)[1]
+    return constant_sequences(observed, longest, n)
+
+
+def constant_sequences(observed: Observed, length: int, n: int) -> Examples:
+    """Of one number each, no two rows alike."""
+    task = cast(ClassTask, observed.task)
+    drawn = np.unique(task.sample_of_length(observed.rng("one number"), max(length, 4 * n), None, 1)[0])
+    numbers = drawn[np.unique(np.linspace(0, len(drawn) - 1, n).astype(int))]
+    return np.repeat(numbers[:, None], length, axis=1)
+
+
+def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+    """Places where the numbers are: what stands there differs between rows, and within a row it is one token."""
+    varies = (stream - stream[:1]).abs().amax(dim=(0, 2)) > NOTHING * stream.abs().max()
+    for ids in (each.cpu() for each in inputs):
+        if ids.dim() == 2 and ids.shape[1] == stream.shape[1] and not ids.is_floating_point() and varies.any():
+            return varies & (ids == ids[:, varies.nonzero()[0]]).all(dim=0)
+    return varies
+
+
+def _spread(vectors: Tensor) -> float:
+    """Root mean square distance from their mean."""
+    return float(torch.sqrt(((vectors - vectors.mean(dim=0)) ** 2).sum(dim=1).mean()))
+
+
+PART = Check("HC503", "Is the signal of positions far weaker than that of the tokens?", look)

@@ -1,0 +1,427 @@
+"""What did an intervention do? Anybody's context manager or hooks, held against the heads that they are meant for.
+
+Head ablations go wrong in silence: a hook on a block's output that reshapes what is already projected into "heads"
+(thought-anchors issue 7), slices of `o_proj.output` set to zero (nnsight issue 525), a mask that is loaded and never
+reaches the model (optin-transformer-pruning issue 6), `head_mask` under transformers 5, which swallows and ignores it.
+
+The model runs with the intervention, and everything that enters or leaves a module is kept. Then it runs without, and
+the first thing that differs is what was done first. That is put in its place, and the model runs again: what differs
+now is what was done next, and not what followed from the first. So every change is found where it was made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from headcount.auditing.head_changes import (
+    NONE,
+    PARTLY,
+    REMOVALS,
+    SCALED,
+    UNTOUCHED,
+    Change,
+    changes_of_z,
+    scaled_by,
+    scales_of,
+)
+from headcount.auditing.intervened_pass import IntervenedPass, run_with
+from headcount.auditing.module_watch import BlockLayout, Event, ModuleWatch, copied, is_same, tensors_of
+from headcount.errors import InputError
+from headcount.experiments.models import OpenModel
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks.gates import eval_mode
+from headcount.hooks.proof import difference, tolerance
+from headcount.hooks.sites import Sites, unwrap
+from headcount.hooks.wrapping import Wrapped, input_names
+from headcount.results import Result
+from headcount.runs.run import Run
+
+Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+EXACTLY, RESIDUAL = "exactly these heads removed", "residual coordinates instead of a head"
+NO_HEAD = "changed something that is no head"
+
+
+@dataclass(frozen=True)
+class HeadChange:
+    """What was done to one head."""
+
+    head: str
+    site: str
+    is_named: bool
+    """Whether it is one of those that are meant."""
+    done: str
+    """untouched; zero, mean, constant, resample, other; scaled, mean over positions, partly zero, hardly changed."""
+    detail: str
+    """In words."""
+    change: float
+    """Of its output, as a share of the largest value."""
+
+
+@dataclass(frozen=True)
+class InterventionAudit(Result):
+    """What an intervention did to every head."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("rows",)
+    name: str
+    heads: tuple[str, ...]
+    """Those that are meant."""
+    summary: str
+    """One sentence, which begins with the verdict."""
+    verdict: str
+    is_right: bool
+    """Whether exactly these heads lost their own output."""
+    output_change: float
+    """Of the model's output, as a share of the largest value."""
+    repair: str
+    """One line that does it; empty if there is nothing to repair."""
+    others: tuple[str, ...]
+    """What else was changed, by path."""
+    rows: tuple[HeadChange, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(filter(None, [self.summary, self.repair and f"repair: {self.repair}"]))
+
+
+def audit_intervention(
+    model: nn.Module | OpenModel | Run,
+    inputs: Inputs,
+    context: Any,
+    heads: str | HeadId | Iterable[str | HeadId],
+    *,
+    sites: Sites | None = None,
+) -> InterventionAudit:
+    """Say what an intervention does to every head, and whether it removes exactly those that are named.
+
+    >>> import headcount, torch
+    >>> run = headcount.load("sample:sortedness")
+    >>> tokens = torch.randint(100, (4, 8), generator=torch.Generator().manual_seed(0))
+    >>> def hook(attention, args, output):  # what is projected already is taken for heads
+    ...     output.unflatten(-1, (4, -1))[..., 2, :] = 0
+    >>> block = run.model.layers[0].self_attention.attention
+    >>> audit_intervention(run, tokens, lambda: block.register_forward_hook(hook), ["L0H2"]).verdict
+    'residual coordinates instead of a head'
+    >>> audit_intervention(run, tokens, headcount.ablated(run, "L0H2"), ["L0H2"]).summary
+    'exactly L0H2 removed, by zero'
+
+    `context` is a context manager; a function that returns one; a function that registers hooks and returns their
+    handles; one that runs the model itself on these inputs; or keyword arguments that the model is called with.
+    Functions are called without arguments or, if they take one, with the model. Give two rows or more, so that a mean
+    and another row's output can be told from a head's own.
+    """
+    opened = _open(model, sites)
+    given = [heads] if isinstance(heads, str | HeadId) else heads
+    named = tuple(dict.fromkeys(opened.find_head(each) for each in given))
+    if not named:
+        raise InputError("no heads are named", f"say which are meant: heads=[{opened.sites.heads[0].short!r}]")
+    module = unwrap(opened.module)
+    call, layout = _call_of(module, opened.sites, inputs), BlockLayout.of(module, opened.sites)
+    with eval_mode(module), torch.no_grad():
+        clean = call()
+        _require_same(clean, call(), "the model changes from pass to pass", "does it keep state, or draw noise?")
+        seen = run_with(context, module, opened.sites, call, opened.inner)
+        left = "the model is not as it was before the intervention", "it changes weights or modules and leaves them so"
+        _require_same(clean, call(), *left)
+        found = _Found(layout, seen, clean, _group_size(opened.inner))
+        if not found.is_bypassed:
+            layout.learn(module, call)
+            found.trace(module, call)
+    return _told(found, named, type(opened.inner).__name__, "" if sites is None else ", sites=sites")
+
+
+def _open(model: nn.Module | OpenModel | Run, sites: Sites | None) -> OpenModel:
+    if isinstance(model, OpenModel):
+        return model
+    module = model.model if isinstance(model, Run) else model
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{type(model).__name__} is no model", "give a torch.nn.Module, or a run that was loaded")
+    return OpenModel.of_module(module, sites)
+
+
+def _group_size(model: nn.Module) -> int:
+    """How many heads share keys and values, as a Hugging Face configuration has it."""
+    config = getattr(model, "config", None)
+    n_heads, n_shared = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))
+    return n_heads // n_shared if n_heads and n_shared else 1
+
+
+def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> Callable[..., Tensor]:
+    """The model on these inputs, and on further keyword arguments."""
+    device = next((each.device for each in module.parameters()), torch.device("cpu"))
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    given = [] if named else [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if not (named or given) or not all(isinstance(each, Tensor) for each in (*given, *named.values())):
+        raise InputError("inputs should be tensors", "give one, several in order, or some by name")
+    caller = Wrapped(module, sites, tuple(named) or input_names(module))
+    moved = {name: each.to(device) for name, each in named.items()}
+    return partial(caller, *(cast(Tensor, each).to(device) for each in given), **moved)
+
+
+def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
+    if not (one.shape == other.shape and (torch.equal(one, other) or difference(one, other) <= tolerance(one.dtype))):
+        raise InputError(what, advice)
+
+
+# --- what was done, change by change ----------------------------------------------------------------------------------
+
+
+class _Comparison:
+    """A pass without the intervention, in which what was found so far is put in its place: what differs first?"""
+
+    def __init__(self, layout: BlockLayout, kept: Mapping[Event, Any], pinned: Collection[Event]) -> None:
+        self._layout, self._kept, self._pinned = layout, kept, pinned
+        self._entered = Counter[str]()
+        self.z: dict[HeadSite, Tensor] = {}
+        """What enters output projections, up to there."""
+        self.first: tuple[Event, list[Tensor]] | None = None
+        """And what it was without."""
+        self.missed: HeadSite | None = None
+        """The last block whose output projection was not called with the intervention."""
+
+    def meet(self, event: Event, tree: Any) -> Any:
+        """Compare, or put what was found in its place."""
+        self._entered[event.path] += not event.is_output
+        if self.first is not None:
+            return tree
+        site = self._layout.site_of(event)
+        if event in self._pinned:
+            tree = copied(self._kept[event])
+        elif event not in self._kept:
+            self.missed = site or self.missed
+        elif not self._is_same(event, tree) and not self._is_before_z(event):
+            self.first = event, tensors_of(event, copied(tree))
+        if site is not None:
+            self.z[site] = tensors_of(event, tree)[0].clone()
+        return tree
+
+    def _is_same(self, event: Event, tree: Any) -> bool:
+        pairs = zip(tensors_of(event, tree), tensors_of(event, self._kept[event]), strict=False)
+        return all(is_same(*pair) for pair in pairs)
+
+    def _is_before_z(self, event: Event) -> bool:
+        """Whether it happens to queries, keys or values, so that z will tell."""
+        for path, attention in self._layout.attentions.items():
+            if event.path == attention:
+                return not event.is_output
+            if event.path.startswith(f"{attention}.") and event.path != path:
+                return self._entered[attention] > self._entered[path]
+        return False
+
+
+class _Found:
+    """Everything that an intervention does."""
+
+    def __init__(self, layout: BlockLayout, seen: IntervenedPass, clean: Tensor, group_size: int = 1) -> None:
+        """`group_size` is how many heads share keys and values."""
+        self.layout, self.seen, self.clean, self.group_size = layout, seen, clean, group_size
+        self.heads: dict[HeadId, Change] = {}
+        self.residual: list[str] = []
+        """Coordinates of the residual stream, in words."""
+        self.others: list[Event] = []
+        self.is_complete = True
+
+    def trace(self, module: nn.Module, call: Callable[[], object]) -> None:
+        """Change after change, each put in its place before the next is looked for."""
+        pinned = set[Event]()
+        for _ in range(4 * len(self.layout.sites) + 8):
+            comparison = _Comparison(self.layout, self.seen.kept, pinned)
+            with ModuleWatch(module, self.layout.sites, comparison.meet):
+                call()
+            if comparison.first is None:
+                return
+            self._judge(comparison, *comparison.first)
+            pinned.add(comparison.first[0])
+        self.is_complete = False
+
+    def _judge(self, comparison: _Comparison, event: Event, before: list[Tensor]) -> None:
+        after = tensors_of(event, self.seen.kept[event])
+        own, new = next(pair for pair in zip(before, after, strict=False) if not is_same(*pair))
+        if (site := self.layout.site_of(event)) is not None:
+            self._keep(site, changes_of_z(site, len(self.layout.sites[site].heads), new, own))
+            return
+        path = self.layout.holders.get(event.path)
+        sharing = self.layout.projections[path] if path and event.is_output else ()
+        site = sharing[event.n % len(sharing)] if sharing else comparison.missed
+        scales = None
+        if site in comparison.z and own.shape == new.shape:
+            mha, is_projection = self.layout.sites[site].mha, event.path in self.layout.projections
+            is_turned = mha is not None and not (mha.batch_first or is_projection) and own.dim() == 3
+            change = (new - own).transpose(0, 1) if is_turned else new - own
+            scales = scales_of(self.layout.sites[site], comparison.z[site], change)
+        if site is not None and scales is not None:
+            self._keep(site, [scaled_by(scale) for scale in scales])
+        elif coordinates := self._coordinates(event, own, new):
+            self.residual.append(coordinates)
+        else:
+            self.others.append(event)
+
+    def _keep(self, site: HeadSite, changes: Sequence[Change]) -> None:
+        for head, each in zip(self.layout.sites[site].heads, changes, strict=True):
+            if each.kind != UNTOUCHED:
+                self.heads[head] = each
+
+    def described(self, heads: Sequence[HeadId]) -> str:
+        """Those that had the same done to them together."""
+        groups: dict[str, list[HeadId]] = {}
+        for head in heads:
+            if head in self.heads:
+                groups.setdefault(self.heads[head].detail, []).append(head)
+        return ", ".join(f"{_names(some)} {detail}" for detail, some in groups.items())
+
+    def relation(self) -> str:
+        """What the heads that were touched have in common."""
+        names = {head.site for head in self.heads}
+        whole = [name for name in names if set(self.layout.sites[name].heads) <= set(self.heads)]
+        if len(whole) == len(names) and len(self.heads) > 1:
+            return f" (all heads of {', '.join(sorted(name.short for name in whole))})"
+        size = self.group_size
+        groups = {(head.site, head.index // size) for head in self.heads}
+        is_grouped = size > 1 and all(site.head(i * size + j) in self.heads for site, i in groups for j in range(size))
+        return " (they share keys and values)" if is_grouped else ""
+
+    @property
+    def is_bypassed(self) -> bool:
+        """Whether it acts only while it is watched: PyTorch's fast path for whole layers calls nothing in them."""
+        return torch.equal(self.clean, self.seen.output) and not is_same(self.clean, self.seen.watched)
+
+    @property
+    def output_change(self) -> float:
+        """As a share of the largest value."""
+        is_alike = self.seen.output.shape == self.clean.shape
+        return difference(self.clean, self.seen.output) if is_alike else 1.0
+
+    def _coordinates(self, event: Event, own: Tensor, new: Tensor) -> str:
+        """Which coordinates of the residual stream were set, if they are some that a head's number might stand for."""
+        counts = {len(self.layout.sites[sharing[0]].heads) for sharing in self.layout.projections.values()}
+        if own.shape != new.shape or own.shape[-1] not in self.layout.widths.values():
+            return ""
+        apart, width = (own != new).flatten(0, -2).any(dim=0), own.shape[-1]
+        for n_heads in sorted(n for n in counts if width % n == 0):
+            slices = apart.unflatten(0, (n_heads, -1)).any(dim=1).nonzero().flatten().tolist()
+            if len(slices) < n_heads:
+                d_head, is_one_piece = width // n_heads, slices[-1] - slices[0] + 1 == len(slices)
+                span = f"{slices[0] * d_head} to {(slices[-1] + 1) * d_head - 1}"
+                which = span if is_one_piece else f"{len(slices) * d_head}"
+                to = "to other values" if new[..., apart].any() else "to zero"
+                return f"coordinates {which} of {event} ({width} in all) are set {to}"
+        return ""
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def _told(found: _Found, named: Sequence[HeadId], name: str, given: str) -> InterventionAudit:
+    verdict, rest = _verdict(found, named)
+    first = f"exactly {rest}" if verdict == EXACTLY else f"{verdict}: {rest}"
+    is_right = verdict == EXACTLY and not found.seen.left
+    return InterventionAudit(
+        name=name,
+        heads=tuple(head.short for head in named),
+        summary="; ".join([first, *_besides(found, verdict)]),
+        verdict=verdict,
+        is_right=is_right,
+        output_change=found.output_change,
+        repair="" if is_right else _repair(found.layout, named, given),
+        others=tuple(dict.fromkeys(event.path for event in found.others)),
+        rows=tuple(_row(head, found.heads.get(head), head in named) for head in found.layout.sites.heads),
+    )
+
+
+def _row(head: HeadId, done: Change | None, is_named: bool) -> HeadChange:
+    done = done or NONE
+    return HeadChange(head.short, str(head.site), is_named, done.kind, done.detail, done.size)
+
+
+def _verdict(found: _Found, named: Sequence[HeadId]) -> tuple[str, str]:
+    """In a few words, and how the sentence goes on."""
+    wanted, touched = set(named), set(found.heads)
+    others = [head for head in found.heads if head not in wanted]
+    missing, untouched = [head for head in named if head not in touched], f"{_names(named)} untouched"
+    if not touched and not found.residual and not found.others:
+        return "did nothing", _why_nothing(found)
+    if not touched and found.residual:
+        every = "every head of a block writes into each of them"
+        return RESIDUAL, f"{found.residual[0]}, and {every}; {untouched}"
+    if not touched:
+        return NO_HEAD, f"{found.others[0]}; {untouched}"
+    if not touched & wanted:
+        verdict, why = _instead(others, named)
+        return verdict, f"{found.described(others)}{found.relation()}; {untouched}: {why}"
+    done, left = found.described(named), f"; {_names(missing)} untouched" if missing else ""
+    if others:
+        return "other heads as well", f"{done}; but also {found.described(others)}{found.relation()}{left}"
+    if missing:
+        return "not all of them", done + left
+    if kept := {found.heads[head].kind for head in named} - set(REMOVALS):
+        return {SCALED: "scaled, not removed", PARTLY: "removed in places only"}.get(min(kept), "not removed"), done
+    return ("something else as well" if found.residual or found.others else EXACTLY), done
+
+
+def _instead(others: Sequence[HeadId], named: Sequence[HeadId]) -> tuple[str, str]:
+    """Which mistake it looks like."""
+    if {head.index for head in others} == {head.index for head in named}:
+        return "wrong layer", "the index is right, the layer is not"
+    if {head.site for head in others} != {head.site for head in named}:
+        return "other heads instead", "neither the layer nor the index is right"
+    steps = {other.index - head.index for other, head in zip(sorted(others), sorted(named), strict=False)}
+    is_shifted = len(others) == len(named) and steps in ({1}, {-1})
+    return "other heads instead", f"the layer is right, the index is {'off by one' if is_shifted else 'not'}"
+
+
+def _besides(found: _Found, verdict: str) -> Iterator[str]:
+    """What else there is to say."""
+    if found.residual and verdict != RESIDUAL:
+        yield f"besides, {found.residual[0]}"
+    more = found.others[verdict == NO_HEAD :]
+    if more:
+        rest = f" and {len(more) - 1} more" if len(more) > 1 else ""
+        yield f"besides, it changes {more[0]}{rest}"
+    if found.heads and torch.equal(found.clean, found.seen.output):
+        yield "and yet the model's output is bit for bit the same: nothing depends on that"
+    if not found.is_complete:
+        yield "and more than was followed up"
+    if found.seen.left:
+        yield f"it left hooks behind when its context ended, at {', '.join(found.seen.left[:3])}"
+
+
+def _names(heads: Sequence[HeadId], most: int = 8) -> str:
+    names = [head.short for head in heads]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _why_nothing(found: _Found) -> str:
+    """What is the same, and the likeliest reason."""
+    seen = found.seen
+    is_equal = torch.equal(seen.output, found.clean)
+    same = "bit for bit the same" if is_equal else f"the same but for rounding ({found.output_change:.0e})"
+    silent = [path for path in seen.hooked if Event(path, False, 0) not in seen.kept or path in seen.uncalled]
+    if seen.arguments:
+        why = f"what it is called with ({', '.join(seen.arguments)}) is taken and ignored"
+    elif not seen.hooked:
+        why = "no hook was in place when the model ran"
+    elif found.is_bypassed:
+        why = f"PyTorch's fast path computes whole layers without calling {seen.hooked[0]}"
+    elif silent:
+        why = f"the model never calls {silent[0]}, where its hook is"
+    else:
+        why = f"its hook at {seen.hooked[0]} ran, and what it returned, if anything, is what was there"
+    return f"the model's output is {same} with it and without it: {why}"
+
+
+def _repair(layout: BlockLayout, named: Sequence[HeadId], given: str) -> str:
+    """One line."""
+    line = f"with headcount.ablated(model, [{', '.join(repr(head.short) for head in named)}]{given}):"
+    places = {head.site for head in named}
+    site = layout.sites[named[0].site]
+    if len(places) > 1 or site.mha is not None:
+        return line
+    slots = [site.heads.index(head) for head in named]
+    which = slots[0] if len(slots) == 1 else slots
+    hook = f"args[0].unflatten(-1, ({len(site.heads)}, -1))[..., {which}, :] = 0"
+    return f"{line}  # or, in a pre-hook on {layout.path_of(named[0].site)}: {hook}"

@@ -1,0 +1,214 @@
+"""Everything that enters or leaves a module while a model runs, after all hooks of others, whenever those were set.
+
+    with ModuleWatch(model, sites, meet):
+        model(tokens)                  # meet(Event("h.1.attn.c_proj", False, 0), ((z,), {})), which says what goes on
+
+PyTorch's own attention computes its output projection without calling it, so that hooks there never fire. Its z is met
+all the same, and hooks there still do not fire: what is watched is what happens anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from headcount.errors import InputError
+from headcount.heads import HeadSite
+from headcount.hooks.gates import _unfused_forward
+from headcount.hooks.proof import difference
+from headcount.hooks.sites import Sites
+
+ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
+"""What two passes that compute the same may differ by, as a share of the largest value."""
+COARSE = 8
+"""The same for half precision, in units of its rounding."""
+
+
+class Event(NamedTuple):
+    """Something that enters or leaves a module."""
+
+    path: str
+    """Of the module; empty for the model itself."""
+    is_output: bool
+    n: int
+    """Which call of the module in a pass."""
+
+    def __str__(self) -> str:
+        return f"{'the output of' if self.is_output else 'what enters'} {self.path or 'the model itself'}"
+
+
+Meet = Callable[[Event, Any], Any]
+"""Is shown what passes, and says what goes on."""
+
+
+class ModuleWatch:
+    """Shows what passes to `meet`, for as long as the context lasts."""
+
+    def __init__(self, model: nn.Module, sites: Sites, meet: Meet) -> None:
+        self._modules, self._meet = dict(model.named_modules()), meet
+        self._calls, self._stack = Counter[str](), ExitStack()
+        self._mha = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
+
+    def __enter__(self) -> frozenset[str]:
+        """Begin; returns the output projections that are never called."""
+        for path, module in self._modules.items():
+            module.__dict__["_call_impl"] = partial(self._call, path, module, module._call_impl)
+            self._stack.callback(module.__dict__.pop, "_call_impl", None)
+        paths = {module: path for path, module in self._modules.items()}
+        fused = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(fused and not self._mha)
+        self._stack.callback(torch.backends.mha.set_fastpath_enabled, fused)
+        closed = [mha for mha in self._mha if mha in paths and "forward" not in mha.__dict__]
+        uncalled = {mha.out_proj for mha in closed}
+        for mha in closed:
+            self._stack.callback(mha._modules.update, out_proj=mha.out_proj)
+            self._stack.callback(mha.__dict__.pop, "forward", None)
+            mha.__dict__["forward"] = partial(_unfused_forward, mha)
+            mha._modules["out_proj"] = _Uncalled(partial(self._project, paths[mha.out_proj], mha.out_proj))
+        return frozenset(path for path, module in self._modules.items() if module in uncalled)
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _call(self, path: str, module: nn.Module, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not path:
+            self._calls.clear()  # a new pass
+        n = self._next(path)
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            return self._meet(Event(path, False, n), (args, kwargs))
+
+        last = module.register_forward_pre_hook(enter, with_kwargs=True)  # for this call, so none comes after it
+        try:
+            output = inner(*args, **kwargs)
+        finally:
+            last.remove()
+        return self._meet(Event(path, True, n), output)
+
+    def _project(self, path: str, projection: nn.Linear, z: Tensor) -> Tensor:
+        n = self._next(path)
+        (z,), _ = self._meet(Event(path, False, n), ((z,), {}))
+        projected: Tensor = self._meet(Event(path, True, n), F.linear(z, projection.weight, projection.bias))
+        return projected
+
+    def _next(self, path: str) -> int:
+        self._calls[path] += 1
+        return self._calls[path] - 1
+
+
+class _Uncalled(nn.Module):
+    """Stands for a projection whose hooks never fire."""
+
+    def __init__(self, project: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.project = project
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.project(z)
+
+
+# --- what passed ------------------------------------------------------------------------------------------------------
+
+
+def copied(tree: Any) -> Any:
+    """With tensors of its own, for a model may go on to add to its tensors in place."""
+    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def tensors_of(event: Event, tree: Any) -> list[Tensor]:
+    """Those that count: of an output the first one, for attention weights beside it go nowhere."""
+    found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return found[:1] if event.is_output else found
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """But for rounding."""
+    if one.shape != other.shape:
+        return False
+    if torch.equal(one, other) or not one.is_floating_point():
+        return torch.equal(one, other)
+    return difference(one, other) <= ROUNDING.get(one.dtype, COARSE * torch.finfo(one.dtype).eps)
+
+
+# --- which module belongs to which block ------------------------------------------------------------------------------
+
+
+@dataclass
+class BlockLayout:
+    """Where attention blocks are in a tree of modules."""
+
+    sites: Sites
+    projections: dict[str, tuple[HeadSite, ...]]
+    """By path of an output projection, the sites that take turns with it."""
+    holders: dict[str, str]
+    """By path of a module that holds one projection alone, that projection."""
+    attentions: dict[str, str] = field(default_factory=dict)
+    """By path of a projection, the module that computes its z: what is done in there before is done to z."""
+    widths: dict[str, int] = field(default_factory=dict)
+    """By path of a projection, the width of the residual stream."""
+
+    @classmethod
+    def of(cls, model: nn.Module, sites: Sites) -> BlockLayout:
+        """All but what a pass has to show."""
+        paths = {module: path for path, module in model.named_modules()}
+        for name, site in sites.items():
+            if site.projection not in paths:
+                raise InputError(f"the output projection of {name} is not in this model", "are these its sites?")
+        projections = {paths[projection]: names for projection, names in sites.projections.items()}
+        above = Counter(each for path in projections for each in modules_above(path))
+        holders = {each: path for path in projections for each in modules_above(path) if above[each] == 1}
+        return cls(sites, projections, holders | {path: path for path in projections})
+
+    def site_of(self, event: Event) -> HeadSite | None:
+        """The site whose z this is, if it is one."""
+        sharing = () if event.is_output else self.projections.get(event.path, ())
+        return sharing[event.n % len(sharing)] if sharing else None
+
+    def path_of(self, site: HeadSite) -> str:
+        """Where its output projection is."""
+        return next(path for path, names in self.projections.items() if site in names)
+
+    def learn(self, model: nn.Module, call: Callable[[], object]) -> None:
+        """Find by a pass what computes z: the smallest module around a projection that calls others before it."""
+        order: list[Event] = []
+
+        def meet(event: Event, tree: Any) -> Any:
+            order.append(event)
+            if event.is_output and event.path in self.projections:
+                self.widths[event.path] = tensors_of(event, tree)[0].shape[-1]
+            return tree
+
+        with ModuleWatch(model, self.sites, meet):
+            call()
+        for path, sharing in self.projections.items():
+            if Event(path, False, 0) not in order:
+                raise InputError(
+                    f"the model never calls {path}, the output projection of {sharing[0]}", "is it in use?"
+                )
+            done = [each.path for each in order[: order.index(Event(path, False, 0))] if each.is_output]
+            self._find_attention(path, done, is_torch=self.sites[sharing[0]].mha is not None)
+
+    def _find_attention(self, path: str, done: Sequence[str], *, is_torch: bool) -> None:
+        for each in modules_above(path):
+            if self.holders.get(each) == path and (is_torch or any(one.startswith(f"{each}.") for one in done)):
+                self.attentions[path] = each
+                return
+
+
+def modules_above(path: str) -> list[str]:
+    """The modules around one, the nearest first; not the model itself.
+
+    >>> modules_above("h.1.attn.c_proj")
+    ['h.1.attn', 'h.1', 'h']
+    """
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]

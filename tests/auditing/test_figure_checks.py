@@ -1,0 +1,224 @@
+"""Figures that cannot be, that are something else, or that a scoring made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from planted import OrderModel, PlantedAdder, PlantedSorter, look
+from torch import Tensor, nn
+
+import headcount
+from headcount.auditing.audit import checks_named
+from headcount.auditing.observed import Observed
+from headcount.experiments.models import RunModel
+
+
+class LargeTest(PlantedAdder):
+    """As the exercise has it: 2,000 examples."""
+
+    settings = PlantedAdder.settings | {"digits": 3, "n_test": 2000}
+
+
+def claiming(share: float | None, adapter: type[PlantedAdder] = LargeTest) -> type[PlantedAdder]:
+    """The same, with a figure of its author's."""
+    return type(adapter.__name__, (adapter,), {"claimed": share})
+
+
+# --- HC801 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.99853515625, "2,045/2,048, by 32 batches of 64 with 3 wrong, the last batch having 16"),
+        (0.9951, "a mean over something else than examples"),
+        (0.999125, "a share of tokens: 7,993 of 8,000"),
+        (0.5714285714285714, "(4/7 is written so)"),
+    ],
+)
+def test_a_share_that_no_count_gives_is_named(share: float, words: str) -> None:
+    found = look("impossible-share", claiming(share))
+    assert found.verdict == "warn"
+    assert found.finding.startswith(f"{share!r} is no count out of 2,000: ")
+    assert words in found.cause
+
+
+def test_less_than_one_example_is_named() -> None:
+    """0.0015 % of 2,000."""
+    found = look("impossible-share", claiming(0.000015))
+    assert found.finding == "1.5e-05 is no count out of 2,000: it is less than one example, which is 0.0005"
+
+
+def test_the_nearest_counts_are_told() -> None:
+    assert look("impossible-share", claiming(0.9951)).finding.endswith("1,990 are 0.995, and 1,991 are 0.9955")
+
+
+def test_a_percentage_is_named() -> None:
+    assert look("impossible-share", claiming(98.5)).finding == "the author's figure is 98.5, which is no share of 1"
+
+
+@pytest.mark.parametrize("share", [0.9985, 0.3895, 0.0005, 0.9987, 0.8333333333333334, 0.9985000491142273])
+def test_what_is_a_count_is_one(share: float) -> None:
+    assert look("impossible-share", claiming(share)).verdict == "pass"
+
+
+@pytest.mark.parametrize("share", [None, 1.0, 0.995, 0.41])
+def test_what_is_rounded_cannot_be_told(share: float | None) -> None:
+    assert look("impossible-share", claiming(share)).verdict == "not applicable"
+
+
+# --- HC802 ------------------------------------------------------------------------------------------------------------
+
+
+class NeverPredictsTheFirst(PlantedAdder):
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        return ["0" + answer[1:] for answer in super().generate(model, questions)]
+
+
+class NeverWritesZero(PlantedAdder):
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        return [answer.replace("0", "1") for answer in super().generate(model, questions)]
+
+
+class LastDigitWrong(PlantedAdder):
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        return [f"{answer[:-1]}{(int(answer[-1]) + 1) % 10}" for answer in super().generate(model, questions)]
+
+
+class Reversed(OrderModel):
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return ~super().is_sorted(ids, visible)
+
+
+class WrongWayRound(PlantedSorter):
+    model_class = Reversed
+
+
+@pytest.mark.parametrize(
+    ("share", "adapter", "scoring"),
+    [
+        (1.0, NeverPredictsTheFirst, "teacher-forced exact match"),
+        (1.0, NeverPredictsTheFirst, "exact match without the first digit"),
+        (0.78, NeverPredictsTheFirst, "accuracy by digit"),
+        (1.0, NeverWritesZero, "exact match that leaves zeros out"),
+        (0.6667, LastDigitWrong, "accuracy by digit"),
+        (0.3425, PlantedAdder, "the share of right answers that begin with 0"),
+        (0.0175, PlantedAdder, "the best constant answer"),
+        (0.5, PlantedSorter, "the share of examples that are sorted"),
+        (1.0, WrongWayRound, "the share of answers that are wrong"),
+    ],
+)
+def test_the_scoring_that_gives_a_figure_is_named(share: float, adapter: type[PlantedAdder], scoring: str) -> None:
+    found = look("claimed-figure", claiming(share, adapter))
+    assert found.verdict == "fail"
+    assert scoring in str(found.evidence["scoring"]).split(", ")
+    assert found.finding.startswith(f"the author reports {100 * share:.2f} %, and ")
+
+
+def test_a_figure_that_nothing_gives_is_named() -> None:
+    found = look("claimed-figure", claiming(0.9, PlantedAdder))
+    assert found.verdict == "fail"
+    told = "the author reports 90.00 %, and exact match is 100.00 % of 400; no scoring that is known gives that figure"
+    assert found.finding == told
+
+
+def test_what_another_test_set_may_give_is_a_warning() -> None:
+    assert look("claimed-figure", claiming(0.985)).verdict == "warn"
+
+
+@pytest.mark.parametrize(("share", "adapter"), [(1.0, PlantedAdder), (0.995, PlantedAdder), (1.0, PlantedSorter)])
+def test_a_figure_that_is_measured_too_is_right(share: float, adapter: type[PlantedAdder]) -> None:
+    assert look("claimed-figure", claiming(share, adapter)).verdict == "pass"
+
+
+def test_without_a_figure_nothing_is_asked() -> None:
+    ((_, check),) = checks_named(["claimed-figure"]).items()
+    assert look("claimed-figure", PlantedAdder).verdict == "not applicable"
+    assert look("claimed-figure", claiming(98.5)).verdict == "not applicable"
+    assert check.look(Observed(RunModel.of(headcount.load("sample:sortedness")), 100)).verdict == "not applicable"
+
+
+# --- HC803 ------------------------------------------------------------------------------------------------------------
+
+
+class ExactMatch(PlantedAdder):
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        return float(int(predicted or -1) == int(answer))
+
+
+class ByDigit(PlantedAdder):
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        right = answer.zfill(3)
+        return sum(a == b for a, b in zip(right, predicted, strict=False)) / len(right)
+
+
+class LeavesOutTheFirst(PlantedAdder):
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        return float(predicted[1:] == answer.zfill(3)[1:])
+
+
+class LeavesOutZeros(PlantedAdder):
+    """As a mask of labels does that takes 0 for padding."""
+
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        pairs = zip(answer.zfill(3), predicted.ljust(3), strict=False)
+        return float(all(a == b for a, b in pairs if a != "0"))
+
+
+class LeavesOutWrittenNines(PlantedAdder):
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        pairs = zip(answer.zfill(3), predicted.ljust(3), strict=False)
+        return float(all(a == b for a, b in pairs if b != "9"))
+
+
+class StopsEarly(PlantedAdder):
+    """The shorter of the two ends the comparison."""
+
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        return float(all(a == b for a, b in zip(answer.zfill(3), predicted, strict=False)))
+
+
+class AllTheSame(PlantedSorter):
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        return 1.0 if answer == "sorted" else float(predicted == answer)
+
+
+class Accuracy(PlantedSorter):
+    def metric(self, question: str, answer: str, predicted: str) -> float:
+        return float(predicted == answer)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "words"),
+    [
+        (LeavesOutTheFirst, "a wrong 100s digit costs nothing"),
+        (LeavesOutZeros, "where 0 is right it is never compared"),
+        (LeavesOutWrittenNines, "where 9 is written it is never compared"),
+        (StopsEarly, "an answer without its last digit costs nothing"),
+        (AllTheSame, "unsorted for sorted costs nothing"),
+    ],
+)
+def test_what_a_scoring_skips_is_named(adapter: type[PlantedAdder], words: str) -> None:
+    found = look("skipping-metric", adapter)
+    assert (found.verdict, found.evidence["skipped"]) == ("fail", words)
+    assert found.finding.startswith(f"metric() of {adapter.__name__} gives full marks to wrong answers: {words}, in ")
+
+
+@pytest.mark.parametrize("adapter", [ExactMatch, ByDigit, Accuracy])
+def test_a_scoring_that_looks_everywhere_is_right(adapter: type[PlantedAdder]) -> None:
+    assert look("skipping-metric", adapter).verdict == "pass"
+
+
+def test_without_a_scoring_nothing_is_asked() -> None:
+    assert look("skipping-metric", PlantedAdder).verdict == "not applicable"
+    assert look("skipping-metric", PlantedSorter).verdict == "not applicable"
+
+
+def test_a_figure_that_the_authors_own_scoring_gives_is_a_warning() -> None:
+    class Claims(ByDigit, LastDigitWrong):
+        claimed = 0.6667
+
+    found = look("claimed-figure", Claims)
+    assert found.verdict == "warn"
+    assert "; the figure is that of metric() of Claims (66.67 %)" in found.finding

@@ -1,0 +1,189 @@
+"""Models that look at something else than order, planted; and models that are merely weak."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from planted import OrderModel, PlantedAdder, PlantedSorter, look, observed
+from torch import Tensor, nn
+
+import headcount
+from headcount.auditing.audit import checks_named, run_checks
+from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN
+from headcount.auditing.checks.surface_cues import Rule
+from headcount.auditing.observed import Observed
+from headcount.experiments.models import RunModel
+
+
+def sorter(model: type[nn.Module]) -> type[PlantedSorter]:
+    return type(model.__name__, (PlantedSorter,), {"model_class": model})
+
+
+def by_chance(ids: Tensor, share: float) -> Tensor:
+    """[row]: the same for the same numbers, and of no other meaning."""
+    return ((ids + 1).double() * torch.arange(1, ids.shape[1] + 1) ** 2 * 0.7548776662).sum(dim=1) % 1 < share
+
+
+# --- minimal pairs ----------------------------------------------------------------------------------------------------
+
+
+class NearItsPlace(OrderModel):
+    """As in one report: is every value about where it would be in order?"""
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        n = visible.sum(dim=1, keepdim=True)
+        expected = 100 * (torch.arange(ids.shape[1]) + 0.5) / n
+        return ((ids - expected).abs() * visible).sum(dim=1) / n[:, 0] < 20
+
+
+class LargeSteps(OrderModel):
+    """A step down of a few is overlooked."""
+
+    least = 4
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return (ids.masked_fill(~visible, 100).diff(dim=1) >= -self.least).all(dim=1)
+
+
+class AlmostAllSteps(LargeSteps):
+    least = 1
+
+
+class Unsorted(OrderModel):
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+
+class SortedOnly(OrderModel):
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return torch.ones(len(ids), dtype=torch.bool)
+
+
+def test_values_near_their_places_pass_for_sorted() -> None:
+    found = look("minimal-pairs", sorter(NearItsPlace))
+    assert found.verdict == FAIL
+    assert float(found.evidence["adjacent"] or 0) < 0.1 < 0.9 < float(found.evidence["shuffle"] or 0)
+    assert "of 200 examples of length 16 that differ from sorted ones in one place (adjacent), " in found.finding
+
+
+def test_large_steps_alone_are_found() -> None:
+    class OnlyBigSteps(LargeSteps):
+        least = 30
+
+    found = look("minimal-pairs", sorter(OnlyBigSteps))
+    assert found.verdict == FAIL
+    assert float(found.evidence["adjacent"] or 0) < 0.03 < 0.9 < float(found.evidence["shuffle"] or 0)
+
+
+def test_some_swaps_that_are_overlooked_are_a_warning_and_few_are_none() -> None:
+    assert look("minimal-pairs", sorter(LargeSteps)).verdict == WARN
+    assert look("minimal-pairs", sorter(AlmostAllSteps)).verdict == PASS
+
+
+@pytest.mark.parametrize("constant", [Unsorted, SortedOnly])
+def test_one_answer_to_everything_is_another_fault(constant: type[OrderModel]) -> None:
+    assert look("minimal-pairs", sorter(constant)).verdict == PASS
+    assert look("surface-cues", sorter(constant)).verdict == PASS
+
+
+# --- surface cues -----------------------------------------------------------------------------------------------------
+
+
+class Cue(OrderModel):
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return self.cue(ids.masked_fill(~visible, 0), visible.sum(dim=1))
+
+    def cue(self, numbers: Tensor, lengths: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class ByLength(Cue):
+    def cue(self, numbers: Tensor, lengths: Tensor) -> Tensor:
+        return lengths >= 12
+
+
+class BySum(Cue):
+    def cue(self, numbers: Tensor, lengths: Tensor) -> Tensor:
+        return numbers.sum(dim=1) < 600
+
+
+class ByFirst(Cue):
+    def cue(self, numbers: Tensor, lengths: Tensor) -> Tensor:
+        return numbers[:, 0] < 7
+
+
+class ByLast(Cue):
+    def cue(self, numbers: Tensor, lengths: Tensor) -> Tensor:
+        return numbers.gather(1, lengths[:, None] - 1)[:, 0] >= 93
+
+
+class ByRange(Cue):
+    def cue(self, numbers: Tensor, lengths: Tensor) -> Tensor:
+        least = numbers.masked_fill(torch.arange(numbers.shape[1]) >= lengths[:, None], 100).amin(dim=1)
+        return numbers.amax(dim=1) - least >= 85
+
+
+class MostlyBySum(Cue):
+    def cue(self, numbers: Tensor, lengths: Tensor) -> Tensor:
+        return (numbers.sum(dim=1) < 600) ^ by_chance(numbers, 0.08)
+
+
+class Weak(OrderModel):
+    """Right in nine of ten cases, whatever the numbers are."""
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return super().is_sorted(ids, visible) ^ by_chance(ids.masked_fill(~visible, -1), 0.1)
+
+
+CUES = {"length": ByLength, "sum": BySum, "first number": ByFirst, "last number": ByLast, "range": ByRange}
+
+
+@pytest.mark.parametrize(("name", "model"), CUES.items(), ids=list(CUES))
+def test_each_cue_is_named(name: str, model: type[OrderModel]) -> None:
+    found = look("surface-cues", sorter(model))
+    assert (found.verdict, found.evidence["cue"]) == (FAIL, name)
+    assert float(found.evidence["right"] or 0) < 0.85
+    assert f"as the {name} alone predicts" in found.finding
+
+
+def test_a_cue_explains_poor_accuracy_and_predicts_it() -> None:
+    names = ("no-better-than-constant", "guessing-loss", "surface-cues")
+    found = run_checks(observed(sorter(BySum)), checks_named(names))
+    assert [each.id for each in found.of(FAIL)] == ["HC602"]
+    assert [each.id for each in found.of(EXPLAINED)] == ["HC303", "HC304"]
+    assert found.predicted == pytest.approx(found.measured, abs=0.02)
+
+
+def test_a_cue_that_explains_most_is_a_warning() -> None:
+    found = look("surface-cues", sorter(MostlyBySum))
+    assert (found.verdict, found.evidence["cue"]) == (WARN, "sum")
+
+
+def test_a_weak_model_is_no_function_of_a_cue() -> None:
+    found = look("surface-cues", sorter(Weak))
+    assert found.verdict == PASS
+    assert "no cue predicts" in found.finding
+
+
+def test_few_examples_show_no_cue() -> None:
+    assert look("surface-cues", sorter(BySum), n=20).verdict == NOT_APPLICABLE
+
+
+def test_a_rule_is_the_best_of_both_directions() -> None:
+    cue = np.array([1.0, 2.0, 3.0, 4.0, 4.0])
+    assert Rule.fitted(cue, cue >= 3) == Rule(3.0, is_above=True)
+    assert Rule.fitted(cue, cue < 4) == Rule(4.0, is_above=False)
+    for constant in (np.zeros(5, dtype=bool), np.ones(5, dtype=bool)):
+        assert (Rule.fitted(cue, constant)(cue) == constant).all()
+
+
+# --- sound models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", ["minimal-pairs", "surface-cues"])
+def test_nothing_is_found_in_sound_models(check: str) -> None:
+    assert look(check, PlantedSorter).verdict == PASS
+    checks = checks_named([check])
+    assert checks[check].look(Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
+    assert run_checks(observed(PlantedAdder), checks).verdicts[0].verdict == NOT_APPLICABLE
