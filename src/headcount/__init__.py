@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headcount.api import summarise_attention as summarise_attention
     from headcount.api import train as train
     from headcount.api import verify as verify
+    from headcount.auditing.interventions import audit_intervention as audit_intervention
     from headcount.errors import HeadcountError as HeadcountError
     from headcount.external.adapter import Adapter as Adapter
     from headcount.external.hugging_face import load_model as load_model
@@ -62,6 +63,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("patched", "predict", "prune_heads", "show_head", "show_heads", "show_positions", "stretch"),
         *("summarise_attention", "train", "verify"),
     ),
+    "auditing.interventions": ("audit_intervention",),
     "errors": ("HeadcountError",),
     "external.adapter": ("Adapter",),
     "external.hugging_face": ("load_model", "save_model"),
@@ -79,7 +81,7 @@ _SHOWN = (
     *("load", "load_external", "wrap", "Sites", "Adapter", "ExternalModel", "Run", "HeadId"),  # models and their heads
     *("train", "evaluate", "verify", "audit", "stretch", "predict"),  # what a model can do
     *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # what heads do
-    *("prune_heads", "cut_heads", "HeadcountError"),
+    *("prune_heads", "cut_heads", "audit_intervention", "HeadcountError"),
 )
 """What `headcount.<TAB>` shows; the other names are for those who look for them."""
 

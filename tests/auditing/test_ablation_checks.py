@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -296,7 +298,7 @@ def test_where_nothing_costs_anything_there_is_no_order() -> None:
 
 def test_heads_that_stand_in_for_each_other_are_named() -> None:
     found = look("never-together", StandInForEachOther)
-    assert found.verdict == "warn"
+    assert found.verdict == "pass", "nobody has called them prunable"
     assert found.finding == (
         "8 of 8 heads each cost under 1 point alone; removed together, 0.0 % of 200 examples are right, with them "
         "100.0 %: do not publish 100.0 % as prunable"
@@ -311,9 +313,19 @@ def test_heads_that_can_be_spared_together_are_not(sound: type[PlantedAdder]) ->
 def test_of_a_sample_the_order_holds_and_the_cheap_heads_do_not_add_up(sample: Observed) -> None:
     assert of_run("unstable-ranking", sample).verdict == "pass"
     found = of_run("never-together", sample)  # as every report found out, or did not
-    assert found.verdict == "warn"
+    assert found.verdict == "pass"
     assert found.evidence["cheap"] > 12
     assert found.evidence["left"] < 0.5
+
+
+def test_heads_that_were_ablated_alone_and_never_together_are_warned_of(tmp_path: Path) -> None:
+    shutil.copytree(headcount.load("sample:addition").folder.path, tmp_path / "run")
+    results = tmp_path / "run" / "results"
+    for name, verdict in (("ablation-zero.json", "warn"), ("pruning.json", "pass")):
+        (results / name).write_text("{}")
+        found = of_run("never-together", Observed(RunModel.of(headcount.load(tmp_path / "run")), 100))
+        assert found.verdict == verdict, name
+        assert "removed together" in found.finding
 
 
 def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:

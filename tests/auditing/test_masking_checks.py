@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from planted import SURE, Attention, PlantedAdder, SumModel, look
-from tests.auditing.test_decoding_checks import SOUND, PlainAdder, PlainModel, audit, of_run, of_stranger, say
+from planted import SURE, Attention, PlainAdder, PlainModel, PlantedAdder, SumModel, look
+from tests.auditing.test_decoding_checks import SOUND, audit, of_run, of_stranger, say
 from torch import Tensor
 from torch.nn import functional as F
 

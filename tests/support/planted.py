@@ -27,6 +27,8 @@ from headcount.external.adapter import load_adapted
 from headcount.external.models import ExternalModel
 
 PLUS, START, PAD = 10, 11, 12
+END = PAD
+"""Of answers that are not filled up."""
 D, N_HEADS, SURE = 8, 2, 10.0
 
 
@@ -104,6 +106,87 @@ class PlantedAdder(Adapter):
         for _ in range((source.shape[1] + 1) // 2):
             written = torch.cat([written, model(source, written)[:, -1:, :10].argmax(dim=-1)], dim=1)
         return ["".join(map(str, row)) for row in written[:, 1:].tolist()]
+
+
+# --- other ways to write a sum ----------------------------------------------------------------------------------------
+
+
+class PlainModel(SumModel):
+    """Writes sums as people do, without leading zeros, and an end token behind them."""
+
+    def right(self, source: Tensor, written: Tensor) -> Tensor:
+        numbers = ["".join(map(str, row)).lstrip("0") or "0" for row in self.digits(source).tolist()]
+        ids = [[*map(int, number), END, END, END, END][: written.shape[1]] for number in numbers]
+        return SURE * F.one_hot(torch.tensor(ids), 13).to(self.head.weight)
+
+
+class PlainAdder(PlantedAdder):
+    """Answers of any length, an end token, and padding that nothing is asked of."""
+
+    model_class = PlainModel
+    after_the_end = -100
+    longest = 4
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[tuple[Tensor, ...], Tensor]:
+        rows, width = [[*map(int, answer), END] for answer in answers], max(map(len, answers)) + 1
+        labels = torch.tensor([row + [self.after_the_end] * (width - len(row)) for row in rows])
+        fed = torch.tensor([[self.start, *row[:-1]] + [END] * (width - len(row)) for row in rows])
+        return (self.read(questions), fed), labels
+
+    @torch.no_grad()
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        source, written = self.read(questions), torch.full((len(questions), 1), self.start)
+        for _ in range(self.longest):
+            written = torch.cat([written, model(source, written)[:, -1:].argmax(dim=-1)], dim=1)
+        return [self.text(row) for row in written[:, 1:].tolist()]
+
+    def text(self, ids: list[int]) -> str:
+        return "".join(map(str, ids[: ids.index(END)] if END in ids else ids))
+
+
+class OneStreamModel(SumModel):
+    """One stack that reads the question, and then the answer behind a start token."""
+
+    def forward(self, ids: Tensor, _: Tensor | None = None) -> Tensor:
+        source, written = ids[:, :5], ids[:, 5:]
+        logits = F.pad(self.right(source, written), (0, 0, 5, 0))
+        return logits + 0.1 * self.head(self.decoder(self.embed(ids), causal=True))
+
+
+class OneStreamAdder(PlantedAdder):
+    model_class = OneStreamModel
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[tuple[Tensor, ...], Tensor]:
+        inputs, labels = super().encode(questions, answers)
+        return (torch.cat(inputs, dim=1),), F.pad(labels, (5, 0), value=-100)
+
+    @torch.no_grad()
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        ids = F.pad(self.read(questions), (0, 1), value=self.start)
+        for _ in range(3):
+            ids = torch.cat([ids, model(ids)[:, -1:, :10].argmax(dim=-1)], dim=1)
+        return ["".join(map(str, row)) for row in ids[:, 6:].tolist()]
+
+
+class LeastFirstModel(SumModel):
+    def digits(self, source: Tensor) -> Tensor:
+        return super().digits(source).flip(1)
+
+
+class LeastFirst(PlantedAdder):
+    """Writes the 1s first; texts are as people write them."""
+
+    task, settings = "addition", {**PlantedAdder.settings, "least_first": True}
+    model_class = LeastFirstModel
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[tuple[Tensor, ...], Tensor]:
+        return super().encode(questions, [answer.zfill(3)[::-1] for answer in answers])
+
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        return [answer[::-1] for answer in super().generate(model, questions)]
+
+
+# --- classifiers ------------------------------------------------------------------------------------------------------
 
 
 class OrderModel(nn.Module):

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from headcount.errors import InputError
 from headcount.heads import HeadSite
-from headcount.hooks.gates import _unfused_forward
+from headcount.hooks.gates import unfused_forward
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 
@@ -72,7 +72,7 @@ class ModuleWatch:
         for mha in closed:
             self._stack.callback(mha._modules.update, out_proj=mha.out_proj)
             self._stack.callback(mha.__dict__.pop, "forward", None)
-            mha.__dict__["forward"] = partial(_unfused_forward, mha)
+            mha.__dict__["forward"] = partial(unfused_forward, mha)
             mha._modules["out_proj"] = _Uncalled(partial(self._project, paths[mha.out_proj], mha.out_proj))
         return frozenset(path for path, module in self._modules.items() if module in uncalled)
 

@@ -241,7 +241,7 @@ def unfused(sites: Sites) -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(fused and not attentions)
     try:
         for mha in closed:
-            mha.__dict__["forward"] = partial(_unfused_forward, mha)
+            mha.__dict__["forward"] = partial(unfused_forward, mha)
         yield
     finally:
         for mha in closed:
@@ -249,7 +249,7 @@ def unfused(sites: Sites) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-def _unfused_forward(
+def unfused_forward(
     mha: nn.MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Its own code, with an identity in the place of the output projection; then the projection is called, rows first.

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
-from headcount.auditing.checks.floor import best_constant
+from headcount.auditing.checks.no_better_than_constant import standing
 from headcount.auditing.observed import Observed
 from headcount.data.adapter_task import AdapterModel
 from headcount.data.from_adapter import pairs_of
@@ -125,7 +125,8 @@ def _of_sequences(observed: Observed) -> dict[str, float]:
         }
     shares["the share of right answers that begin with 0"] = is_zero[:, 0]
     measured = {name: float(np.mean(hits)) for name, hits in shares.items() if np.size(hits)}
-    return measured | {"the best constant answer": best_constant(observed)}
+    constant = standing(observed)
+    return measured | ({} if constant is None else {"the best constant answer": constant.share})
 
 
 PART = Check("HC802", "Is the author's figure what the model does?", look)

@@ -7,11 +7,9 @@ examples one example is 1.7 points, so that a head that costs a point cannot be 
 
 from __future__ import annotations
 
-from collections import Counter
-
-from headcount.auditing.check import Check, Evidence, Finding, failed, passed, warned
-from headcount.auditing.observed import Hits, Observed
-from headcount.stats import Proportion
+from headcount.auditing.check import Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.checks.no_better_than_constant import standing
+from headcount.auditing.observed import Observed
 
 ROOM = 0.05
 """Above the best constant answer; below that, ranks are of a few examples."""
@@ -21,7 +19,10 @@ ENOUGH = 100
 
 def look(observed: Observed) -> Finding:
     """Accuracy above the best constant answer, and the number of examples."""
-    measured, constant, n = Proportion.count(_right(observed)), best_constant(observed), observed.n
+    found = standing(observed)
+    if found is None:
+        return not_applicable("all examples have one right answer")
+    measured, constant, n = found.measured, found.share, observed.n
     told = f"{measured.correct:,} of {n:,} answers are right, {100 * measured.rate:.1f} %"
     beside = f"the best constant answer has {100 * constant:.1f} %"
     evidence: Evidence = {"measured": measured.rate, "constant": constant, "n": n}
@@ -49,19 +50,6 @@ def look(observed: Observed) -> Finding:
             **evidence,
         )
     return passed(f"{told}, and {beside}", **evidence)
-
-
-def _right(observed: Observed) -> Hits:
-    """Decoded if the model can be, else by the one pass that is made anyway."""
-    is_fed = observed.task.output_type == "sequence" and not observed.decodes
-    return observed.sequences.forced_right if is_fed else observed.right
-
-
-def best_constant(observed: Observed) -> float:
-    """The share of the most common right answer."""
-    is_class = observed.task.output_type == "class"
-    answers = observed.classes.labels[:, None] if is_class else observed.right_answers
-    return Counter(map(tuple, answers.tolist())).most_common(1)[0][1] / len(answers)
 
 
 PART = Check("HC702", "Is there room for heads to matter?", look, is_quick=True, explains=("HC703", "HC704"))

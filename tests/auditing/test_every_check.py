@@ -1,0 +1,140 @@
+"""What holds for every check, and for the page that describes them; and models in which there is nothing to find."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from planted import LeastFirst, OrderModel, PlainAdder, PlantedAdder, PlantedSorter, audit, observed
+from tools.traps import KINDS, PAGE, page
+from torch import Tensor
+
+from headcount.api import open_model
+from headcount.auditing.audit import Audit, checks_named, run_checks
+from headcount.auditing.check import EXPLAINED, FAIL, IGNORED, NOT_APPLICABLE, PASS, WARN, Check, failed, passed
+from headcount.auditing.observed import Observed
+from headcount.errors import InputError
+
+CHECKS = checks_named()
+HERE = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_check_has_an_id_a_question_and_a_story(name: str) -> None:
+    check = CHECKS[name]
+    assert re.fullmatch(r"HC[1-8]\d\d", check.id)
+    assert check.id[:3] in KINDS
+    assert check.question.endswith("?")
+    question, _, story = (sys.modules[check.look.__module__].__doc__ or "").partition("\n\n")
+    assert question.strip().endswith("?")
+    assert len(story) > 100, "where it happened, and how it is seen"
+    ids = {each.id for each in CHECKS.values()}
+    assert set(check.explains) <= ids - {check.id}
+
+
+def test_ids_are_different() -> None:
+    assert len({check.id for check in CHECKS.values()}) == len(CHECKS) >= 30
+
+
+def test_the_page_is_made_of_the_checks() -> None:
+    assert PAGE.read_text("utf-8") == page(), "python -m tools.traps --write"
+
+
+# --- what is at the bottom --------------------------------------------------------------------------------------------
+
+
+def chain(*links: tuple[str, tuple[str, ...], str]) -> Audit:
+    """Checks by id, what each explains, and what it finds."""
+    findings = {FAIL: failed("it is so", cause="", fix=""), PASS: passed("it is not so")}
+    checks = {
+        each: Check(each, "Is it so?", partial(lambda found, _: found, findings[verdict]), explains=explains)
+        for each, explains, verdict in links
+    }
+    return run_checks(observed(PlantedSorter, 20), checks)
+
+
+def test_what_follows_is_explained_by_the_first_of_a_chain() -> None:
+    found = chain(("HC101", ("HC106",), FAIL), ("HC106", (), FAIL), ("HC301", ("HC101",), FAIL))
+    assert [(each.id, each.verdict, each.explained_by) for each in found.verdicts] == [
+        ("HC101", EXPLAINED, "HC301"),
+        ("HC106", EXPLAINED, "HC301"),
+        ("HC301", FAIL, ""),
+    ]
+
+
+def test_of_two_that_explain_each_other_the_first_is_the_cause() -> None:
+    found = chain(("HC101", ("HC102",), FAIL), ("HC102", ("HC101",), FAIL))
+    assert [each.verdict for each in found.verdicts] == [FAIL, EXPLAINED]
+
+
+def test_what_passes_explains_nothing_and_is_never_explained() -> None:
+    found = chain(("HC101", ("HC102",), PASS), ("HC102", ("HC103",), FAIL), ("HC103", (), PASS))
+    assert [each.verdict for each in found.verdicts] == [PASS, FAIL, PASS]
+
+
+def test_what_is_ignored_is_told_with_its_reason_and_explains_nothing() -> None:
+    class Broken(PlantedSorter):
+        model_class = type("Wrong", (OrderModel,), {"is_sorted": lambda self, ids, visible: ids[:, 0] < 0})
+
+    found = run_checks(observed(Broken), ignore={"one-answer": "it is the baseline of the course"})
+    one = next(each for each in found.verdicts if each.id == "HC301")
+    assert (one.verdict, one.reason) == (IGNORED, "it is the baseline of the course")
+    assert found.of(FAIL), "what it would have explained speaks for itself"
+    with pytest.raises(InputError, match="ignored without a reason"):
+        run_checks(observed(Broken), ignore={"HC301": " "})
+    with pytest.raises(InputError, match="no check 'HC999'"):
+        run_checks(observed(Broken), ignore={"HC999": "why not"})
+
+
+def test_an_audit_reads_back(tmp_path: Path) -> None:
+    found = audit(PlantedSorter, 60)
+    assert Audit.from_json(found.to_json()) == found
+
+
+# --- nothing to find --------------------------------------------------------------------------------------------------
+
+
+def variant(base: type, **settings: object) -> type[PlantedAdder]:
+    return type(f"{base.__name__}{settings}", (base,), {"settings": {**base.settings, **settings}})  # type: ignore[attr-defined]
+
+
+class SlowlySure(OrderModel):
+    """Less sure, as models are that have learned."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return 0.3 * super().forward(ids)
+
+
+SOUND = [
+    *(variant(PlantedAdder, digits=digits, n_test=300) for digits in (2, 3, 4)),
+    *(variant(PlainAdder, digits=digits, n_test=300) for digits in (2, 3)),
+    *(variant(PlantedAdder, split_seed=seed) for seed in (1, 2, 3)),
+    variant(LeastFirst, n_test=300),
+    *(variant(PlantedSorter, split_seed=seed) for seed in (1, 2, 3)),
+    *(variant(PlantedSorter, negatives=kind) for kind in ("shuffle", "adjacent", "transpositions", "moved_one")),
+    *(variant(PlantedSorter, **settings) for settings in ({"balance": "coin"}, {"paired": True}, {"distinct": True})),
+    type("SlowlySureSorter", (PlantedSorter,), {"model_class": SlowlySure}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sound", SOUND, ids=lambda each: each.__name__)
+def test_sound_models_fail_nothing(sound: type[PlantedAdder]) -> None:
+    """What they warn of is what is so: the planted sorters have their order from elsewhere than attention."""
+    found = audit(sound)
+    assert not found.of(FAIL), found.summary
+    is_sorter = issubclass(sound, PlantedSorter)
+    assert [each.id for each in found.of(WARN)] == (["HC506"] if is_sorter else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sample:addition", "sample:sortedness", "adder", "sorter"])
+def test_trained_models_fail_nothing(name: str) -> None:
+    files = {"adder": "foreign_adder/adder_adapter.py:Adder", "sorter": "foreign_sorter/sorter_adapter.py:Sorted"}
+    found = run_checks(Observed(open_model(str(HERE / files[name]) if name in files else name), 400))
+    assert not found.of(FAIL), found.summary
+    assert {each.id for each in found.of(WARN)} <= ({"HC302", "HC501", "HC601"} if name == "sorter" else set())
+    assert found.of(NOT_APPLICABLE)

@@ -1,0 +1,118 @@
+"""The page of traps: one entry per check of the audit, from the check itself.
+
+python -m tools.traps            # the page, as docs/traps.md shows it
+python -m tools.traps --write    # put it there
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from headcount.auditing.audit import checks_named
+
+PAGE = Path(__file__).parents[1] / "docs" / "traps.md"
+KINDS = {
+    "HC1": "Decoding",
+    "HC2": "Masks and padding",
+    "HC3": "Collapse",
+    "HC4": "Data",
+    "HC5": "Positions",
+    "HC6": "Shortcuts",
+    "HC7": "Ablation",
+    "HC8": "Figures",
+}
+MADE_BY = {
+    "HC101": "headcount train addition --no-start-token",
+    "HC102": "headcount train addition --loss-ignores-zero",
+    "HC106": "headcount train addition --no-start-token",
+    "HC107": "headcount train addition --no-start-token",
+    "HC203": "headcount train sortedness --padding-is-zero",
+    "HC401": "headcount train addition --preset newer",
+    "HC501": "headcount train sortedness --encoding learned --past-table untrained",
+    "HC504": "headcount train sortedness --encoding length-normalised",
+    "HC505": "headcount train sortedness --encoding none --pooling mean",
+    "HC506": "headcount train sortedness --encoding none --pooling neighbour-difference",
+}
+"""Settings of headcount's own that plant a fault; the others are planted in tests/auditing."""
+HEAD = """# Traps: every known way of fooling oneself, by id
+
+`headcount audit MODEL` runs every check that applies to a run or to an adapter's model. Its first line is the cause,
+with the figure that the fault predicts beside the measured one. Each check has a stable id. Exit code 1 if one fails.
+
+    headcount audit sample:addition
+    headcount audit adder_adapter.py:Adder --only HC101,sees-ahead
+    headcount audit 'submissions/*/adder_adapter.py:Adder' --markdown
+    headcount audit sample:sortedness --ignore HC403="classes are skewed on purpose" --json
+
+Verdicts: *pass*; *warn* (it may mislead); *fail* (figures or conclusions are wrong); *explained* (it only follows
+from another one, which is named); *ignored* (with the reason that was given); *not applicable* (with the reason).
+Checks marked *quick* also run beside `train`, `evaluate`, `verify`, `ablate`, `prune` and `stretch`, which print one
+line if one of them fails. From Python: `headcount.audit("sample:addition").result`, with `.summary`, `.verdicts`,
+`.to_frame()`; a single check with `only=["HC101"]`.
+
+Other people's interventions are audited from Python:
+
+```python
+import torch
+
+import headcount
+
+run = headcount.load("sample:sortedness")
+tokens = torch.randint(100, (4, 8), generator=torch.Generator().manual_seed(0))
+attention = run.model.layers[0].self_attention.attention
+
+
+def hook(module, args, output):  # takes what is projected already for heads
+    output.unflatten(-1, (4, -1))[..., 2, :] = 0
+
+
+print(headcount.audit_intervention(run, tokens, lambda: attention.register_forward_hook(hook), ["L0H2"]))
+```
+
+It runs the model with and without, and says for every head what was done: exactly these heads removed; nothing; other
+heads as well; residual coordinates instead of a head (a block's output reshaped into "heads": thought-anchors issue
+7; slices of `o_proj.output`: nnsight issue 525); nothing at all (a mask that never reaches the model:
+optin-transformer-pruning issue 6; `head_mask` under transformers 5); the wrong layer; another replacement than zero.
+With one line that does it right.
+
+This page is made of the checks themselves (`python -m tools.traps --write`).
+"""
+
+
+def page() -> str:
+    """All of it."""
+    parts, kind = [HEAD], ""
+    for name, check in checks_named().items():
+        if (here := KINDS[check.id[:3]]) != kind:
+            kind = here
+            parts.append(f"## {kind}\n")
+        told = (sys.modules[check.look.__module__].__doc__ or "").strip().partition("\n\n")[2]
+        asked = {"any": "", "sequence": "models that write answers", "class": "classifiers"}[check.asks]
+        marks = ", ".join(filter(None, [asked, "quick" if check.is_quick else ""]))
+        parts.append(
+            f"### {check.id}\n\n**{name.replace('-', ' ')}**{f' ({marks})' if marks else ''}: {check.question}\n"
+        )
+        parts.append(re.sub(r"\s*\n\s*", " ", told) + "\n")
+        if check.explains:
+            parts.append(f"If it fails, these only follow from it: {', '.join(check.explains)}.\n")
+        made = f"{MADE_BY[check.id]} -o runs/trap\n    " if check.id in MADE_BY else ""
+        model = "runs/trap" if made else "my_adapter.py:Model"
+        parts.append(f"    {made}headcount audit {model} --only {check.id}\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Print the page, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    if parser.parse_args().write:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        sys.stdout.write(page())
+
+
+if __name__ == "__main__":
+    main()
