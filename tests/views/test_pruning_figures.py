@@ -105,7 +105,7 @@ def test_every_curve_is_drawn_with_its_numbers():
         np.testing.assert_allclose(line.get_ydata(), [100 * point.score for point in curve.points])
         assert list(line.get_xdata()) == list(range(7))
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [100 * each.median for each in result.chance])
-    assert len(axes.collections) == 5, "bands of chance and of four measured curves"
+    assert len(axes.collections) == 2, "bands of chance and of greedy removal"
     low, high = axes.get_ylim()
     assert low < 0
     assert high > 100

@@ -21,7 +21,7 @@ LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
     "together": ("removed together, in the order of their own drops by zero", PALETTE[1], "-", "s"),
     "every way": ("removed together, in the order of the worst that any way of ablation did", PALETTE[6], "-", "D"),
-    "greedy": ("greedy, measured again after every removal", PALETTE[0], "-", "o"),
+    "greedy": ("greedy, measured again after every removal, with its 95 % interval", PALETTE[0], "-", "o"),
     "gradient": ("in the order of gradient importance", PALETTE[2], "-", "^"),
 }
 
@@ -44,13 +44,13 @@ def draw_pruning(result: Pruning) -> Figure:
             [_shown(result, getattr(point, end)) for point in curve.points] for end in ("score", "low", "high")
         )
         axes.plot(x, y, linestyle=style, marker=marker, markersize=4, color=colour, label=label, linewidth=1.4)
-        if marker:
+        if curve.name == "greedy":  # four bands on top of each other hide each other; the table has them all
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     _point_out(axes, result)
     if result.not_measured:
         axes.plot([], [], " ", label=f"not measured within {result.budget:g} s: {'; '.join(result.not_measured)}")
     axes.set_xlabel(f"heads removed (of {result.n_heads})")
-    axes.set_ylabel(wrapped(f"{_named(result)}, with its 95 % interval", 4.0, 10))
+    axes.set_ylabel(wrapped(_named(result), 4.0, 10))
     axes.set(xlim=(-0.5, result.n_heads + 0.5))
     if result.is_accuracy:
         axes.set(ylim=(-3, 106))
