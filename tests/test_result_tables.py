@@ -103,7 +103,7 @@ def kinds_of_result() -> set[str]:
 
 
 def test_every_kind_of_result_is_drawn_or_has_nothing_to_draw(tiny_run: Run) -> None:
-    assert kinds_of_result() - {"Certificate", "Cost"} == set(PLOTS)
+    assert kinds_of_result() - {"Certificate", "Cost", "Audit", "InterventionAudit"} == set(PLOTS)
     assert set(PLOTS) - {"Classification"} == set(MADE)
     certificate = api.verify(tiny_run, quiet=True)
     with pytest.raises(InputError, match="Certificate has no figure"):

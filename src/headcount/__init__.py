@@ -81,7 +81,7 @@ _SHOWN = (
     *("load", "load_external", "wrap", "Sites", "Adapter", "ExternalModel", "Run", "HeadId"),  # models and their heads
     *("train", "evaluate", "verify", "audit", "stretch", "predict"),  # what a model can do
     *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # what heads do
-    *("prune_heads", "cut_heads", "audit_intervention", "HeadcountError"),
+    *("prune_heads", "cut_heads", "HeadcountError"),
 )
 """What `headcount.<TAB>` shows; the other names are for those who look for them."""
 

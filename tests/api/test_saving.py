@@ -77,6 +77,8 @@ def test_a_name_stays_in_its_folder(text: str) -> None:
 
 ASKED: dict[str, Callable[..., Any]] = {
     "ablate_heads": lambda adder, sorter, **how: api.ablate_heads(adder, n=4, replacements=["zero"], quiet=True, **how),
+    "audit": lambda adder, sorter, **how: api.audit(adder, only=["HC101"], quiet=True, **how),
+    "audit_all": lambda adder, sorter, **how: api.audit_all([adder.name], only=["HC101"], quiet=True, **how),
     "evaluate": lambda adder, sorter, **how: api.evaluate(adder, **how),
     "evaluate_all": lambda adder, sorter, **how: api.evaluate_all([adder.name], quiet=True, **how),
     "head_roles": lambda adder, sorter, **how: api.head_roles(

@@ -284,6 +284,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TRAIN = "train addition --digits 1 --d-model 8 --n-heads 2 --d-ff 8 --n-validation 10 --n-test 10 --batch-size 4"
 JSON = {
+    "audit": "audit sorter --n 20 --quiet --only HC301",
     "ablate": "ablate run --n 4 --replacements zero --quiet",
     "adapt": "adapt own.py:Net -o {}.py",
     "evaluate": "evaluate run",
@@ -340,6 +341,11 @@ ELSEWHERE = {
     ("heads", "--run-adapter"): "tests/external/test_user_code.py",
     ("evaluate", "--run-adapter"): "tests/external/test_user_code.py",
     ("verify", "--run-adapter"): "tests/external/test_user_code.py",
+    ("audit", "--run-adapter"): "tests/external/test_user_code.py",
+    **{
+        ("audit", flag): "tests/cli/test_audit_cli.py"
+        for flag in ("--n", "--only", "--ignore", "--markdown", "--quiet")
+    },
     ("ablate", "--format"): "tests/cli/test_ablate_cli.py",
     ("predict", "--without"): "tests/cli/test_cli.py",
 }

@@ -391,6 +391,8 @@ def test_what_a_task_gives_is_given_to_a_pruned_folder_too(smaller: Path, capsys
     assert main(["evaluate", str(smaller), "--run-adapter"]) == 0
     assert main(["verify", str(smaller), "--run-adapter", "--quiet"]) in (0, 1)
     assert "all there are" in capsys.readouterr().out
+    assert main(["audit", str(smaller), "--run-adapter", "--quiet", "--only", "HC106"]) == 0
+    assert "HC106" in capsys.readouterr().out
     assert Path("ran").exists()
 
 
