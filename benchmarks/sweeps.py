@@ -33,15 +33,18 @@ def sites_at(projections: Sequence[nn.Module], n_heads: int) -> Sites:
     return Sites({name: Site(*each) for name, *each in zip(names, projections, heads, strict=True)})
 
 
-def ours(model: nn.Module, sites: Sites, tokens: Tensor, block: int, batch: int) -> Tensor:
-    """One job for all heads: `block` examples to a cached pass, `batch` rows to a pass that is run again."""
+def ours(model: nn.Module, sites: Sites, tokens: Tensor, block: int, batch: int, *, checked: bool = True) -> Tensor:
+    """One job for all heads: `block` examples to a cached pass, `batch` rows to a pass that is run again.
+
+    If `checked`, samples of the first block are compared with whole passes, as in a sweep over all data.
+    """
     interventions = [Intervention((head,)) for head in sites.heads]
     total, clean = torch.zeros(len(interventions)), torch.zeros(())
     for start in range(0, len(tokens), block):
         part = tokens[start : start + block]
         cached = CachedPass(model, sites, [part])
         clean += losses(_logits(cached.output), part).sum()
-        for i, output in sweep(cached, interventions, batch_size=batch, checked=start == 0):
+        for i, output in sweep(cached, interventions, batch_size=batch, checked=checked and start == 0):
             total[i] += losses(output, part).sum()
     return (total - clean) / len(tokens)
 
