@@ -37,6 +37,7 @@ NAMES = (
     "hugging_face",
     "gpt2_size",
     "pruning",
+    "auditing",
 )
 """Those about speed."""
 STUDIES = ("coverage", "labels", "matching")

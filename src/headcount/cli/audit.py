@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """The cause in one line, then a table of checks; of several models, a row for each. Exit code 1 if any fails."""
     from headcount import api
-    from headcount.views.audit import audit_markdown, audit_notes, audit_table, course_table
+    from headcount.views.audit import audit_markdown, audit_notes, audit_tables, course_table
 
     names, how = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
     quiet = args.quiet or args.json
     if len(names) == 1:
         saved = api.audit(names[0], save=True, quiet=quiet, run_adapter=args.run_adapter, **how)
         found = saved.result
-        lines: list[Line] = [found.summary, audit_table(found), *audit_notes(found)]
+        lines: list[Line] = [found.summary, *audit_tables(found), *audit_notes(found)]
         lines = [audit_markdown(found)] if args.markdown else lines
         return Output(found, lines, () if args.markdown else [saved], 0 if found.is_sound else 1)
     every = api.audit_all(names, save=True, quiet=quiet, run_adapter=args.run_adapter, **how)

@@ -15,24 +15,28 @@ if TYPE_CHECKING:
 
 ORDER = ("fail", "warn", "explained", "ignored", "pass", "not applicable")
 """Of verdicts, the most urgent first."""
+URGENT = ("fail", "warn")
 PAGE = "docs/traps.md"
 
 
-def audit_table(audit: Audit) -> Table:
-    """One row per check, the most urgent first."""
-    columns = (Column("id", no_wrap=True), "check", Column("verdict", no_wrap=True), "evidence", "likely cause", "fix")
-    rows = [
-        (each.id, each.check, each.verdict, _told(each), each.cause, each.fix)
-        if each.verdict in ("fail", "warn")
-        else (each.id, each.check, each.verdict, _told(each), "", "")
-        for each in _sorted(audit)
-    ]
-    return table_of(f"audit of {audit.name}: {audit.n:,} examples of {audit.task}", columns, rows)
+def audit_tables(audit: Audit) -> list[Table]:
+    """What to mend or to look at, with its cause; then everything else that was checked."""
+    urgent = [each for each in _sorted(audit) if each.verdict in URGENT]
+    rest = [each for each in _sorted(audit) if each.verdict not in URGENT]
+    marks = Column("id", no_wrap=True), "check", Column("verdict", no_wrap=True), "evidence"
+    title = f"audit of {audit.name}: {audit.n:,} examples of {audit.task}"
+    causes = [(*_row(each), each.cause, each.fix) for each in urgent]
+    tables = [table_of(title, (*marks, "likely cause", "fix"), causes)] if urgent else []
+    return [*tables, table_of("everything else that was checked" if urgent else title, marks, map(_row, rest))]
+
+
+def _row(verdict: Verdict) -> tuple[str, str, str, str]:
+    return verdict.id, verdict.check, verdict.verdict, _told(verdict)
 
 
 def audit_notes(audit: Audit) -> list[str]:
     """Where each check that fails or warns is described."""
-    urgent = [each for each in _sorted(audit) if each.verdict in ("fail", "warn")]
+    urgent = [each for each in _sorted(audit) if each.verdict in URGENT]
     return [f"what each check means: {PAGE}#{each.id.lower()}" for each in urgent[:1]]
 
 
@@ -45,7 +49,7 @@ def course_table(found: Mapping[str, Audit | HeadcountError]) -> Table:
 def _course_row(name: str, found: Audit | HeadcountError) -> tuple[str, ...]:
     if isinstance(found, HeadcountError):
         return name, "", "", "", f"broken: {found.what}"
-    ids = (", ".join(each.id for each in found.of(verdict)) for verdict in ("fail", "warn"))
+    ids = (", ".join(each.id for each in found.of(verdict)) for verdict in URGENT)
     return name, f"{100 * found.measured:.2f} %", *ids, found.summary
 
 
@@ -60,7 +64,7 @@ def audit_markdown(audit: Audit) -> str:
             lines += [f"### {each.id}: {each.check.replace('-', ' ')}", "", _sentence(each.finding), ""]
             lines += [f"**Likely cause.** {_sentence(each.cause)}", ""] if each.cause else []
             lines += [f"**What to change.** {_sentence(each.fix)}", ""] if each.fix else []
-    rest = [each for each in _sorted(audit) if each.verdict not in ("fail", "warn")]
+    rest = [each for each in _sorted(audit) if each.verdict not in URGENT]
     if rest:
         lines += ["## Everything else that was checked", "", "| id | check | verdict | |", "|---|---|---|---|"]
         lines += [f"| {each.id} | {each.check} | {each.verdict} | {_cell(_told(each))} |" for each in rest]

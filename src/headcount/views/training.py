@@ -92,7 +92,7 @@ def evaluation_notes(evaluation: Evaluation | Classification) -> list[str]:
     exact = getattr(evaluation, "exact", None)
     if exact is not None and exact.free_running is None:
         notes.append("free-running: not decoded, for the adapter has no generate()")
-    elif exact is not None and _differ(exact.teacher_forced, exact.free_running):
+    elif exact is not None and not evaluation.audit and _differ(exact.teacher_forced, exact.free_running):
         notes.append(
             "THE TWO WAYS DIFFER: for a sound pipeline they are one number, so something is broken, and it is not "
             "“cascading errors”; is the model decoded as it is fed, start token and filled-up zeros included?"
