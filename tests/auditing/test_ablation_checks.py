@@ -20,6 +20,8 @@ from headcount.auditing.observed import Observed
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 
+pytestmark = pytest.mark.slow  # seconds together
+
 N_SIGNALS = 8
 SOUND = [PlantedAdder, PlantedSorter]
 

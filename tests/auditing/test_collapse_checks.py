@@ -25,6 +25,8 @@ from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
 from headcount.stats import Proportion
 
+pytestmark = pytest.mark.slow  # seconds together
+
 CHECKS = ("one-answer", "one-answer-beyond", "no-better-than-constant", "guessing-loss", "ignores-input")
 
 

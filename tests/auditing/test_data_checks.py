@@ -16,6 +16,8 @@ from headcount.auditing.check import Finding
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 
+pytestmark = pytest.mark.slow  # seconds together
+
 
 def asked(check: str, of: Observed) -> Finding:
     ((_, found),) = checks_named([check]).items()

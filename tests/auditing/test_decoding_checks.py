@@ -40,6 +40,8 @@ from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 
+pytestmark = pytest.mark.slow  # seconds together
+
 FOREIGN = Path(__file__).parents[1] / "foreign_adder" / "adder_adapter.py"
 DECODING = ("HC102", "HC103", "HC104", "HC105", "HC106", "HC107")
 

@@ -13,6 +13,8 @@ from headcount.auditing.audit import checks_named
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 
+pytestmark = pytest.mark.slow  # seconds together
+
 
 class LargeTest(PlantedAdder):
     """As the exercise has it: 2,000 examples."""

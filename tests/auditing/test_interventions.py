@@ -18,6 +18,8 @@ from headcount.auditing.interventions import InterventionAudit, audit_interventi
 from headcount.errors import InputError
 from headcount.hooks.wrapping import wrap
 
+pytestmark = pytest.mark.slow  # seconds together
+
 NAMED = "L1H2"
 Act = Callable[[Tensor], Any]
 """What is done to [row, position, head, d_head] in place."""

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from headcount import Adapter
 
+pytestmark = pytest.mark.slow  # seconds together
+
 MASKING = ("HC201", "HC204")
 
 

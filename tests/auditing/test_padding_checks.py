@@ -21,6 +21,8 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
 
+pytestmark = pytest.mark.slow  # seconds together
+
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_validation": 50, "n_test": 400}
 
 

@@ -25,6 +25,8 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
 
+pytestmark = pytest.mark.slow  # seconds together
+
 SMALL = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_layers": 1, "pooling": "mean", "n_validation": 20, "n_test": 200}
 FOREIGN = Path(__file__).parents[1]
 

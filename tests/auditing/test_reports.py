@@ -13,6 +13,8 @@ from planted import OrderModel, PlantedAdder, PlantedSorter, SumModel, audit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+pytestmark = pytest.mark.slow  # whole audits
+
 THREE_DIGITS = {"digits": 3, "n_validation": 2000, "n_test": 2000}
 
 

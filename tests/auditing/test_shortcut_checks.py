@@ -15,6 +15,8 @@ from headcount.auditing.checks.surface_cues import Rule
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 
+pytestmark = pytest.mark.slow  # seconds together
+
 
 def sorter(model: type[nn.Module]) -> type[PlantedSorter]:
     return type(model.__name__, (PlantedSorter,), {"model_class": model})
