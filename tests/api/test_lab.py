@@ -35,6 +35,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert "| head | rank (resample) | resample | zero | mean | gradient |" in ranking
     assert adder.pruning is None, "hardly trained, it has nothing to lose"
     assert "It is hardly ever right." in text
+    assert f"**The audit found a fault:** {adder.evaluation.audit}." in text, "no better than a constant answer"
 
     assert list(sorter.runs) == list(sorter.stretches) == list(SORTEDNESS)
     for name, found in sorter.stretches.items():

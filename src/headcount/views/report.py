@@ -45,6 +45,7 @@ def addition_part(
         "## Addition",
         f"Run `{run}`, weights `{certificate.weights_sha256[:16]}`.",
         "### Is it right?",
+        *([f"**The audit found a fault:** {evaluation.audit}."] if evaluation.audit else []),
         verdict(certificate),
         f"On the {evaluation.split} set, which it never saw (95 % Wilson intervals):",
         markdown_table(["group", "n", *evaluation.COLUMNS.values()], accuracy_rows(evaluation)),
