@@ -87,7 +87,7 @@ class DoesNotDecode(PlantedAdder):
 
 def test_one_class_for_everything_is_named_with_the_share_that_it_leaves() -> None:
     found = look("one-answer", sorter(AlwaysSorted))
-    assert found.finding == "the answer is sorted to 400 of 400 examples, and right for 200 of them"
+    assert found.finding == "the answer is sorted to 400 of 400 examples, and right for 200"
     assert (found.verdict, found.evidence["predicted"], found.evidence["measured"]) == (FAIL, 0.5, 0.5)
 
 

@@ -8,13 +8,25 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from planted import LeastFirst, OrderModel, PlainAdder, PlantedAdder, PlantedSorter, audit, observed
 from tools.traps import KINDS, PAGE, page
 from torch import Tensor
 
 from headcount.api import open_model
-from headcount.auditing.audit import Audit, checks_named, run_checks
-from headcount.auditing.check import EXPLAINED, FAIL, IGNORED, NOT_APPLICABLE, PASS, WARN, Check, failed, passed
+from headcount.auditing.audit import Audit, checks_named, quick_audit, run_checks
+from headcount.auditing.check import (
+    EXPLAINED,
+    FAIL,
+    IGNORED,
+    NOT_APPLICABLE,
+    PASS,
+    WARN,
+    Check,
+    Finding,
+    failed,
+    passed,
+)
 from headcount.auditing.observed import Observed
 from headcount.errors import InputError
 
@@ -75,18 +87,51 @@ def test_what_passes_explains_nothing_and_is_never_explained() -> None:
     assert [each.verdict for each in found.verdicts] == [PASS, FAIL, PASS]
 
 
-def test_what_is_ignored_is_told_with_its_reason_and_explains_nothing() -> None:
+def test_what_is_ignored_is_told_with_its_reason_and_so_is_what_follows() -> None:
     class Broken(PlantedSorter):
         model_class = type("Wrong", (OrderModel,), {"is_sorted": lambda self, ids, visible: ids[:, 0] < 0})
 
     found = run_checks(observed(Broken), ignore={"one-answer": "it is the baseline of the course"})
     one = next(each for each in found.verdicts if each.id == "HC301")
     assert (one.verdict, one.reason) == (IGNORED, "it is the baseline of the course")
-    assert found.of(FAIL), "what it would have explained speaks for itself"
+    assert found.is_sound, "what follows from it is explained by it all the same"
+    assert {each.explained_by for each in found.of(EXPLAINED)} == {"HC301"}
     with pytest.raises(InputError, match="ignored without a reason"):
         run_checks(observed(Broken), ignore={"HC301": " "})
     with pytest.raises(InputError, match="no check 'HC999'"):
         run_checks(observed(Broken), ignore={"HC999": "why not"})
+
+
+def test_what_one_check_trips_over_costs_neither_the_others_nor_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trips(_: Observed) -> Finding:
+        raise ZeroDivisionError("of somebody's making")
+
+    checks = {"trips": Check("HC101", "Is it so?", trips), "holds": Check("HC102", "Is it?", lambda _: passed("yes"))}
+    with pytest.raises(ZeroDivisionError):
+        run_checks(observed(PlantedSorter, 20), checks)  # in tests
+    monkeypatch.setattr("headcount.auditing.audit.STRICT", False)
+    found = run_checks(observed(PlantedSorter, 20), checks)
+    assert [each.verdict for each in found.verdicts] == [NOT_APPLICABLE, PASS]
+    assert "ZeroDivisionError: of somebody's making" in found.verdicts[0].finding
+    monkeypatch.setattr("headcount.auditing.audit.Observed", trips)
+    assert quick_audit(observed(PlantedSorter).model) == ""
+
+
+class NotANumber(OrderModel):
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) * torch.nan
+
+
+def test_logits_that_are_no_numbers_are_the_cause_of_everything_else() -> None:
+    found = audit(type("Broken", (PlantedSorter,), {"model_class": NotANumber}))
+    assert [each.id for each in found.of(FAIL)] == ["HC306"]
+    assert found.summary.startswith("the logits of 400 of 400 examples are no numbers")
+
+
+@pytest.mark.parametrize("claimed", ["99.85 %", float("nan")])
+def test_a_claim_that_is_no_number_is_refused_when_the_adapter_is_loaded(claimed: object) -> None:
+    with pytest.raises(InputError, match="is no number"):
+        observed(type("Claims", (PlantedSorter,), {"claimed": claimed}))
 
 
 def test_an_audit_reads_back(tmp_path: Path) -> None:

@@ -495,7 +495,7 @@ class OneLength(PlantedSorter):
 
 @pytest.mark.parametrize(
     "adapter",
-    [*map(sorter, (DividedByLength, ScaledByLength, CountsBackwards)), EncodesRelativePlaces, InsideSorter, OneLength],
+    [*map(sorter, (DividedByLength, ScaledByLength)), EncodesRelativePlaces, InsideSorter, OneLength],
 )
 def test_positions_that_depend_on_the_length(adapter: type[Adapter]) -> None:
     found = look("length-dependent", adapter)
@@ -503,6 +503,11 @@ def test_positions_that_depend_on_the_length(adapter: type[Adapter]) -> None:
     assert float(found.evidence["moved"] or 0) > 0.1
     grows = "16 to 32" if adapter is OneLength else "8 to 16"
     assert f"when a sequence grows from {grows} numbers" in found.finding
+
+
+def test_positions_may_be_counted_from_the_end() -> None:
+    found = look("length-dependent", sorter(CountsBackwards))
+    assert (found.verdict, found.finding) == ("pass", "positions are counted from the end, where embeddings stay")
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -10,7 +10,7 @@ from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.length_generalisation import LENGTHS
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, folder_for, save_in, write_figures
-from headcount.auditing.audit import blame, quick_audit
+from headcount.auditing.audit import explain_errors, quick_audit
 from headcount.auditing.observed import Observed
 from headcount.errors import HeadcountError, argument
 from headcount.runs.config import RunConfig
@@ -77,7 +77,7 @@ def evaluate(
     """
     opened = open_on_task(model, run_adapter=run_adapter)
     observed, title = Observed(opened, split=split), f"{opened.label} on its {split} set"
-    fault, causes = blame(observed)
+    fault, causes = explain_errors(observed)
     answers: Any = observed.answers
     found: Evaluation | Classification
     if observed.task.output_type == "class":

@@ -25,11 +25,13 @@ from headcount.auditing.check import (
     not_applicable,
 )
 from headcount.auditing.observed import Observed
-from headcount.errors import HeadcountError, InputError
+from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
 from headcount.results import Result
 
 Progress = Callable[[int, int], None]
+STRICT = False
+"""Whether what goes wrong in a check is raised, as in tests."""
 QUICK = 500
 """Examples that are enough for checks beside another verb."""
 
@@ -99,32 +101,27 @@ def run_checks(
     checks: Mapping[str, Check] | None = None,
     *,
     ignore: Mapping[str, str] | None = None,
-    is_quick: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
     """Look at a model in every way that applies; what is to be ignored, by id or name, is told with its reason."""
     checks = checks_named() if checks is None else checks
-    checks = {name: check for name, check in checks.items() if check.is_quick or not is_quick}
-    found: dict[str, Finding] = {}
-    for i, (name, check) in enumerate(checks.items()):
-        found[name] = _look(check, observed)
-        if progress:
-            progress(i + 1, len(checks))
-    return _judged(observed, checks, found, ignore or {}, is_quick=is_quick)
+    return _judged(observed, checks, _findings(observed, checks, progress), ignore or {}, is_quick=False)
 
 
 def quick_audit(model: OpenModel, n: int | None = QUICK) -> str:
     """What is at the bottom of failing checks that take next to no time; empty if none fails, or there is no task."""
     try:
-        return blame(Observed(model, n))[0]
-    except HeadcountError:  # what cannot be asked is told by whoever needs it
+        return explain_errors(Observed(model, n))[0]
+    except Exception as error:  # what cannot be asked is told by whoever needs it; advice never costs a result
+        if STRICT and not isinstance(error, HeadcountError):
+            raise
         return ""
 
 
-def blame(observed: Observed) -> tuple[str, list[str]]:
+def explain_errors(observed: Observed) -> tuple[str, list[str]]:
     """The same of a model that was observed, and for each example the check that explains why it is wrong, or none."""
     checks = {name: check for name, check in checks_named().items() if check.is_quick}
-    found = {name: _look(check, observed) for name, check in checks.items()}
+    found = _findings(observed, checks)
     audit, causes = _judged(observed, checks, found, {}, is_quick=True), [""] * observed.n
     for each in audit.of(FAIL):
         spared = found[each.check].spared
@@ -143,7 +140,7 @@ def _judged(
 ) -> Audit:
     """Findings held against each other, and against what was measured."""
     ignored = _ignored(checks, ignore)
-    roots = _roots(checks, {name: each for name, each in found.items() if name not in ignored})
+    roots = _roots(checks, found)
     verdicts = tuple(_verdict(name, checks[name], each, roots, ignored) for name, each in found.items())
     spared = [found[each.check].spared for each in verdicts if each.verdict == FAIL]
     told = [each for each in spared if each is not None]
@@ -161,6 +158,15 @@ def _judged(
     )
 
 
+def _findings(observed: Observed, checks: Mapping[str, Check], progress: Progress | None = None) -> dict[str, Finding]:
+    found: dict[str, Finding] = {}
+    for i, (name, check) in enumerate(checks.items()):
+        found[name] = _look(check, observed)
+        if progress:
+            progress(i + 1, len(checks))
+    return found
+
+
 def _look(check: Check, observed: Observed) -> Finding:
     """What somebody's code refuses to be asked does not apply, with the reason."""
     asked = observed.task.output_type
@@ -170,6 +176,10 @@ def _look(check: Check, observed: Observed) -> Finding:
         return check.look(observed)
     except HeadcountError as error:
         return not_applicable(f"it could not be asked: {error.what}")
+    except Exception as error:  # somebody's model: what one check trips over must cost neither the others nor a result
+        if STRICT:
+            raise
+        return not_applicable(f"it could not be asked: {type(error).__name__}: {shortened(str(error))}")
 
 
 def _ignored(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str, str]:

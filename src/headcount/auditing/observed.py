@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.data.adapter_task import AdapterClasses, AdapterSequences
+from headcount.data.adapter_task import AdapterClasses, AdapterModel, AdapterSequences
 from headcount.data.from_adapter import encoded, pairs_of
 from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.models import OpenModel
@@ -144,8 +144,9 @@ class Observed:
     def inputs(self, examples: Examples) -> tuple[Tensor, ...]:
         """What the model is given of these examples, on its device."""
         device = next(self.model.module.parameters()).device
-        if self.adapter is not None:
-            return tuple(each.to(device) for each in encoded(self.adapter, pairs_of(self.task, examples))[0])
+        if isinstance(self.answers, AdapterModel):
+            made = encoded(self.answers.adapter, pairs_of(self.task, examples))[0]
+            return tuple(self.answers.as_weights(each).to(device) for each in made)
         batch = cast(SequenceTask, self.task).encode(examples)
         names: Sequence[str] = ("source",) if self.task.output_type == "class" else ("source", "decoder_input")
         return tuple(on_device(device, *(getattr(batch, name) for name in names)))

@@ -54,13 +54,14 @@ def print_output(found: Output, *, as_json: bool) -> None:
 def audit_lines(found: Output) -> Iterator[str]:
     """What quick checks found wrong with the model, whatever it was asked for; nothing if they found nothing."""
     parts = (each.result if isinstance(each.result, tuple) else (each.result,) for each in found.saved)
-    faults = (getattr(each, "audit", "") for each in (found.data, *(result for part in parts for result in part)))
-    yield from dict.fromkeys(audit_line(fault) for fault in faults if fault)
+    results = (found.data, *(result for part in parts for result in part))
+    faults = dict.fromkeys((getattr(each, "name", ""), getattr(each, "audit", "")) for each in results)
+    yield from (audit_line(fault, name) for name, fault in faults if fault)
 
 
-def audit_line(fault: str) -> str:
+def audit_line(fault: str, name: str = "") -> str:
     """The one line that a verb prints of it; empty without a fault."""
-    return fault and f"AUDIT:   {fault} (more: headcount audit)"
+    return fault and f"AUDIT:   {f'{name}: ' if name else ''}{fault} (more: headcount audit MODEL)"
 
 
 def print_text(text: str) -> None:

@@ -3,7 +3,7 @@
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument, comma_list, keywords, lengths
-from headcount.cli._output import Line, Output, print_text
+from headcount.cli._output import Line, Output, audit_line, print_error, print_text
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
 from headcount.limits import BATCH, DONORS
@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> Output:
     result = shown.result
     if args.format in ("markdown", "csv"):
         print_text(views.ablation_csv(result) if args.format == "csv" else views.ablation_markdown(result))
-        return Output(result, ())
+        if result.audit:
+            print_error(audit_line(result.audit, result.name))
+        return Output({}, ())
     lines: list[Line] = []
     for condition in result.conditions:
         lines += [views.ablation_table(result, condition), *views.ablation_notes(result, condition)]

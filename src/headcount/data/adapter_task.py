@@ -53,10 +53,10 @@ class AdapterModel:
         with eval_mode(self.external.model, gradients=False) as device:
             for i in range(0, len(pairs), at_once):
                 inputs, labels = encoded(self.adapter, pairs[i : i + at_once])
-                logits = self.external.model(*(self._as_weights(each).to(device) for each in inputs))
+                logits = self.external.model(*(self.as_weights(each).to(device) for each in inputs))
                 yield logits, labels.to(logits.device)
 
-    def _as_weights(self, given: Tensor) -> Tensor:
+    def as_weights(self, given: Tensor) -> Tensor:
         """Numbers that are no ids, in the model's precision."""
         weight = next(self.external.model.parameters())
         return given.to(weight.dtype) if given.is_floating_point() else given

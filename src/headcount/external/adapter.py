@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -189,6 +190,9 @@ def load_adapter(name: str) -> Adapter:
 
 def load_adapted(adapter: Adapter) -> Adapted:
     """The model with its weights, at rest."""
+    claimed = adapter.claimed
+    if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
+        raise InputError(f"claimed = {claimed!r} is no number", "99.85 % is written as claimed = 0.9985")
     model = built(adapter)
     with user_code_errors(adapter, "load"):
         adapter.load(model)

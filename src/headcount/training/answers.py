@@ -155,7 +155,8 @@ class ClassAnswers:
         """Cross-entropy per example."""
         logits = self.logits.astype(np.float64)
         right = logits[np.arange(len(logits)), self.labels]
-        return float((np.logaddexp.reduce(logits, axis=1) - right).mean())
+        with np.errstate(invalid="ignore"):  # of logits that are no numbers, the loss is none
+            return float((np.logaddexp.reduce(logits, axis=1) - right).mean())
 
     @property
     def margins(self) -> NDArray[np.float32]:

@@ -42,7 +42,7 @@ def audit_notes(audit: Audit) -> list[str]:
 
 def course_table(found: Mapping[str, Audit | HeadcountError]) -> Table:
     """One row per model, in the order given."""
-    columns = (Column("model"), Column("right", justify="right"), "fails", "warns", "what is at the bottom of it")
+    columns = (Column("model"), Column("right", justify="right"), "fails", "warns", "cause")
     return table_of("audit", columns, [_course_row(name, each) for name, each in found.items()])
 
 

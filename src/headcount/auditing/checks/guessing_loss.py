@@ -29,6 +29,8 @@ def look(observed: Observed) -> Finding:
         return not_applicable(f"all {observed.n:,} right answers are the same")
     is_class = observed.task.output_type == "class"
     loss = observed.classes.loss if is_class else observed.sequences.loss
+    if not math.isfinite(loss):
+        return not_applicable(f"the loss is {loss}: see HC306")
     guess = entropy(observed.classes.labels) if is_class else _entropy_by_column(_labels(observed))
     told = f"the loss is {loss:.3f} per {'example' if is_class else 'token'}, and that of guessing {_named(guess)}"
     if _reaches(observed, loss, guess) and found.verdict == FAIL:
@@ -58,7 +60,7 @@ def _reaches(observed: Observed, loss: float, guess: float) -> bool:
         logits, rows = observed.classes.logits.astype(np.float64), np.arange(observed.n)
         losses = np.logaddexp.reduce(logits, axis=1) - logits[rows, observed.classes.labels]
         more = 1.96 * float(losses.std()) / math.sqrt(observed.n)
-    return not (loss < NEARLY * guess and loss + more < guess)  # what is no number is no good loss either
+    return not (loss < NEARLY * guess and loss + more < guess)
 
 
 def entropy(labels: NDArray[np.int64]) -> float:

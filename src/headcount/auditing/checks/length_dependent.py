@@ -47,6 +47,8 @@ def look(observed: Observed) -> Finding:
         return not_applicable("the embeddings of one sequence change from pass to pass")
     moved, mixed = _moved(one, grown), _moved(grown, refilled)
     if moved > max(TOLERANCE, 3 * mixed):
+        if _is_counted_from_the_end(observed, longer, short, first):
+            return passed("positions are counted from the end, where embeddings stay", moved=moved, n=N_ROWS)
         return _told(observed, moved, short, long)
     if mixed > TOLERANCE:
         return not_applicable(MIXED)
@@ -72,6 +74,13 @@ def _told(observed: Observed, moved: float, short: int, long: int) -> Finding:
         longer=long,
         n=N_ROWS,
     )
+
+
+def _is_counted_from_the_end(observed: Observed, longer: Examples, short: int, last: int) -> bool:
+    """Whether the last numbers keep their embeddings when there are more before them."""
+    streams = [first_stream(observed, each) for each in (longer[:, -short:], longer)]
+    one, other = (None if each is None or each.shape[1] < last else each[:, -last:] for each in streams)
+    return one is not None and other is not None and _moved(one, other) <= TOLERANCE
 
 
 def _lengths(observed: Observed) -> tuple[int, int]:

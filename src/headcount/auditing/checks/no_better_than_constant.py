@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from headcount.auditing.check import FAIL, PASS, WARN, Check, Evidence, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.observed import Hits, Observed
+from headcount.auditing.observed import Observed
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, SequenceTask
 
@@ -52,14 +52,9 @@ def standing(observed: Observed) -> Standing | None:
         by_class = tuple(Proportion.count(hits[labels == label]) for label in np.unique(labels))
     else:
         names = [cast(SequenceTask, observed.task).show_tokens(row) for row in observed.right_answers]
-        hits, by_class = exact_matches(observed), ()
+        hits, by_class = observed.right, ()
     answer, count = Counter(names).most_common(1)[0]
     return None if count == len(names) else Standing(Proportion.count(hits), answer, count / len(names), by_class)
-
-
-def exact_matches(observed: Observed) -> Hits:
-    """Whole answers that are right: decoded if the model can be, else fed the right one."""
-    return observed.right if observed.decodes else observed.sequences.forced_right
 
 
 def look(observed: Observed) -> Finding:

@@ -34,7 +34,7 @@ def look(observed: Observed) -> Finding:
         return passed(f"{len(set(predicted.tolist())):,} different answers to {n:,} examples", n=n)
     spared = right == constant
     return failed(
-        f"the answer is {constant} to {count:,} of {n:,} examples, and right for {int(spared.sum()):,} of them",
+        f"the answer is {constant or 'empty'} to {count:,} of {n:,} examples, and right for {int(spared.sum()):,}",
         cause="consistent with training that never began to fall below the loss of guessing, or with a fault behind "
         "the model, such as answers read at a place that does not vary",
         fix="compare the loss with that of guessing, train with a lower learning rate or longer, and report accuracy "

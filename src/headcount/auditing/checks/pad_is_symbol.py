@@ -73,9 +73,9 @@ def _joined(text: str, words: list[str]) -> str:
 
 
 def lengthened(task: Task, text: str) -> dict[str, str]:
-    """Examples with one symbol more than this, anywhere, and which symbol that is."""
+    """Examples with one symbol more than this, near either end, and which symbol that is."""
     symbols, words, found = _symbols(task), _words(text), dict[str, str]()
-    for place in range(len(words) + 1):
+    for place in sorted({0, 1, len(words) - 1, len(words)}):  # padding stands at one of the ends
         for symbol in symbols:
             try:
                 other = task.show(task.parse(_joined(text, [*words[:place], symbol, *words[place:]]))[0])

@@ -21,6 +21,8 @@ from headcount.tasks.base import SequenceTask
 
 ROUNDING = 0.005
 """Share of examples that two logits of one size may decide one way or the other."""
+FEWER_TOKENS = 0.1
+"""Share of answers that may be right only when decoded: a loop that chooses among digits is spared other tokens."""
 LEAST = 10
 """Examples on each side of a condition."""
 CLEARLY = 0.2
@@ -42,7 +44,8 @@ def look(observed: Observed) -> Finding:
     )
     cause, fix = _cause(forced, free)
     evidence = {"one_pass": float(forced.mean()), "decoded": float(free.mean()), "apart": apart.rate}
-    verdict = FAIL if apart.low > ROUNDING else WARN
+    lost, gained = Proportion.count(forced & ~free), Proportion.count(free & ~forced)
+    verdict = FAIL if lost.low > ROUNDING or gained.low > FEWER_TOKENS else WARN
     return Finding(verdict, finding, cause, fix, evidence)
 
 
@@ -55,8 +58,8 @@ def _cause(forced: Hits, free: Hits) -> tuple[str, str]:
             "feed generate() as encode() does, start token included, and ask for every token of the answer",
         )
     return (
-        "consistent with labels that ask for more than the answer, such as padding after its end, or that are off by "
-        "one place",
+        "consistent with labels that ask for more than the answer, such as padding after its end, that are off by "
+        "one place, or with a generate() that chooses among fewer tokens than one pass does",
         "label what is no part of the answer with -100, and let the label of a position be the token after it",
     )
 

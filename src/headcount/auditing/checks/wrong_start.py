@@ -161,7 +161,7 @@ def _named(feeding: Feeding, token: int) -> str:
 def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
     """Found by changing the answers: the token before the first one that changes, if it is the same in all rows."""
     pairs = _filled(model, examples)
-    (inputs, labels), (others, _) = encoded(model.adapter, pairs), encoded(model.adapter, _changed(pairs))
+    (inputs, labels), (others, _) = (_on_cpu(model, each) for each in (pairs, _changed(pairs)))
     changed = [i for i, (one, two) in enumerate(zip(inputs, others, strict=True)) if not torch.equal(one, two)]
     if len(changed) != 1 or not _are_ids(ids := inputs[changed[0]], others[changed[0]]):
         return None
@@ -193,9 +193,16 @@ def _filled(model: AdapterSequences, examples: Examples) -> Pairs:
     return full if is_filled else pairs
 
 
+def _on_cpu(model: AdapterSequences, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
+    """What somebody's encode() makes of them, wherever it puts that."""
+    inputs, labels = encoded(model.adapter, pairs)
+    return tuple(each.cpu() for each in inputs), labels.cpu()
+
+
 def _changed(pairs: Pairs) -> Pairs:
     """Every character of the answers another one; never the first of all, a 0 that need not be written in front."""
-    known = sorted({character for _, text in pairs for character in text})[1:]
+    known = sorted({character for _, text in pairs for character in text})
+    known = known[1:] if len(known) > 2 else ["1", "2"]
     others = {each: known[bisect_right(known, each) % len(known)] for _, text in pairs for each in text}
     return [(question, "".join(others[each] for each in text)) for question, text in pairs]
 
@@ -232,8 +239,9 @@ def _right_from(observed: Observed, feeding: Feeding, start: int) -> Hits | None
     model, parts = cast(AdapterSequences, observed.answers), []
     pairs = pairs_of(model.task, observed.examples)
     for i in range(0, len(pairs), BLOCK):
-        inputs, labels = encoded(model.adapter, pairs[i : i + BLOCK])
-        if not (inputs[feeding.fed][:, feeding.position] == feeding.start).all():
+        inputs, labels = _on_cpu(model, pairs[i : i + BLOCK])
+        fed = inputs[feeding.fed]
+        if feeding.position >= fed.shape[1] or not (fed[:, feeding.position] == feeding.start).all():
             return None
         parts.append(_hits(observed, feeding, inputs, labels, start))
     return np.concatenate(parts)
