@@ -38,9 +38,10 @@ def commands(text: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def _little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals are resampled less."""
+    """Intervals are resampled less, and budgets are small."""
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     monkeypatch.setattr("headcount.experiments.experiment.N_REFERENCE", 256)
+    monkeypatch.setattr("headcount.api.pruning.parse_seconds", lambda budget: 3.0)  # whatever the page says
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
 
 
