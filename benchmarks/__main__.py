@@ -40,7 +40,7 @@ NAMES = (
     "auditing",
 )
 """Those about speed."""
-STUDIES = ("coverage", "labels", "matching")
+STUDIES = ("coverage", "labels", "matching", "audited_runs")
 """Those of errors, which are run by name only."""
 
 

@@ -1,0 +1,104 @@
+"""Does the audit keep silent on sound trained runs, and name what is wrong with those trained by the reports' faults?
+
+    python -m benchmarks audited_runs                       # all of them
+    python -m benchmarks audited_runs addition              # those whose names begin so
+    python -m benchmarks audited_runs sortedness faulty
+
+Runs are trained once and stay in runs/audited, so that a check can be changed and asked again. What a check says of a
+sound run is printed: whether a warning is false is for a reader to judge, and here all count as false.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headcount import api
+from headcount.auditing.audit import Audit
+from headcount.auditing.check import FAIL, WARN
+
+Settings = Mapping[str, Any]
+FOLDER = Path("runs/audited")
+MOST_WARNINGS = 1 / 20
+SMALL_ADDER: Settings = {"digits": 2, "d_model": 64, "d_ff": 256, "n_test": 1000, "n_validation": 500, "steps": 1000}
+SMALL_SORTER: Settings = {"d_model": 32, "d_ff": 128, "n_test": 1000, "n_validation": 500, "steps": 1500}
+
+SOUND: dict[str, Settings] = {
+    **{f"addition-seed-{seed}": {"seed": seed} for seed in range(4)},
+    **{f"addition-{name}": {"encoding": name} for name in ("sinusoidal", "rotary", "relative", "t5", "alibi")},
+    "addition-3-digits": {"digits": 3, "steps": 1500},
+    "addition-from-0": {"low": 0, "steps": 1500},
+    "addition-least-first": {"least_first": True},
+    "addition-post-norm": {"norm": "post"},
+    "addition-1-layer": {"n_encoder_layers": 1, "n_decoder_layers": 1},
+    "addition-8-heads": {"n_heads": 8},
+    "addition-fixed-set": {"n_train": 5000, "dropout": 0.1},
+    **{f"sortedness-seed-{seed}": {"seed": seed} for seed in range(3)},
+    **{f"sortedness-{name}": {"encoding": name} for name in ("learned", "rotary", "relative", "t5", "fire")},
+    "sortedness-causal-without-positions": {"encoding": "none", "causal": True},
+    "sortedness-far": {"preset": "far"},
+    "sortedness-mean": {"pooling": "mean"},
+    "sortedness-number-table": {"numbers": "table"},
+    "sortedness-1-head": {"n_heads": 1},
+    "sortedness-coin": {"balance": "coin", "distinct": True},
+}
+"""Nothing is wrong with their settings."""
+FAULTY: dict[str, tuple[str, Settings]] = {
+    "faulty-addition-start-token": ("HC101", {"start_token": False}),
+    "faulty-addition-ignored-zero": ("HC102", {"loss_ignores_zero": True}),
+    "faulty-addition-both": ("HC101", {"start_token": False, "loss_ignores_zero": True}),
+    "faulty-addition-overlap": ("HC401", {"splits_may_overlap": True, "n_train": 3000}),
+    "faulty-addition-untrained": ("HC303", {"steps": 1}),
+    "faulty-sortedness-length-normalised": ("HC504", {"encoding": "length-normalised", "negatives": "shuffle"}),
+    "faulty-sortedness-padding": ("HC203", {"padding_is_zero": True}),
+    "faulty-sortedness-pooling": ("HC506", {"pooling": "neighbour-difference", "encoding": "none"}),
+    "faulty-sortedness-no-order": ("HC505", {"encoding": "none"}),
+    "faulty-sortedness-untrained-rows": ("HC501", {"encoding": "learned", "n_positions": 300}),
+    "faulty-sortedness-one-answer": ("HC301", {"steps": 1}),
+}
+"""The reports' faults, by setting, with the check that names each in the first line."""
+
+
+def measure(*names: str) -> Iterator[dict[str, Any]]:
+    """Trained, audited and counted."""
+    chosen = [name for name in (*SOUND, *FAULTY) if not names or name.startswith(tuple(names))]
+    sound = {name: _audited(name, SOUND[name]) for name in chosen if name in SOUND}
+    if sound:
+        fails, warnings = (sum(bool(each.of(verdict)) for each in sound.values()) for verdict in (FAIL, WARN))
+        yield _row("sound trained runs that a check fails", fails, len(sound), "none", fails == 0)
+        kept = warnings <= MOST_WARNINGS * len(sound)
+        yield _row("sound trained runs that a check warns of", warnings, len(sound), "at most 1 in 20", kept)
+    faulty = {name: _audited(name, FAULTY[name][1]) for name in chosen if name in FAULTY}
+    if faulty:
+        named = sum(_is_named(each, FAULTY[name][0]) for name, each in faulty.items())
+        yield _row("runs trained with a fault, which is named", named, len(faulty), "all", named == len(faulty))
+
+
+def _audited(name: str, settings: Settings) -> Audit:
+    """Trained if it is not yet."""
+    task = "addition" if "addition" in name else "sortedness"
+    small = SMALL_ADDER if task == "addition" else SMALL_SORTER
+    run = api.train(task, out=FOLDER / name, resume=True, quiet=True, threads=1, **{**small, **settings})
+    found = api.audit(run, quiet=True).result
+    told = [f"{each.verdict} {each.id}" for each in found.verdicts if each.verdict in (FAIL, WARN)]
+    print(f"  {name}: {', '.join(told) or 'silent'}: {found.summary}", file=sys.stderr, flush=True)
+    return found
+
+
+def _is_named(found: Audit, check: str) -> bool:
+    """Whether the first line is that check's."""
+    told: Sequence[str] = [each.finding for each in found.verdicts if each.id == check]
+    return any(each in found.summary for each in told)
+
+
+def _row(question: str, count: int, n: int, promise: str, kept: bool) -> dict[str, Any]:
+    return {
+        "question": question,
+        "ours": f"{count}",
+        "other": f"of {n}",
+        "ratio": count / n,
+        "promise": promise,
+        "kept": kept,
+    }
