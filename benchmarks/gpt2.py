@@ -11,9 +11,9 @@ import json
 import sys
 
 import torch
-from nnsight import NNsight  # type: ignore[import-not-found]
+from nnsight import NNsight
 from torch import Tensor
-from transformer_lens.model_bridge.sources import build_bridge_from_module  # type: ignore[import-not-found]
+from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks import sweeps

@@ -10,8 +10,8 @@ import json
 
 import torch
 from torch import Tensor, nn
-from transformer_lens.config import TransformerBridgeConfig  # type: ignore[import-not-found]
-from transformer_lens.model_bridge import TransformerBridge  # type: ignore[import-not-found]
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge import TransformerBridge
 
 from benchmarks import sweeps
 from benchmarks.decoder_only import DecoderOnly

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from headcount.auditing.audit import checks_named
+from headcount.auditing.interventions import RESIDUAL
 
 PAGE = Path(__file__).parents[1] / "docs" / "traps.md"
 KINDS = {
@@ -37,6 +38,39 @@ MADE_BY = {
     "HC506": "headcount train sortedness --encoding none --pooling neighbour-difference",
 }
 """Settings of headcount's own that plant a fault; the others are planted in tests/auditing."""
+IN_LIBRARIES = {
+    "pytorch_hooks": (
+        "PyTorch",
+        {"a hook on `self_attn`, its output reshaped into heads (thought-anchors issue 7)": RESIDUAL},
+        "a pre-hook on `o_proj`",
+    ),
+    "transformers_attention": (
+        "transformers 5",
+        {"`head_mask=mask`": "did nothing", "an attention function, and no mask function": "something else as well"},
+        "`AttentionInterface` and `AttentionMaskInterface`",
+    ),
+    "transformer_lens_hooks": (
+        "TransformerLens 4",
+        {"slices at `hook_attn_out`": RESIDUAL, "`z[:, head] = 0` at `hook_z`": "other heads as well"},
+        "`z[:, :, head] = 0` at `hook_z`",
+    ),
+    "nnsight_traces": (
+        "nnsight",
+        {"slices of `o_proj.output` (issue 525)": RESIDUAL},
+        "slices of `o_proj.input`",
+    ),
+    "pyvene_units": (
+        "pyvene",
+        {"a subspace of `attention_output`": RESIDUAL},
+        "unit `h` of `head_attention_value_output`",
+    ),
+    "baukit_edits": (
+        "baukit",
+        {"`edit_output` at `o_proj` (honest_llama issue 42)": RESIDUAL},
+        "`edit_output` at `v_proj`, unless heads share values",
+    ),
+}
+"""By example: a library, wrong ways to ablate a head with what the audit says, and a right one."""
 HEAD = """# Traps: every known way of fooling oneself, by id
 
 `headcount audit MODEL` runs every check that applies to a run or to an adapter's model. Its first line is the cause,
@@ -78,18 +112,24 @@ heads as well; residual coordinates instead of a head (a block's output reshaped
 optin-transformer-pruning issue 6; `head_mask` under transformers 5); the wrong layer; another replacement than zero.
 With one line that does it right.
 
+It takes a context manager, a function that returns one or the handles of hooks, a function that runs the model itself
+(an nnsight trace, `run_with_hooks`), or arguments of the model; so any library will do. Each of these is a script of
+some lines on a small model, run in the tests where the library is installed:
+
+@IN_LIBRARIES@
+
 This page is made of the checks themselves (`python -m tools.traps --write`).
 """
 
 
 def page() -> str:
     """All of it."""
-    parts, kind = [HEAD], ""
+    parts, kind = [HEAD.replace("@IN_LIBRARIES@", _library_table())], ""
     for name, check in checks_named().items():
         if (here := KINDS[check.id[:3]]) != kind:
             kind = here
             parts.append(f"## {kind}\n")
-        told = (sys.modules[check.look.__module__].__doc__ or "").strip().partition("\n\n")[2]
+        told = (sys.modules[check.run.__module__].__doc__ or "").strip().partition("\n\n")[2]
         asked = {"any": "", "sequence": "models that write answers", "class": "classifiers"}[check.asks]
         marks = ", ".join(filter(None, [asked, "quick" if check.is_quick else ""]))
         parts.append(
@@ -102,6 +142,14 @@ def page() -> str:
         model = "runs/trap" if made else "my_adapter.py:Model"
         parts.append(f"    {made}headcount audit {model} --only {check.id}\n")
     return "\n".join(parts)
+
+
+def _library_table() -> str:
+    rows = [["library", "wrong", "what the audit says", "right"], ["---"] * 4]
+    for name, (library, wrong, right) in IN_LIBRARIES.items():
+        link = f"[{library}](../examples/interventions/{name}.py)"
+        rows += ([link, way, verdict, right] for way, verdict in wrong.items())
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from planted import N_HEADS, Attention, D, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, observed
+from planted import N_HEADS, Attention, D, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, look_at, observed
 from torch import Tensor, nn
 
 import headcount
 from headcount import Sites
 from headcount.auditing import head_sweep
-from headcount.auditing.audit import checks_named
-from headcount.auditing.check import Finding
 from headcount.auditing.observed import Observed
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
@@ -29,11 +27,6 @@ SOUND = [PlantedAdder, PlantedSorter]
 @pytest.fixture(scope="module")
 def sample() -> Observed:
     return Observed(RunModel.of(headcount.load("sample:addition")))
-
-
-def of_run(check: str, seen: Observed) -> Finding:
-    ((_, found),) = checks_named([check]).items()
-    return found.look(seen)
 
 
 # --- HC701 ------------------------------------------------------------------------------------------------------------
@@ -126,7 +119,24 @@ def test_heads_that_do_nothing_are_named() -> None:
 @pytest.mark.parametrize("sound", SOUND)
 def test_hooks_act_on_sound_models(sound: type[PlantedAdder], sample: Observed) -> None:
     assert look("inert-intervention", sound).verdict == "pass"
-    assert of_run("inert-intervention", sample).verdict == "pass"
+    assert look_at("inert-intervention", sample).verdict == "pass"
+
+
+class SixteenBits(OrderModel):
+    """Runs under autocast."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(ids)
+
+
+class UnderAutocast(PlantedSorter):
+    model_class = SixteenBits
+
+
+@pytest.mark.parametrize("check", ["inert-intervention", "never-together"])
+def test_heads_of_a_model_under_autocast_can_be_removed(check: str) -> None:
+    assert look(check, UnderAutocast).verdict == "pass"
 
 
 # --- HC702 ------------------------------------------------------------------------------------------------------------
@@ -179,7 +189,7 @@ def test_few_examples_are_a_warning() -> None:
 @pytest.mark.parametrize("sound", SOUND)
 def test_sound_models_have_room(sound: type[PlantedAdder], sample: Observed) -> None:
     assert look("floor", sound).verdict == "pass"
-    assert of_run("floor", sample).verdict == "pass"
+    assert look_at("floor", sample).verdict == "pass"
 
 
 # --- HC703 and HC704: heads whose outputs are known, one number each --------------------------------------------------
@@ -313,8 +323,8 @@ def test_heads_that_can_be_spared_together_are_not(sound: type[PlantedAdder]) ->
 
 
 def test_of_a_sample_the_order_holds_and_the_cheap_heads_do_not_add_up(sample: Observed) -> None:
-    assert of_run("unstable-ranking", sample).verdict == "pass"
-    found = of_run("never-together", sample)  # as every report found out, or did not
+    assert look_at("unstable-ranking", sample).verdict == "pass"
+    found = look_at("never-together", sample)  # as every report found out, or did not
     assert found.verdict == "pass"
     assert found.evidence["cheap"] > 12
     assert found.evidence["left"] < 0.5
@@ -325,20 +335,21 @@ def test_heads_that_were_ablated_alone_and_never_together_are_warned_of(tmp_path
     results = tmp_path / "run" / "results"
     for name, verdict in (("ablation-zero.json", "warn"), ("pruning.json", "pass")):
         (results / name).write_text("{}")
-        found = of_run("never-together", Observed(RunModel.of(headcount.load(tmp_path / "run")), 100))
+        found = look_at("never-together", Observed(RunModel.of(headcount.load(tmp_path / "run")), 100))
         assert found.verdict == verdict, name
         assert "removed together" in found.finding
 
 
 def test_one_sweep_serves_both(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = observed(Signalling)
-    first = head_sweep.head_sweep(seen)
+    first = seen.head_sweep
     monkeypatch.setattr(head_sweep, "run_interventions", None)
-    assert head_sweep.head_sweep(seen) is first
+    assert seen.head_sweep is first
     assert len(first.heads) == N_SIGNALS != N_HEADS
 
 
 def test_too_many_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_sweep, "MOST_HEADS", 4)
     with pytest.raises(InputError, match="it has 8 heads, and 2 to 4 are ablated one by one here"):
-        look("never-together", Signalling)
+        _ = observed(Signalling).head_sweep
+    assert look("never-together", Signalling).verdict == "not applicable"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from planted import SURE, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, observed
+from planted import SURE, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, look_at, observed
 from torch import Tensor, nn
 
 import headcount
@@ -16,9 +16,9 @@ from headcount import Adapter
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN, Finding
 from headcount.auditing.checks.guessing_loss import entropy
-from headcount.auditing.checks.no_better_than_constant import Standing
 from headcount.auditing.checks.one_answer_beyond import fresh_examples
 from headcount.auditing.observed import Observed
+from headcount.auditing.standing import Standing
 from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
@@ -44,11 +44,6 @@ def untrained(task: str, **settings: object) -> Observed:
 def audited(adapter: type[Adapter]) -> Audit:
     """By these checks alone."""
     return run_checks(observed(adapter), checks_named(CHECKS))
-
-
-def looked(check: str, seen: Observed) -> Finding:
-    (found,) = checks_named([check]).values()
-    return found.look(seen)
 
 
 # --- one answer -------------------------------------------------------------------------------------------------------
@@ -239,8 +234,7 @@ def unsorted_only(check: str) -> Finding:
     some = observed(PlantedSorter)
     some.examples = some.examples[some.classes.labels == 0]
     del some.classes
-    ((_, found),) = checks_named([check]).items()
-    return found.look(some)
+    return look_at(check, some)
 
 
 @pytest.mark.parametrize("check", ["no-better-than-constant", "guessing-loss"])
@@ -349,8 +343,8 @@ def test_entropy_is_the_loss_of_guessing_shares() -> None:
 
 def test_a_sum_model_that_was_never_trained() -> None:
     seen = untrained("addition", digits=2, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16)
-    assert looked("guessing-loss", seen).verdict == FAIL
-    assert looked("no-better-than-constant", seen).verdict == FAIL
+    assert look_at("guessing-loss", seen).verdict == FAIL
+    assert look_at("no-better-than-constant", seen).verdict == FAIL
 
 
 # --- outputs that do not depend on the input --------------------------------------------------------------------------
@@ -401,8 +395,8 @@ def test_outputs_that_depend_on_little() -> None:
 def test_nothing_is_found_in_sound_models(check: str) -> None:
     asks = checks_named([check])[check].asks
     assert look(check, PlantedSorter).verdict == PASS
-    assert looked(check, Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
+    assert look_at(check, Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
     if asks == "any":
         assert look(check, PlantedAdder).verdict == PASS
-        assert looked(check, Observed(RunModel.of(headcount.load("sample:addition")), n=400)).verdict == PASS
-        assert looked(check, observed(DoesNotDecode)).verdict in (PASS, NOT_APPLICABLE)
+        assert look_at(check, Observed(RunModel.of(headcount.load("sample:addition")), n=400)).verdict == PASS
+        assert look_at(check, observed(DoesNotDecode)).verdict in (PASS, NOT_APPLICABLE)

@@ -7,21 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted import OrderModel, PlantedAdder, PlantedSorter, look, observed
+from planted import OrderModel, PlantedAdder, PlantedSorter, look, look_at, observed
 from torch import Tensor, nn
 
 import headcount
-from headcount.auditing.audit import checks_named
-from headcount.auditing.check import Finding
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 
 pytestmark = pytest.mark.slow  # seconds together
-
-
-def asked(check: str, of: Observed) -> Finding:
-    ((_, found),) = checks_named([check]).items()
-    return found.look(of)
 
 
 def sample(name: str) -> Observed:
@@ -39,7 +32,7 @@ SOUND = {
 @pytest.mark.parametrize("check", ["shared-examples", "duplicates", "imbalance", "small-test-set"])
 @pytest.mark.parametrize("model", SOUND)
 def test_nothing_is_said_of_sound_data(check: str, model: str) -> None:
-    assert asked(check, SOUND[model]()).verdict == "pass"
+    assert look_at(check, SOUND[model]()).verdict == "pass"
 
 
 # --- HC401 -----------------------------------------------------------------------------------------------------------
@@ -97,7 +90,7 @@ def test_a_fixed_set_that_was_cut_from_the_same_sums_shares_none() -> None:
 def test_operands_are_swapped_for_every_test_example() -> None:
     of = observed(PlantedAdder)
     of.task.splits["train"] = of.examples[:, ::-1]
-    found = asked("shared-examples", of)
+    found = look_at("shared-examples", of)
     palindromes = int((of.examples[:, 0] == of.examples[:, 1]).sum())
     assert (found.verdict, found.evidence["same"], found.evidence["swapped"]) == (
         "fail",
@@ -113,7 +106,7 @@ def test_fresh_examples_that_are_not_kept_apart(adapter: Any, monkeypatch: pytes
     draw = of.task.sample
     with_test = lambda rng, n: np.concatenate([draw(rng, n - 30), of.examples[::20], of.examples[:10]])  # noqa: E731
     monkeypatch.setattr(of.task, "sample", with_test)
-    found = asked("shared-examples", of)
+    found = look_at("shared-examples", of)
     assert (found.verdict, found.evidence["same"]) == ("fail", 29)
     assert "29 of 400 test examples are among 20,000 drawn for training" in found.finding
 
@@ -126,7 +119,7 @@ def test_the_same_sum_twice_and_the_swap_of_another() -> None:
     before = len(np.unique(np.sort(of.examples, axis=1), axis=0))
     different = of.examples[of.examples[:, 0] != of.examples[:, 1]]
     of.examples = np.concatenate([of.examples, of.examples[:3], different[:2, ::-1]])
-    found = asked("duplicates", of)
+    found = look_at("duplicates", of)
     assert (found.verdict, found.evidence["again"], found.evidence["swapped"]) == ("warn", 3, 2)
     assert before == 400
     assert "of 405 test examples only 400 are different" in found.finding
@@ -136,15 +129,15 @@ def test_a_sequence_and_its_reverse_are_two_examples() -> None:
     of = observed(PlantedSorter)
     full = of.examples[of.task.lengths(of.examples) == 16]  # type: ignore[attr-defined]
     of.examples = np.concatenate([full, full[:, ::-1]])
-    assert asked("duplicates", of).verdict == "pass"
+    assert look_at("duplicates", of).verdict == "pass"
     of.examples = np.concatenate([of.examples, of.examples[:1]])
-    assert asked("duplicates", of).evidence["again"] == 1
+    assert look_at("duplicates", of).evidence["again"] == 1
 
 
 def test_pairs_are_pairs_only_where_their_order_does_not_matter() -> None:
     of = observed(PlantedSorter)
     of.examples = np.array([[1, 2], [2, 1]])
-    assert asked("duplicates", of).verdict == "pass"
+    assert look_at("duplicates", of).verdict == "pass"
 
 
 # --- HC403 -----------------------------------------------------------------------------------------------------------
@@ -158,7 +151,7 @@ def with_test_set(of: Observed, examples: Any) -> Observed:
 @pytest.mark.parametrize(("unsorted", "verdict"), [(200, "pass"), (120, "warn"), (165, "pass"), (190, "pass")])
 def test_classes_out_of_balance(unsorted: int, verdict: str) -> None:
     of = observed(PlantedSorter)  # unsorted ones come first
-    found = asked("imbalance", with_test_set(of, of.examples[200 - unsorted :]))
+    found = look_at("imbalance", with_test_set(of, of.examples[200 - unsorted :]))
     assert found.verdict == verdict
     if verdict == "warn":
         share = 200 / (200 + unsorted)
@@ -169,7 +162,7 @@ def test_classes_out_of_balance(unsorted: int, verdict: str) -> None:
 @pytest.mark.parametrize(("first", "last", "verdict"), [(190, 225, "warn"), (194, 208, "pass")])
 def test_a_few_examples_may_be_out_of_balance_by_luck(first: int, last: int, verdict: str) -> None:
     of = observed(PlantedSorter)
-    found = asked("imbalance", with_test_set(of, of.examples[first:last]))  # 25 of 35 sorted, and 8 of 14
+    found = look_at("imbalance", with_test_set(of, of.examples[first:last]))  # 25 of 35 sorted, and 8 of 14
     assert (found.verdict, found.evidence["n"]) == (verdict, last - first)
 
 
@@ -182,9 +175,9 @@ def test_one_answer_to_a_third_of_all_sums() -> None:
     of = with_test_set(
         of, np.concatenate([of.examples[:200], np.stack([np.arange(10, 60), 120 - np.arange(10, 60)], 1)])
     )
-    assert asked("imbalance", of).verdict == "pass"  # 50 of 250, or a few more: not shown to be above a fifth
+    assert look_at("imbalance", of).verdict == "pass"  # 50 of 250, or a few more: not shown to be above a fifth
     of = with_test_set(of, of.examples[150:])
-    found = asked("imbalance", of)
+    found = look_at("imbalance", of)
     assert found.verdict == "warn"
     assert found.finding.startswith("one answer, 120, is right on 5")
 

@@ -24,6 +24,7 @@ from planted import (
     PlantedAdder,
     SumModel,
     look,
+    look_at,
     observed,
 )
 from torch import Tensor, nn
@@ -32,9 +33,8 @@ from torch.nn import functional as F
 import headcount
 from headcount import Adapter
 from headcount.auditing.audit import Audit, checks_named, run_checks
-from headcount.auditing.check import Finding
-from headcount.auditing.checks.never_output import is_constant_for_lack_of_others
 from headcount.auditing.observed import Observed
+from headcount.auditing.written_answers import is_constant_for_lack_of_others
 from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
@@ -76,11 +76,6 @@ def audit(adapter: type[Adapter]) -> Audit:
     return run_checks(observed(adapter), checks_named(["HC101", *DECODING, "HC201", "HC204"]))
 
 
-def say(check: str, seen: Observed) -> Finding:
-    ((_, found),) = checks_named([check]).items()
-    return found.look(seen)
-
-
 @pytest.mark.parametrize("check", DECODING)
 @pytest.mark.parametrize("sound", SOUND)
 def test_nothing_is_said_of_sound_models(sound: type[Adapter], check: str) -> None:
@@ -89,8 +84,8 @@ def test_nothing_is_said_of_sound_models(sound: type[Adapter], check: str) -> No
 
 @pytest.mark.parametrize("check", DECODING)
 def test_nothing_is_said_of_a_run_and_of_a_stranger_that_were_trained(check: str) -> None:
-    assert say(check, of_stranger()).verdict == "pass"
-    assert say(check, of_run()).verdict == ("not applicable" if check == "HC104" else "pass")
+    assert look_at(check, of_stranger()).verdict == "pass"
+    assert look_at(check, of_run()).verdict == ("not applicable" if check == "HC104" else "pass")
 
 
 @pytest.mark.parametrize("faults", [{}, {"start_token": False}])
@@ -102,7 +97,7 @@ def test_untrained_runs_have_no_fault_of_decoding(faults: dict[str, bool]) -> No
     task, model = build(config)
     run = replace(headcount.load("sample:addition"), config=config, task=task, model=model.eval())
     seen = Observed(RunModel.of(run))
-    verdicts = {check: say(check, seen).verdict for check in DECODING}
+    verdicts = {check: look_at(check, seen).verdict for check in DECODING}
     assert verdicts.pop("HC107") == ("fail" if faults else "pass")
     assert set(verdicts.values()) <= {"pass", "not applicable", "warn"}
 
@@ -165,8 +160,8 @@ def test_a_digit_that_the_loss_ignored_is_named_with_what_it_costs(adapter: type
     assert (found.verdict, found.evidence["tokens"]) == ("fail", "0")
     assert found.finding.startswith("0 is never output: in 0 of ")
     assert "consistent with a loss that ignores" in found.cause
-    assert found.spared is not None
-    assert (found.spared == ~has(0)).all()
+    assert found.right_despite_fault is not None
+    assert (found.right_despite_fault == ~has(0)).all()
     assert found.evidence["predicted"] == found.evidence["measured"]
 
 
@@ -207,15 +202,15 @@ def test_a_first_digit_may_be_constant_because_the_only_other_one_is_never_outpu
     seen = observed(IgnoresZeroFirstIsOne)
     assert (seen.free[:, 0] == 1).all()
     assert is_constant_for_lack_of_others(seen, 0, 1)
-    found = say("HC102", seen)
-    assert found.spared is not None
-    assert (found.spared == seen.right).all(), "zeros in the first place count"
+    found = look_at("HC102", seen)
+    assert found.right_despite_fault is not None
+    assert (found.right_despite_fault == seen.right).all(), "zeros in the first place count"
     assert not is_constant_for_lack_of_others(observed(NoStartNoZero), 0, 0)
     assert not is_constant_for_lack_of_others(observed(LosesTheCarry), 0, 0)
 
 
 def test_a_run_is_asked_as_well() -> None:
-    found = say("HC102", without_logit(7))
+    found = look_at("HC102", without_logit(7))
     assert (found.verdict, found.evidence["tokens"]) == ("fail", "7")
     assert found.evidence["predicted"] == pytest.approx(found.evidence["measured"], abs=0.02)
 
@@ -295,8 +290,8 @@ MOVED = {
 def test_answers_that_are_moved_are_named(adapter: type[Adapter], move: str) -> None:
     found = look("shifted", adapter)
     assert (found.verdict, found.evidence["move"]) == ("fail", move)
-    assert found.spared is not None
-    assert (found.spared == observed(adapter).right).mean() > 0.95
+    assert found.right_despite_fault is not None
+    assert (found.right_despite_fault == observed(adapter).right).mean() > 0.95
     assert audit(adapter).summary.startswith("decoded answers are the right ones " + move)
 
 
@@ -352,8 +347,8 @@ def test_a_start_that_explains_what_is_decoded_is_named(adapter: type[Adapter], 
     found = look("wrong-start", adapter)
     assert (found.verdict, found.evidence["start"], found.evidence["trained_start"]) == ("fail", start, START)
     assert found.evidence["same"] == found.evidence["n"] == 24
-    assert found.spared is not None
-    assert (found.spared == observed(adapter).right).all()
+    assert found.right_despite_fault is not None
+    assert (found.right_despite_fault == observed(adapter).right).all()
     assert ("or one of 1 that do the same" in found.finding) == (adapter is FromPadding), "3 is as good as 12"
     assert audit(adapter).summary.startswith(f"generate() writes what the decoder writes from the token {start} ")
 
@@ -452,8 +447,8 @@ def test_answers_of_a_wrong_length_are_named(adapter: type[Adapter], what: str) 
     found = look("wrong-length", adapter)
     assert found.verdict == "fail"
     assert f"decoded answers {what}, such as '" in found.finding
-    assert found.spared is not None
-    assert (found.spared == observed(adapter).right).all()
+    assert found.right_despite_fault is not None
+    assert (found.right_despite_fault == observed(adapter).right).all()
     assert what in audit(adapter).summary.split(";")[0]
 
 
@@ -557,8 +552,8 @@ class HandedWhatIsNearlyAlwaysRight(Handed):
 def test_what_is_handed_to_the_decoder_costs_the_answers_that_begin_otherwise() -> None:
     found = look("given-tokens", Handed)
     assert found.verdict == "fail"
-    assert found.spared is not None
-    assert (found.spared == observed(Handed).right).all()
+    assert found.right_despite_fault is not None
+    assert (found.right_despite_fault == observed(Handed).right).all()
     assert look("HC106", Handed).verdict == "pass", "given what it is handed, both ways agree"
 
 

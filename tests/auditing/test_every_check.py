@@ -29,6 +29,7 @@ from headcount.auditing.check import (
 )
 from headcount.auditing.observed import Observed
 from headcount.errors import InputError
+from headcount.views.audit import audit_markdown, audit_notes
 
 CHECKS = checks_named()
 HERE = Path(__file__).parents[1]
@@ -40,7 +41,7 @@ def test_every_check_has_an_id_a_question_and_a_story(name: str) -> None:
     assert re.fullmatch(r"HC[1-8]\d\d", check.id)
     assert check.id[:3] in KINDS
     assert check.question.endswith("?")
-    question, _, story = (sys.modules[check.look.__module__].__doc__ or "").partition("\n\n")
+    question, _, story = (sys.modules[check.run.__module__].__doc__ or "").partition("\n\n")
     assert question.strip().endswith("?")
     assert len(story) > 100, "where it happened, and how it is seen"
     ids = {each.id for each in CHECKS.values()}
@@ -85,6 +86,14 @@ def test_of_two_that_explain_each_other_the_first_is_the_cause() -> None:
 def test_what_passes_explains_nothing_and_is_never_explained() -> None:
     found = chain(("HC101", ("HC102",), PASS), ("HC102", ("HC103",), FAIL), ("HC103", (), PASS))
     assert [each.verdict for each in found.verdicts] == [PASS, FAIL, PASS]
+
+
+def test_the_page_of_everything_that_is_found_is_named() -> None:
+    found = chain(("HC101", (), FAIL), ("HC403", (), FAIL), ("HC601", (), PASS))
+    told = "what each check means: docs/traps.md#hc101, #hc403"
+    assert audit_notes(found) == [told]
+    assert f"\n\nW{told[1:]}.\n\n## Everything else" in audit_markdown(found)
+    assert audit_notes(chain(("HC601", (), PASS))) == []
 
 
 def test_what_is_ignored_is_told_with_its_reason_and_so_is_what_follows() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
-from planted import OrderModel, PlantedAdder, PlantedSorter, look
+from planted import OrderModel, PlantedAdder, PlantedSorter, look, look_at, observed
 from torch import Tensor, nn
 
 import headcount
-from headcount.auditing.audit import checks_named
+from headcount.auditing.audit import explain_errors
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
+from headcount.training.evaluation import SequenceModel, evaluate_sequences
 
 pytestmark = pytest.mark.slow  # seconds together
 
@@ -135,10 +137,10 @@ def test_a_figure_that_is_measured_too_is_right(share: float, adapter: type[Plan
 
 
 def test_without_a_figure_nothing_is_asked() -> None:
-    ((_, check),) = checks_named(["claimed-figure"]).items()
     assert look("claimed-figure", PlantedAdder).verdict == "not applicable"
     assert look("claimed-figure", claiming(98.5)).verdict == "not applicable"
-    assert check.look(Observed(RunModel.of(headcount.load("sample:sortedness")), 100)).verdict == "not applicable"
+    sample = Observed(RunModel.of(headcount.load("sample:sortedness")), 100)
+    assert look_at("claimed-figure", sample).verdict == "not applicable"
 
 
 # --- HC803 ------------------------------------------------------------------------------------------------------------
@@ -224,3 +226,19 @@ def test_a_figure_that_the_authors_own_scoring_gives_is_a_warning() -> None:
     found = look("claimed-figure", Claims)
     assert found.verdict == "warn"
     assert "; the figure is that of metric() of Claims (66.67 %)" in found.finding
+
+
+def test_the_authors_scoring_is_run_once_for_each_answer() -> None:
+    calls: list[tuple[str, str, str]] = []
+
+    class Counted(PlantedAdder):
+        def metric(self, question: str, answer: str, predicted: str) -> float:
+            calls.append((question, answer, predicted))
+            return float(answer.zfill(3) == predicted)
+
+    seen = observed(Counted)
+    explain_errors(seen)
+    found = evaluate_sequences(cast(SequenceModel, seen.answers), "test", found=seen.sequences)
+    assert found.claim is not None
+    assert found.claim.measured == 1.0
+    assert len(calls) == len(set(calls)) == seen.n

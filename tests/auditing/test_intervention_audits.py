@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import hub_models as hub
 import pytest
@@ -290,6 +291,29 @@ def runs_itself(model: Any) -> Any:
     return run
 
 
+def runs_quietly(model: Any) -> Any:
+    """As a trace of nnsight does: nothing comes back."""
+
+    def run() -> None:
+        with on_input(projection_of(model), zero())():
+            model(**TEXT)
+
+    return run
+
+
+class HooksInADict(dict[str, Any]):
+    """As baukit has it: hooks in a dict that is a context, in place from the beginning."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(hook=on_input(projection_of(model), zero())())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self["hook"].remove()
+
+
 def replaced(model: Any) -> Any:
     """A module that stands for the output projection."""
 
@@ -337,6 +361,8 @@ RIGHT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "values": (without_values, "zero"),
     "subtracted": (subtracted, "zero"),
     "a run of its own": (runs_itself, "zero"),
+    "a run that returns nothing": (runs_quietly, "zero"),
+    "hooks in a dict": (lambda model: lambda: HooksInADict(model), "zero"),
     "another module": (replaced, "zero"),
 }
 
@@ -447,6 +473,54 @@ def test_a_run_of_headcount() -> None:
     assert found.summary.startswith("wrong layer: D1H2 removed, by zero; X1H2 untouched")
 
 
+class HookedLinear(nn.Module):
+    """As TransformerLens 4 has it: a hook point, which hands z on, before the output projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hook_in, self._original_component = nn.Identity(), nn.Linear(8, 8)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self._original_component(self.hook_in(z))
+
+
+class HookedAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.v, self.o = nn.Linear(8, 8), HookedLinear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(self.v(x).cumsum(dim=1))
+
+
+class Bridge(nn.Module):
+    """A model of TransformerLens 4, as far as its heads go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cfg, self.config = SimpleNamespace(n_heads=4), SimpleNamespace(model_type="gpt2")
+        self.blocks = nn.ModuleList(nn.ModuleDict({"attn": HookedAttention()}) for _ in range(2))
+
+    def forward(self, input: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        for block in self.blocks:
+            input = input + block["attn"](input)
+        return input
+
+    def run_with_hooks(self, input: Tensor, path: str) -> Tensor:
+        with on_output(self.get_submodule(path), zero())():
+            return self.forward(input)  # not self(input)
+
+
+@pytest.mark.parametrize("path", ["blocks.1.attn.o.hook_in", "blocks.1.attn.v"])
+def test_a_bridge_of_transformer_lens(path: str) -> None:
+    model, inputs = scattered(Bridge()), torch.randn(3, 5, 8, dtype=torch.double)
+    assert audit_intervention(model, inputs, lambda: model.run_with_hooks(inputs, path), [NAMED]).is_right
+    assert audit_intervention(model, inputs, on_output(model.get_submodule(path), zero()), [NAMED]).is_right
+    assert audit_intervention(model, inputs, headcount.ablated(model, NAMED), [NAMED]).is_right
+    wrong = audit_intervention(model, inputs, lambda: model.run_with_hooks(inputs, "blocks.1.attn"), [NAMED])
+    assert wrong.verdict == "residual coordinates instead of a head"
+
+
 def test_sites_of_ones_own() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6)).eval()
@@ -520,6 +594,13 @@ def test_what_is_no_intervention(context: Any, words: str) -> None:
 def test_hooks_that_are_there_already_are_refused(gpt2: Any) -> None:
     with on_input(projection_of(gpt2), zero())() as handle, pytest.raises(InputError, match="registered already"):
         audit_intervention(gpt2, TEXT, handle, NAMED)
+
+
+def test_a_context_whose_hooks_are_there_already_is_refused(gpt2: Any) -> None:
+    before = trace(gpt2)
+    with pytest.raises(InputError, match="was in place before the context was entered"):
+        audit_intervention(gpt2, TEXT, HooksInADict(gpt2), NAMED)
+    assert trace(gpt2) == before
 
 
 def test_heads_and_inputs_are_checked(gpt2: Any) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from planted import SURE, Attention, PlainAdder, PlainModel, PlantedAdder, SumModel, look
-from tests.auditing.test_decoding_checks import SOUND, audit, of_run, of_stranger, say
+from planted import SURE, Attention, PlainAdder, PlainModel, PlantedAdder, SumModel, look, look_at
+from tests.auditing.test_decoding_checks import SOUND, audit, of_run, of_stranger
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +26,7 @@ def test_nothing_is_said_of_sound_models(sound: type[Adapter], check: str) -> No
 
 @pytest.mark.parametrize("check", MASKING)
 def test_nothing_is_said_of_a_run_and_of_a_stranger_that_were_trained(check: str) -> None:
-    assert say(check, of_run()).verdict == say(check, of_stranger()).verdict == "pass"
+    assert look_at(check, of_run()).verdict == look_at(check, of_stranger()).verdict == "pass"
 
 
 # --- sees ahead -------------------------------------------------------------------------------------------------------

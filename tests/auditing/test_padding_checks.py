@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from planted import PAD, PLUS, SURE, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, observed
+from planted import PAD, PLUS, SURE, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, look_at, observed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import headcount
 from headcount.auditing.audit import checks_named, run_checks
-from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN, Finding
+from headcount.auditing.check import EXPLAINED, FAIL, NOT_APPLICABLE, PASS, WARN
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
@@ -29,11 +29,6 @@ SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_validation"
 def untrained(task: str, **settings: object) -> Observed:
     config = RunConfig.build(task, **SMALL | settings)
     return Observed(RunModel.of(Run("untrained", RunFolder(Path("nowhere")), config, *build(config), "0" * 64)))
-
-
-def looked(check: str, seen: Observed) -> Finding:
-    (found,) = checks_named([check]).values()
-    return found.look(seen)
 
 
 def sorter(model: type[nn.Module]) -> type[PlantedSorter]:
@@ -279,7 +274,7 @@ def test_a_run_that_pads_with_zero_is_named_and_what_follows_is_explained() -> N
 @pytest.mark.parametrize("pooling", ["mean", "max", "last"])
 def test_our_own_models_mask_their_padding(check: str, encoding: str, pooling: str) -> None:
     seen = untrained("sortedness", n_layers=1, encoding=encoding, pooling=pooling, n_test=60)
-    assert looked(check, seen).verdict == PASS
+    assert look_at(check, seen).verdict == PASS
 
 
 # --- written answers --------------------------------------------------------------------------------------------------
@@ -338,6 +333,19 @@ class LeakyAnyLength(AnyLength):
     model_class = ReadsPadding
 
 
+class LeakyOperands(LeakyAnyLength):
+    """Each operand is padded by itself: 1+22 and 11+2 are as long as each other, and padded beside each other."""
+
+    def read(self, questions: Sequence[str]) -> Tensor:
+        operands = [question.split("+") for question in questions]
+        widths = [max(map(len, each)) for each in zip(*operands, strict=True)]
+        filled = [
+            [[*map(int, number), *[PAD] * (width - len(number))] for number, width in zip(pair, widths, strict=True)]
+            for pair in operands
+        ]
+        return torch.tensor([[*first, PLUS, *second] for first, second in filled])
+
+
 class ZeroAnyLength(SoundAnyLength):
     pad = 0
 
@@ -366,6 +374,13 @@ def test_sums_that_padding_changes() -> None:
     assert "beside 41+70, 16 of 16 questions have another answer than alone" in found.finding
     assert look("padding-leaks", SoundAnyLength).verdict == PASS
     assert look("padding-leaks", DrawsAnswers).verdict == PASS
+
+
+def test_operands_that_are_padded_by_themselves_are_no_rows_that_meet() -> None:
+    found = look("padding-leaks", LeakyOperands, n=30)  # the shortest of which are 6+19 and others of four characters
+    assert found.verdict == FAIL
+    assert found.finding.startswith("beside 84+28, ")
+    assert "padding is read" in found.cause
 
 
 def test_questions_of_one_length_that_change_each_other() -> None:
@@ -414,9 +429,9 @@ def test_a_digit_that_labels_never_ask_for() -> None:
 @pytest.mark.parametrize("least_first", [False, True])
 def test_a_run_whose_loss_ignores_zero(least_first: bool) -> None:
     settings: dict[str, Any] = {"digits": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "least_first": least_first}
-    assert looked("pad-is-symbol", untrained("addition", **settings, loss_ignores_zero=True)).verdict == FAIL
-    assert looked("pad-is-symbol", untrained("addition", **settings)).verdict == PASS
-    assert looked("pad-is-symbol", untrained("addition", **settings, start_token=False)).verdict == PASS
+    assert look_at("pad-is-symbol", untrained("addition", **settings, loss_ignores_zero=True)).verdict == FAIL
+    assert look_at("pad-is-symbol", untrained("addition", **settings)).verdict == PASS
+    assert look_at("pad-is-symbol", untrained("addition", **settings, start_token=False)).verdict == PASS
 
 
 # --- sound models -----------------------------------------------------------------------------------------------------
@@ -425,6 +440,6 @@ def test_a_run_whose_loss_ignores_zero(least_first: bool) -> None:
 @pytest.mark.parametrize("check", ["padding-leaks", "pad-is-symbol"])
 def test_nothing_is_found_in_sound_models(check: str) -> None:
     assert look(check, PlantedSorter).verdict == PASS
-    assert looked(check, Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
+    assert look_at(check, Observed(RunModel.of(headcount.load("sample:sortedness")))).verdict == PASS
     for seen in (observed(PlantedAdder), Observed(RunModel.of(headcount.load("sample:addition")), n=200)):
-        assert looked(check, seen).verdict == (NOT_APPLICABLE if check == "padding-leaks" else PASS)
+        assert look_at(check, seen).verdict == (NOT_APPLICABLE if check == "padding-leaks" else PASS)

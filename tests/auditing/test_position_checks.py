@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from planted import N_HEADS, D, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, observed
+from planted import N_HEADS, D, OrderModel, PlantedAdder, PlantedSorter, SumModel, look, look_at, observed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import headcount
 from headcount import Adapter, Sites
-from headcount.auditing.audit import checks_named
-from headcount.auditing.check import Finding
 from headcount.auditing.observed import Observed
 from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.models import RunModel
@@ -29,11 +27,6 @@ pytestmark = pytest.mark.slow  # seconds together
 
 SMALL = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_layers": 1, "pooling": "mean", "n_validation": 20, "n_test": 200}
 FOREIGN = Path(__file__).parents[1]
-
-
-def asked(check: str, of: Observed) -> Finding:
-    ((_, found),) = checks_named([check]).items()
-    return found.look(of)
 
 
 def sample(name: str) -> Observed:
@@ -206,20 +199,22 @@ CHECKS = ["untrained-positions", "past-table", "weak-positions", "length-depende
 @pytest.mark.parametrize("model", SOUND)
 def test_nothing_is_said_of_sound_positions(model: str) -> None:
     of = SOUND[model]()
-    assert {check: asked(check, of).finding for check in CHECKS if asked(check, of).verdict in ("warn", "fail")} == {}
+    assert {
+        check: look_at(check, of).finding for check in CHECKS if look_at(check, of).verdict in ("warn", "fail")
+    } == {}
 
 
 @pytest.mark.parametrize("model", ["torch", "flat", "class token", "own table", "our sinusoidal"])
 def test_and_these_were_really_looked_at(model: str) -> None:
     of = SOUND[model]()
-    found = {check: asked(check, of).verdict for check in ("past-table", "weak-positions", "length-dependent")}
+    found = {check: look_at(check, of).verdict for check in ("past-table", "weak-positions", "length-dependent")}
     assert set(found.values()) == {"pass"}
 
 
 @pytest.mark.parametrize("of", [lambda: observed(PlantedAdder), lambda: sample("addition")])
 @pytest.mark.parametrize("check", ["untrained-positions", "weak-positions", "order-blind"])
 def test_nothing_is_said_of_sound_sums(of: Any, check: str) -> None:
-    assert asked(check, of()).verdict == "pass"
+    assert look_at(check, of()).verdict == "pass"
 
 
 # --- HC501 -----------------------------------------------------------------------------------------------------------
@@ -248,13 +243,13 @@ def test_rows_that_were_never_trained_with_what_becomes_of_longer_sequences() ->
 
 
 def test_a_trained_model_of_others_has_such_rows() -> None:
-    found = asked("untrained-positions", foreign("foreign_sorter/sorter_adapter.py:Sorted"))
+    found = look_at("untrained-positions", foreign("foreign_sorter/sorter_adapter.py:Sorted"))
     assert found.verdict == "warn"
     assert "rows 17 to 64" in found.finding
 
 
 def test_report_003_in_our_own_settings() -> None:
-    found = asked("untrained-positions", untrained(encoding="learned", n_positions=300, past_table="clamp"))
+    found = look_at("untrained-positions", untrained(encoding="learned", n_positions=300, past_table="clamp"))
     assert (found.verdict, found.evidence["rows"], found.evidence["trained"]) == ("warn", 300, 16)
 
 
@@ -266,7 +261,7 @@ def test_what_was_trained_must_be_known() -> None:
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "rotary", "none"])
 def test_what_is_not_learned_needs_no_training(encoding: str) -> None:
-    assert asked("untrained-positions", untrained(encoding=encoding)).verdict == "not applicable"
+    assert look_at("untrained-positions", untrained(encoding=encoding)).verdict == "not applicable"
 
 
 # --- HC502 -----------------------------------------------------------------------------------------------------------
@@ -331,19 +326,19 @@ def test_sequences_that_are_cut_off() -> None:
     ("past_table", "what"), [("clamp", "the very vector of place 15"), ("untrained", "no training")]
 )
 def test_our_own_ways_past_the_table(past_table: str, what: str) -> None:
-    found = asked("past-table", untrained(encoding="learned", past_table=past_table))
+    found = look_at("past-table", untrained(encoding="learned", past_table=past_table))
     assert found.verdict == "warn"
     assert what in found.finding
 
 
 def test_an_error_is_honest() -> None:
     assert "is refused" in look("past-table", PlantedSorter).finding
-    assert "is refused" in asked("past-table", untrained(encoding="learned", past_table="error")).finding
+    assert "is refused" in look_at("past-table", untrained(encoding="learned", past_table="error")).finding
 
 
 @pytest.mark.parametrize("encoding", ["none", "rotary", "t5"])
 def test_nothing_added_is_no_table(encoding: str) -> None:
-    assert asked("past-table", untrained(encoding=encoding)).verdict == "not applicable"
+    assert look_at("past-table", untrained(encoding=encoding)).verdict == "not applicable"
 
 
 # --- HC503 -----------------------------------------------------------------------------------------------------------
@@ -411,12 +406,12 @@ def test_rows_are_not_taken_for_positions() -> None:
 
 @pytest.mark.parametrize("name", ["foreign_sorter/sorter_adapter.py:Sorted", "foreign_adder/adder_adapter.py:Adder"])
 def test_trained_models_of_others_have_strong_positions(name: str) -> None:
-    assert asked("weak-positions", foreign(name)).verdict == "pass"
+    assert look_at("weak-positions", foreign(name)).verdict == "pass"
 
 
 @pytest.mark.parametrize("encoding", ["none", "rotary", "alibi"])
 def test_positions_that_are_not_added_are_not_weak(encoding: str) -> None:
-    assert asked("weak-positions", untrained(encoding=encoding)).verdict == "not applicable"
+    assert look_at("weak-positions", untrained(encoding=encoding)).verdict == "not applicable"
 
 
 # --- HC504 -----------------------------------------------------------------------------------------------------------
@@ -512,12 +507,12 @@ def test_positions_may_be_counted_from_the_end() -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_our_own_length_normalised_encoding(norm: str) -> None:
-    assert asked("length-dependent", untrained(encoding="length-normalised", norm=norm)).verdict == "fail"
+    assert look_at("length-dependent", untrained(encoding="length-normalised", norm=norm)).verdict == "fail"
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "learned", "none", "rotary", "t5", "fire"])
 def test_our_other_encodings_do_not_depend_on_it(encoding: str) -> None:
-    assert asked("length-dependent", untrained(encoding=encoding)).verdict == "pass"
+    assert look_at("length-dependent", untrained(encoding=encoding)).verdict == "pass"
 
 
 @pytest.mark.parametrize(
@@ -529,7 +524,7 @@ def test_our_other_encodings_do_not_depend_on_it(encoding: str) -> None:
     ],
 )
 def test_what_cannot_be_compared(of: Any, reason: str) -> None:
-    found = asked("length-dependent", of())
+    found = look_at("length-dependent", of())
     assert found.verdict == "not applicable"
     assert reason in found.finding
 
@@ -603,12 +598,12 @@ def test_a_function_of_the_multiset(model: type[nn.Module]) -> None:
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "score-max"])
 def test_our_own_without_positions(pooling: str) -> None:
-    assert asked("order-blind", untrained(encoding="none", pooling=pooling)).verdict == "fail"
+    assert look_at("order-blind", untrained(encoding="none", pooling=pooling)).verdict == "fail"
 
 
 @pytest.mark.parametrize("settings", [{"causal": True}, {"pooling": "last"}, {"window": 1}, {"encoding": "learned"}])
 def test_whatever_knows_places_is_not_blind(settings: dict[str, Any]) -> None:
-    assert asked("order-blind", untrained(**({"encoding": "none"} | settings))).verdict == "pass"
+    assert look_at("order-blind", untrained(**({"encoding": "none"} | settings))).verdict == "pass"
     assert look("order-blind", sorter(CausalBlind)).verdict == "pass"
 
 
@@ -691,6 +686,6 @@ def test_order_that_does_not_come_from_attention(model: type[nn.Module]) -> None
     ],
 )
 def test_order_that_comes_from_heads_or_not_at_all(of: Any) -> None:
-    found = asked("pooled-order", of())
+    found = look_at("pooled-order", of())
     assert found.verdict == "pass"
     assert float(found.evidence["headless"] or 0) < 0.6

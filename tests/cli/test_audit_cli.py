@@ -121,6 +121,7 @@ def test_feedback_can_be_handed_back(course: str, capsys: pytest.CaptureFixture[
     )
     assert "## To mend\n\n### HC101: constant place\n\n" in feedback
     assert "**What to change.** Feed [start, *answer[:-1]]" in feedback
+    assert "What each check means: docs/traps.md#hc101" in feedback
     assert "| HC106 | two-answers | explained | explained by HC101" in feedback
     (written,) = Path("runs").glob("*/results/audit.md")
     assert written.read_text().strip() == feedback.strip()

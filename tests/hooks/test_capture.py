@@ -14,7 +14,8 @@ from torch import Tensor
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, closed_gates
-from headcount.hooks.replay import CachedPass
+from headcount.hooks.proof import prove
+from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
 from headcount.models.transformer import Model
 
@@ -131,3 +132,27 @@ def test_what_is_captured_does_not_change_afterwards() -> None:
         model(TOKENS)
     expected = model.blocks[0].attn.out(captured.z(site).flatten(start_dim=2))
     torch.testing.assert_close(captured.output(site), expected, **close)
+
+
+class SixteenBits(foreign.Model):
+    """Runs under autocast: what heads find has another precision than the weights."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits: Tensor = super().forward(tokens)
+        return logits
+
+
+@torch.no_grad()
+def test_under_autocast() -> None:
+    model = built(SixteenBits).float()
+    with Capture(model.sites) as captured:
+        model(TOKENS)
+    for site in model.sites:
+        assert captured.z(site).dtype == torch.bfloat16
+        total = captured.contributions(site).sum(dim=2) + captured.bias(site)
+        torch.testing.assert_close(total, captured.output(site).float(), atol=0.02, rtol=0.02)
+    prove(model, model.sites, [TOKENS])
+    interventions = [Intervention((head,)) for head in model.sites.heads]
+    found = dict(sweep(CachedPass(model, model.sites, [TOKENS]), interventions, checked=True))
+    assert len(found) == len(interventions)

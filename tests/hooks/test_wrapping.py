@@ -49,3 +49,12 @@ def test_a_copy_has_its_own_heads() -> None:
     with Gates(wrapped.head_sites, closed_gates(wrapped.head_sites, wrapped.heads[5:6])):
         assert torch.equal(wrapped(*inputs), output)
     assert not torch.allclose(clean, output)
+
+
+def test_a_family_that_is_laid_out_otherwise_is_refused() -> None:
+    """As a model is whose modules another library has replaced."""
+    model = hub.build("gpt2", torch.float32)
+    model.transformer.h[1].attn.o = model.transformer.h[1].attn.c_proj
+    del model.transformer.h[1].attn.c_proj
+    with pytest.raises(InputError, match=r"GPT2LMHeadModel has nothing at h\.\*\.attn\.c_proj, where decoders"):
+        wrap(model)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount import Adapter, Sites
-from headcount.auditing.audit import Audit, checks_named, run_checks
+from headcount.auditing.audit import Audit, checks_named, run_check, run_checks
 from headcount.auditing.check import Finding
 from headcount.auditing.observed import Observed
 from headcount.experiments.external_models import LoadedModel
@@ -242,8 +242,13 @@ def observed(adapter: type[Adapter], n: int | None = None) -> Observed:
 
 def look(check: str, adapter: type[Adapter], n: int | None = None) -> Finding:
     """What one check says of a planted model."""
-    ((_, found),) = checks_named([check]).items()
-    return found.look(observed(adapter, n))
+    return look_at(check, observed(adapter, n))
+
+
+def look_at(check: str, seen: Observed) -> Finding:
+    """What it says of any model."""
+    (found,) = checks_named([check]).values()
+    return run_check(found, seen)
 
 
 def audit(adapter: type[Adapter], n: int | None = None) -> Audit:

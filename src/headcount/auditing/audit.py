@@ -124,8 +124,8 @@ def explain_errors(observed: Observed) -> tuple[str, list[str]]:
     found = _findings(observed, checks)
     audit, causes = _judged(observed, checks, found, {}, is_quick=True), [""] * observed.n
     for each in audit.of(FAIL):
-        spared = found[each.check].spared
-        for i in () if spared is None else np.flatnonzero(~spared & ~observed.right).tolist():
+        still_right = found[each.check].right_despite_fault
+        for i in () if still_right is None else np.flatnonzero(~still_right & ~observed.right).tolist():
             causes[i] = causes[i] or f"{each.id} ({each.check.replace('-', ' ')}) explains it"
     return "" if audit.is_sound else audit.summary, causes
 
@@ -142,8 +142,8 @@ def _judged(
     ignored = _ignored(checks, ignore)
     roots = _roots(checks, found)
     verdicts = tuple(_verdict(name, checks[name], each, roots, ignored) for name, each in found.items())
-    spared = [found[each.check].spared for each in verdicts if each.verdict == FAIL]
-    told = [each for each in spared if each is not None]
+    still_right = [found[each.check].right_despite_fault for each in verdicts if each.verdict == FAIL]
+    told = [each for each in still_right if each is not None]
     predicted = np.all(told, axis=0) if told else None
     return Audit(
         name=observed.model.name,
@@ -161,19 +161,21 @@ def _judged(
 def _findings(observed: Observed, checks: Mapping[str, Check], progress: Progress | None = None) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for i, (name, check) in enumerate(checks.items()):
-        found[name] = _look(check, observed)
+        found[name] = run_check(check, observed)
         if progress:
             progress(i + 1, len(checks))
     return found
 
 
-def _look(check: Check, observed: Observed) -> Finding:
-    """What somebody's code refuses to be asked does not apply, with the reason."""
+def run_check(check: Check, observed: Observed) -> Finding:
+    """One check; what somebody's code refuses to be asked does not apply, with the reason."""
     asked = observed.task.output_type
     if check.asks not in ("any", asked):
         return not_applicable(f"it is asked of models that answer by a {check.asks}")
     try:
-        return check.look(observed)
+        if check.needs_decoding and asked == "sequence" and not observed.decodes:
+            return not_applicable("the adapter has no generate(), so its own answers are not known")
+        return check.run(observed)
     except HeadcountError as error:
         return not_applicable(f"it could not be asked: {error.what}")
     except Exception as error:  # somebody's model: what one check trips over must cost neither the others nor a result
@@ -232,7 +234,7 @@ def _summary(
         told = f"nothing found: {counts[PASS]} checks passed, {counts[NOT_APPLICABLE]} do not apply"
         warnings = "; ".join(each.finding for each in verdicts if each.verdict == WARN)
         return f"{told}, {counts[WARN]} warn: {warnings}" if warnings else told
-    with_figures = [each for each in failing if found[each.check].spared is not None]
+    with_figures = [each for each in failing if found[each.check].right_despite_fault is not None]
 
     def percent(hits: np.ndarray) -> str:
         return f"{100 * hits.mean():.2f} %"

@@ -3,7 +3,7 @@
 A check looks at what a model does and not at its settings, so that it works on models that others wrote; where a cause
 can only be inferred, it says "consistent with". It names numbers: what the fault predicts, and what was measured.
 
-    def look(observed):
+    def run(observed):
         n = int((observed.free[:, 0] == 0).sum())
         if n < observed.n:
             return passed(f"the first digit is not always 0: in {n:,} of {observed.n:,} answers")
@@ -11,10 +11,10 @@ can only be inferred, it says "consistent with". It names numbers: what the faul
             f"the first digit is 0 in {n:,} of {observed.n:,} answers",
             cause="consistent with ...",
             fix="begin the decoder's input with a start token",
-            spared=observed.right_answers[:, 0] == 0,
+            right_despite_fault=observed.right_answers[:, 0] == 0,
         )
 
-    PART = Check("HC101", "Is a place of the answer constant though right answers vary?", look, asks="sequence")
+    PART = Check("HC101", "Is a place of the answer constant?", run, asks="sequence", needs_decoding=True)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Finding:
     fix: str = ""
     """What to change."""
     evidence: Evidence = field(default_factory=dict)
-    spared: NDArray[np.bool_] | None = None
+    right_despite_fault: NDArray[np.bool_] | None = None
     """[example]: which of the audited examples the fault leaves right; None if it does not say."""
 
 
@@ -66,11 +66,11 @@ def failed(
     *,
     cause: str,
     fix: str,
-    spared: NDArray[np.bool_] | None = None,
+    right_despite_fault: NDArray[np.bool_] | None = None,
     **evidence: float | int | str | None,
 ) -> Finding:
     """Something that makes figures or conclusions wrong."""
-    return Finding(FAIL, finding, cause, fix, evidence, spared)
+    return Finding(FAIL, finding, cause, fix, evidence, right_despite_fault)
 
 
 def not_applicable(reason: str) -> Finding:
@@ -86,9 +86,11 @@ class Check:
     """Stable, such as `HC101`: the first digit is the kind, as in the table of docs/traps.md."""
     question: str
     """What it asks, in one sentence."""
-    look: Callable[[Observed], Finding]
+    run: Callable[[Observed], Finding]
     asks: Literal["sequence", "class", "any"] = "any"
     """Of which tasks it can be asked."""
+    needs_decoding: bool = False
+    """Whether it looks at answers as a model writes them itself, where it writes any: an adapter need not have that."""
     is_quick: bool = False
     """Whether it needs no more passes than the answers that every verb has anyway."""
     explains: tuple[str, ...] = ()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.auditing.observed import Observed
 from headcount.errors import InputError
 from headcount.experiments.experiment import Experiment, experiment_on
 from headcount.experiments.interventions import run_interventions
+from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 
@@ -20,7 +19,6 @@ N_SWEPT = 200
 """Examples, at most."""
 MOST_HEADS = 64
 """Of a model with more, a sweep takes too long for an audit."""
-_SWEEPS: WeakKeyDictionary[Observed, HeadSweep] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -51,19 +49,12 @@ class HeadSweep:
         return float(found.scores.mean())
 
 
-def head_sweep(observed: Observed) -> HeadSweep:
-    """Made when it is first asked for; what it cannot be made of is an error that says why."""
-    if observed not in _SWEEPS:
-        _SWEEPS[observed] = _made(observed)
-    return _SWEEPS[observed]
-
-
-def _made(observed: Observed) -> HeadSweep:
-    model = observed.model
+def sweep_heads(model: OpenModel, split: str, n: int) -> HeadSweep:
+    """Every head alone, by zero and by its mean, on up to `n` examples."""
     if not 2 <= len(model.sites.heads) <= MOST_HEADS:
         what = f"it has {len(model.sites.heads)} heads, and 2 to {MOST_HEADS} are ablated one by one here"
         raise InputError(what, "ablate them at leisure: headcount ablate")
-    dataset, rows = model.examples(observed.split, n=min(N_SWEPT, observed.n))
+    dataset, rows = model.examples(split, n=min(N_SWEPT, n))
     # Means over these examples will do, and are quick.
     experiment = experiment_on(model.module, model.sites, replace(dataset, fresh=None), rows)
     experiment, heads = replace(experiment, reference=()), model.sites.heads

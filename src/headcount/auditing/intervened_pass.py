@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from headcount.auditing.module_watch import Event, ModuleWatch, copied, tensors_of
+from headcount.auditing.module_watch import Event, ModuleWatch, copied, set_forward, tensors_of
 from headcount.errors import InputError, shortened
 from headcount.hooks.sites import Sites
 
@@ -62,6 +63,7 @@ def run_with(
             seen.output = call(**arguments) if run_itself is None else seen.output
             with ModuleWatch(model, sites, seen.keep) as seen.uncalled:
                 result = call(**arguments) if run_itself is None else run_itself()
+        _require_new_hooks(before)
         seen.watched = result if run_itself is None else _own_output(seen)
         seen.output = seen.output if run_itself is None else seen.watched
         seen.left = _more_hooks(before, model) if _is_context(context) else ()
@@ -90,7 +92,7 @@ def _own_output(seen: IntervenedPass) -> Tensor:
 @contextmanager
 def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any] | None, Mapping[str, Any]]]:
     """Inside, the intervention acts; it may run the model itself, or be arguments that the model is called with."""
-    if isinstance(context, Mapping):
+    if isinstance(context, Mapping) and not _is_context(context):
         yield None, context
         return
     if isinstance(context, RemovableHandle):
@@ -98,12 +100,13 @@ def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any]
     start, made = None, context
     if not _is_context(context) and callable(context):
         start = partial(context, *([model] if _takes_one(context) else []))
-        made = start()
+        with _calls_of(model) as calls:
+            made = start()
     handles = [each for each in pytree.tree_leaves(made) if each is not None]
     with ExitStack() as stack:
         if _is_context(made):
             stack.enter_context(made)
-        elif start is not None and all(callable(getattr(each, "remove", None)) for each in handles):
+        elif start is not None and (handles or not calls) and all(map(_is_handle, handles)):
             for each in handles:
                 stack.callback(each.remove)
             start = None
@@ -113,6 +116,19 @@ def _entered(context: Any, model: nn.Module) -> Iterator[tuple[Callable[[], Any]
                 "give a context manager, or a function that returns one or the handles of hooks that it registers",
             )
         yield (None if _is_context(made) else start), {}
+
+
+@contextmanager
+def _calls_of(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Modules of the model that are called inside."""
+    own, calls = set(model.modules()), list[nn.Module]()
+    handle = register_module_forward_pre_hook(lambda module, args: calls.append(module) if module in own else None)
+    with handle:
+        yield calls
+
+
+def _is_handle(each: Any) -> bool:
+    return callable(getattr(each, "remove", None))
 
 
 def _is_context(each: Any) -> bool:
@@ -151,10 +167,19 @@ def _more_hooks(before: _Hooks, model: nn.Module) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _require_new_hooks(before: _Hooks) -> None:
+    """Refuse a context that took away what was there: so its hooks acted in the pass without it, too (baukit's do)."""
+    for path, (module, hooks, _) in before.items():
+        if hooks - {*module._forward_hooks, *module._forward_pre_hooks}:
+            raise InputError(
+                f"the hook of this context at {path} was in place before the context was entered",
+                "give a function that makes it: lambda: ...",
+            )
+
+
 def _restore(before: _Hooks) -> None:
     for module, hooks, forward in before.values():
         for kept in (module._forward_hooks, module._forward_pre_hooks):
             for number in set(kept) - hooks:
                 del kept[number]
-        module.__dict__.pop("forward", None)
-        module.__dict__.update({} if forward is None else {"forward": forward})
+        set_forward(module, forward)

@@ -10,7 +10,7 @@ all the same, and hooks there still do not fire: what is watched is what happens
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +55,7 @@ class ModuleWatch:
 
     def __init__(self, model: nn.Module, sites: Sites, meet: Meet) -> None:
         self._modules, self._meet = dict(model.named_modules()), meet
-        self._calls, self._stack = Counter[str](), ExitStack()
+        self._calls, self._stack, self._is_called = Counter[str](), ExitStack(), False
         self._mha = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
 
     def __enter__(self) -> frozenset[str]:
@@ -74,6 +74,9 @@ class ModuleWatch:
             self._stack.callback(mha.__dict__.pop, "forward", None)
             mha.__dict__["forward"] = partial(unfused_forward, mha)
             mha._modules["out_proj"] = _Uncalled(partial(self._project, paths[mha.out_proj], mha.out_proj))
+        model = self._modules[""]
+        self._stack.callback(set_forward, model, model.__dict__.get("forward"))
+        set_forward(model, partial(self._forward, model.forward))
         return frozenset(path for path, module in self._modules.items() if module in uncalled)
 
     def __exit__(self, *error: object) -> None:
@@ -82,6 +85,7 @@ class ModuleWatch:
     def _call(self, path: str, module: nn.Module, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not path:
             self._calls.clear()  # a new pass
+            self._is_called = True
         n = self._next(path)
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -92,7 +96,16 @@ class ModuleWatch:
             output = inner(*args, **kwargs)
         finally:
             last.remove()
+            self._is_called &= bool(path)
         return self._meet(Event(path, True, n), output)
+
+    def _forward(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Of the model itself, which some call by that: TransformerLens' run_with_hooks() does."""
+        if self._is_called:
+            return inner(*args, **kwargs)
+        self._calls.clear()
+        args, kwargs = self._meet(Event("", False, 0), (args, kwargs))
+        return self._meet(Event("", True, 0), inner(*args, **kwargs))
 
     def _project(self, path: str, projection: nn.Linear, z: Tensor) -> Tensor:
         n = self._next(path)
@@ -114,6 +127,12 @@ class _Uncalled(nn.Module):
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.project(z)
+
+
+def set_forward(module: nn.Module, forward: Callable[..., Any] | None) -> None:
+    """One of its own, or none: then it has that of its class."""
+    module.__dict__.pop("forward", None)
+    module.__dict__.update({} if forward is None else {"forward": forward})
 
 
 # --- what passed ------------------------------------------------------------------------------------------------------
@@ -178,11 +197,11 @@ class BlockLayout:
         return next(path for path, names in self.projections.items() if site in names)
 
     def learn(self, model: nn.Module, call: Callable[[], object]) -> None:
-        """Find by a pass what computes z: the smallest module around a projection that calls others before it."""
-        order: list[Event] = []
+        """Find by a pass what computes z: the smallest module around a projection that computes before it."""
+        met: dict[Event, list[Tensor]] = {}
 
         def meet(event: Event, tree: Any) -> Any:
-            order.append(event)
+            met[event] = tensors_of(event, tree)
             if event.is_output and event.path in self.projections:
                 self.widths[event.path] = tensors_of(event, tree)[0].shape[-1]
             return tree
@@ -190,18 +209,26 @@ class BlockLayout:
         with ModuleWatch(model, self.sites, meet):
             call()
         for path, sharing in self.projections.items():
-            if Event(path, False, 0) not in order:
+            if Event(path, False, 0) not in met:
                 raise InputError(
                     f"the model never calls {path}, the output projection of {sharing[0]}", "is it in use?"
                 )
-            done = [each.path for each in order[: order.index(Event(path, False, 0))] if each.is_output]
-            self._find_attention(path, done, is_torch=self.sites[sharing[0]].mha is not None)
+            self._find_attention(path, met, is_torch=self.sites[sharing[0]].mha is not None)
 
-    def _find_attention(self, path: str, done: Sequence[str], *, is_torch: bool) -> None:
-        for each in modules_above(path):
-            if self.holders.get(each) == path and (is_torch or any(one.startswith(f"{each}.") for one in done)):
-                self.attentions[path] = each
+    def _find_attention(self, path: str, met: Mapping[Event, Sequence[Tensor]], *, is_torch: bool) -> None:
+        z, before = met[Event(path, False, 0)], list(met)[: list(met).index(Event(path, False, 0))]
+        for above in modules_above(path):
+            is_used = self.holders.get(above) == path and Event(above, False, 0) in before
+            inside = [met[each] for each in before if each.is_output and each.path.startswith(f"{above}.")]
+            if is_used and (is_torch or not all(_is_z(each, z) for each in inside)):
+                self.attentions[path] = above
                 return
+
+
+def _is_z(made: Sequence[Tensor], z: Sequence[Tensor]) -> bool:
+    """Whether a module only hands z on, as TransformerLens' hook points do."""
+    is_alike = bool(made) and made[0].dtype == z[0].dtype and made[0].numel() == z[0].numel()
+    return is_alike and torch.equal(made[0].flatten(), z[0].flatten())
 
 
 def modules_above(path: str) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headcount.auditing.head_sweep import HeadSweep, sweep_heads
 from headcount.data.adapter_task import AdapterClasses, AdapterModel, AdapterSequences
 from headcount.data.from_adapter import encoded, pairs_of
 from headcount.experiments.external_models import LoadedModel
@@ -27,6 +28,8 @@ from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, on_
 from headcount.training.evaluation import ClassModel, SequenceModel
 
 Hits = NDArray[np.bool_]
+N_SWAPPED = 50
+"""Examples whose operands are swapped to see whether answers stay."""
 
 
 class Observed:
@@ -58,15 +61,33 @@ class Observed:
         """A random stream of a check's own, the same in every process."""
         return stream(0, f"audit {name}")
 
+    @property
+    def trained_lengths(self) -> tuple[int, int]:
+        """The shortest and the longest sequence in training, or else in the task."""
+        return self.model.trained or cast(ClassTask, self.task).trained_lengths
+
+    @cached_property
+    def is_commutative(self) -> bool:
+        """Whether examples are pairs whose order does not change the right answer."""
+        if self.examples.ndim != 2 or self.examples.shape[1] != 2:
+            return False
+        return all(self.task.answer(each) == self.task.answer(each[::-1]) for each in self.examples[:N_SWAPPED])
+
     @cached_property
     def right(self) -> Hits:
-        """[example]: which answers are right, decoded if the model can be."""
+        """[example]: which answers are right."""
+        return self.right_on(self.examples)
+
+    def right_on(self, examples: Examples) -> Hits:
+        """The same of other examples: decoded if the model can be, else in one pass."""
+        is_known = examples is self.examples
         if self.task.output_type == "class":
-            return self.classes.hits
-        found = self.sequences
-        if found.free is not None:
-            return np.asarray(np.all(found.free_hits, axis=1))
-        return np.asarray(cast(SequenceModel, self.answers).margins(self.examples) > 0)
+            return (self.classes if is_known else self.classify(examples)).hits
+        model = cast(SequenceModel, self.answers)
+        if not self.decodes:
+            return np.asarray(model.margins(examples) > 0)
+        found = self.sequences if is_known else model.answer(examples)
+        return np.asarray(np.all(found.free_hits, axis=1))
 
     # --- models that write answers ---
 
@@ -100,8 +121,8 @@ class Observed:
         """As it is written."""
         return self.task.tokens[number]
 
-    def fed(self, examples: Examples, answers: Tokens) -> tuple[Tensor, Tensor]:
-        """Logits [example, label, token] and labels of one pass, fed these answers, which need not be right."""
+    def logits_when_fed(self, examples: Examples, answers: Tokens) -> tuple[Tensor, Tensor]:
+        """Logits [example, label, token] and labels of one pass; the answers need not be right."""
         task = cast(SequenceTask, self.task)
         if isinstance(self.answers, AdapterSequences):
             pairs = pairs_of(task, examples)
@@ -129,8 +150,8 @@ class Observed:
         """Its answers to other examples, those of one length together."""
         return cast(ClassModel, self.answers).classify(examples)
 
-    def together(self, examples: Examples) -> NDArray[np.float64]:
-        """Logits [example, class], all examples in one batch, short ones padded as the model's own code does."""
+    def logits_in_one_batch(self, examples: Examples) -> NDArray[np.float64]:
+        """[example, class], short examples padded as the model's own code does."""
         task = cast(ClassTask, self.task)
         if isinstance(self.answers, AdapterClasses):
             ((logits, _),) = self.answers.passes(pairs_of(task, examples), len(examples))
@@ -138,6 +159,13 @@ class Observed:
         model = cast(Classifier, self.model.module)
         with eval_mode(model, gradients=False) as device:
             return np.asarray(model(*on_device(device, task.encode(examples).source)).double().cpu().numpy())
+
+    # --- heads ---
+
+    @cached_property
+    def head_sweep(self) -> HeadSweep:
+        """What every head costs alone; what it cannot be made of is an error that says why."""
+        return sweep_heads(self.model, self.split, self.n)
 
     # --- as tensors ---
 
@@ -150,3 +178,8 @@ class Observed:
         batch = cast(SequenceTask, self.task).encode(examples)
         names: Sequence[str] = ("source",) if self.task.output_type == "class" else ("source", "decoder_input")
         return tuple(on_device(device, *(getattr(batch, name) for name in names)))
+
+
+def row_keys(examples: Examples) -> list[bytes]:
+    """A key for each example, equal for equal ones."""
+    return [row.tobytes() for row in np.ascontiguousarray(examples, dtype=np.int64)]

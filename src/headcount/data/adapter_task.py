@@ -67,7 +67,7 @@ class AdapterModel:
         if type(adapter).metric is not Adapter.metric:
             scoring = f"metric() of {type(adapter).__name__}"
             with user_code_errors(adapter, "metric"):
-                scores = np.array([float(adapter.metric(*p, text)) for p, text in zip(pairs, predicted, strict=True)])
+                scores = np.array([self._mark(*pair, text) for pair, text in zip(pairs, predicted, strict=True)])
         elif adapter.claimed is None:
             return None
         if set(np.unique(scores)) <= {0.0, 1.0}:
@@ -75,6 +75,17 @@ class AdapterModel:
             return Claim(adapter.claimed, scoring, share.rate, share.low, share.high, share.n)
         mean, half = float(scores.mean()), 1.96 * float(scores.std(ddof=1)) / len(scores) ** 0.5
         return Claim(adapter.claimed, scoring, mean, mean - half, mean + half, len(scores))
+
+    @cached_property
+    def _marks(self) -> dict[tuple[str, str, str], float]:
+        return {}
+
+    def _mark(self, question: str, answer: str, predicted: str) -> float:
+        """By the author's scoring, whose code is run once for each answer, however many checks and verbs ask."""
+        asked = (question, answer, predicted)
+        if asked not in self._marks:
+            self._marks[asked] = float(self.adapter.metric(*asked))
+        return self._marks[asked]
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,18 @@ def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None) -> Tensor
     return torch.where(g == 1, z_BQHE, mixed).flatten(start_dim=-2)  # 1 z + 0 r would turn -0 into 0
 
 
+def project(projection: nn.Module, z: Tensor) -> Tensor:
+    """Through an output projection, not by a call, which would set off hooks again.
+
+    In the precision of its weights: that of z is another one in models that run under autocast.
+    """
+    weight = getattr(projection, "weight", None)
+    if isinstance(weight, Tensor) and weight.is_floating_point():
+        z = z.to(weight.dtype)
+    projected: Tensor = projection.forward(z)
+    return projected
+
+
 class Capture:
     """Keeps the input and the output of every output projection of the pass made inside the context."""
 
@@ -189,17 +201,13 @@ class Capture:
         for i in range(z.shape[-2]):
             only = torch.zeros_like(z)
             only[..., i, :] = z[..., i, :]
-            alone.append(self._sites[site].projection.forward(only.flatten(start_dim=-2)) - bias)
+            alone.append(project(self._sites[site].projection, only.flatten(start_dim=-2)) - bias)
         return torch.stack(alone, dim=-2)
 
     def bias(self, site: HeadSite) -> Float[Tensor, " d_model"]:
         """What the block adds when all its heads are ablated: the projection of nothing."""
         z = self._only_call(site)[0]
-        nothing = z.new_zeros(1, z.shape[-1])
-        bias: Tensor = self._sites[site].projection.forward(nothing)[
-            0
-        ]  # not by a call, which would set off hooks again
-        return bias
+        return project(self._sites[site].projection, z.new_zeros(1, z.shape[-1]))[0]
 
     def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor]:
         calls = self._kept.get(site, [])

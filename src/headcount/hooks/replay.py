@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.gates import Gates, SharedSiteCounter, Values, closed_gates, gated, input_of, unfused
+from headcount.hooks.gates import Gates, SharedSiteCounter, Values, closed_gates, gated, input_of, project, unfused
 from headcount.hooks.proof import difference, first_tensor, tolerance
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH
@@ -330,11 +330,10 @@ class CachedPass:
         if weight is None or not record.call.is_intact:
             gates, values = self.gates_and_values(interventions, [site], self.n_rows)
             z = record.z.repeat(len(interventions), *[1] * (record.z.dim() - 1))
-            projected: Tensor = projection.forward(gated(site, z, gates[site], values.get(site)))
-            return projected
+            return project(projection, gated(site, z, gates[site], values.get(site))).to(record.call.output.dtype)
         # Of a plain layer, the output less that of the ablated heads, which is quicker.
         z, output = self.z(site), record.call.output
-        weight_DHE = weight.unflatten(1, (z.shape[-2], -1))
+        weight_DHE = weight.to(z.dtype).unflatten(1, (z.shape[-2], -1))  # as autocast does
         changed = output.new_empty(len(interventions), *output.shape)
         for part, intervention in zip(changed, interventions, strict=True):
             own = list(self.sites.head_slots(intervention.heads)[site])

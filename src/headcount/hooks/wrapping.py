@@ -11,7 +11,7 @@ we do not know is asked for its output projections; what its module tree suggest
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -27,8 +27,11 @@ FOLDED = "headcount_folded_over"
 """And over how many examples the means were taken that they left behind, if they did."""
 BIASED = "headcount_biased"
 """And the attention blocks whose output projections were given a bias for that."""
+BRIDGED = "blocks.*.attn.o._original_component"
+"""Where TransformerLens 4 has output projections, whatever model is behind its bridge."""
 OUTPUTS = ("logits", "last_hidden_state")
 """What counts as a model's output, in this order."""
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Wrapped(nn.Module):
@@ -84,6 +87,8 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
     family = family_of(str(getattr(config, "model_type", "")))
     if sites is not None:
         return Wrapped(model, sites, inputs or input_names(model))
+    if modules_at(model, BRIDGED):
+        return Wrapped(model, Sites.of(model, layer=BRIDGED, n_heads=cast(Any, model).cfg.n_heads), inputs or ())
     if family is not None:
         return Wrapped(model, _sites_of(model, family), inputs or input_names(model), family)
     if isinstance(model, SUPPORTED):
@@ -119,10 +124,12 @@ def input_names(model: nn.Module) -> tuple[str, ...]:
     takes = inspect.signature(model.forward).parameters
     config = getattr(model, "config", None)
     family = family_of(str(getattr(config, "model_type", "")))
-    if family is None and (config is None or not {"input_ids", "pixel_values"} & takes.keys()):
+    names = family.inputs if family else (*BOTH, "pixel_values")
+    required = {name for name, each in takes.items() if each.default is each.empty and each.kind not in _VARIADIC}
+    if config is None or required - set(names) or not {"input_ids", "pixel_values", names[0]} & takes.keys():
         return ()
     # Those that it asks for: an encoder alone would swallow, and ignore, what is meant for a decoder.
-    return tuple(name for name in (family.inputs if family else (*BOTH, "pixel_values")) if name in takes)
+    return tuple(name for name in names if name in takes)
 
 
 def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:
@@ -157,12 +164,13 @@ def blocks_at(
         found = modules_at(base, blocks.path)
         if not found and blocks.stack == "decoder":
             continue  # an encoder alone
-        if not found:
+        projections, n_calls = modules_at(base, blocks.projection_path()), Counter[int]()
+        if not found or len(projections) != len(found):
+            at = blocks.projection_path() if found else blocks.path
             raise InputError(
-                f"{type(model).__name__} has nothing at {blocks.path}, where {family.summary} have their heads",
+                f"{type(model).__name__} has nothing at {at}, where {family.summary} have their heads",
                 "this version of the model is laid out differently: give its sites, wrap(model, Sites.of(...))",
             )
-        projections, n_calls = modules_at(base, blocks.projection_path()), Counter[int]()
         for layer, place in enumerate(_shared_blocks(model) if family.takes_turns else range(len(found))):
             site = HeadSite(blocks.stack, layer, blocks.kind)
             yield site, blocks, found[place][1], projections[place][1], n_calls[place]

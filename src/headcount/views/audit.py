@@ -35,9 +35,9 @@ def _row(verdict: Verdict) -> tuple[str, str, str, str]:
 
 
 def audit_notes(audit: Audit) -> list[str]:
-    """Where each check that fails or warns is described."""
-    urgent = [each for each in _sorted(audit) if each.verdict in URGENT]
-    return [f"what each check means: {PAGE}#{each.id.lower()}" for each in urgent[:1]]
+    """Where each check that fails or warns is described, in one line."""
+    anchors = [f"#{each.id.lower()}" for each in _sorted(audit) if each.verdict in URGENT]
+    return [f"what each check means: {PAGE}{', '.join(anchors)}"] if anchors else []
 
 
 def course_table(found: Mapping[str, Audit | HeadcountError]) -> Table:
@@ -64,6 +64,7 @@ def audit_markdown(audit: Audit) -> str:
             lines += [f"### {each.id}: {each.check.replace('-', ' ')}", "", _sentence(each.finding), ""]
             lines += [f"**Likely cause.** {_sentence(each.cause)}", ""] if each.cause else []
             lines += [f"**What to change.** {_sentence(each.fix)}", ""] if each.fix else []
+    lines += [line for note in audit_notes(audit) for line in (_sentence(note), "")]
     rest = [each for each in _sorted(audit) if each.verdict not in URGENT]
     if rest:
         lines += ["## Everything else that was checked", "", "| id | check | verdict | |", "|---|---|---|---|"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.auditing.checks.sees_ahead import TOLERANCE, alike, share_moved
+from headcount.auditing.fed_answers import TOLERANCE, rows_of_one_length, share_moved
 from headcount.auditing.observed import Observed
 from headcount.tasks.base import IGNORE
 
@@ -18,14 +18,14 @@ ROWS = 64
 """Examples that are tried."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """The same answers, the next example's question."""
-    rows = alike(observed, ROWS)
+    rows = rows_of_one_length(observed, ROWS)
     if len(rows) < 2:
         return not_applicable("there is but one question of its length")
     examples, answers = observed.examples[rows], observed.right_answers[rows]
-    logits, labels = observed.fed(examples, answers)
-    others, _ = observed.fed(np.roll(examples, 1, axis=0), answers)
+    logits, labels = observed.logits_when_fed(examples, answers)
+    others, _ = observed.logits_when_fed(np.roll(examples, 1, axis=0), answers)
     if others.shape != logits.shape:
         return not_applicable("its logits have another shape beside another question")
     if not bool(logits.isfinite().any()):
@@ -48,7 +48,7 @@ def look(observed: Observed) -> Finding:
 PART = Check(
     "HC204",
     "Does what the model outputs depend on the question?",
-    look,
+    run,
     asks="sequence",
     explains=("HC101", "HC102", "HC106", "HC301", "HC303", "HC304", "HC305"),
 )

@@ -13,8 +13,8 @@ from typing import cast
 import numpy as np
 
 from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
-from headcount.auditing.checks.no_better_than_constant import standing
 from headcount.auditing.observed import Observed
+from headcount.auditing.standing import standing
 from headcount.data.adapter_task import AdapterModel
 from headcount.data.from_adapter import pairs_of
 from headcount.external.adapter import Adapter
@@ -27,7 +27,7 @@ LITTLE = 0.02
 """A difference that other test sets may make, if there is no scoring that explains it."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Exact match or accuracy beside the figure; and if they differ, other scorings."""
     adapter = observed.adapter
     if adapter is None or adapter.claimed is None:
@@ -129,4 +129,4 @@ def _of_sequences(observed: Observed) -> dict[str, float]:
     return measured | ({} if constant is None else {"the best constant answer": constant.share})
 
 
-PART = Check("HC802", "Is the author's figure what the model does?", look)
+PART = Check("HC802", "Is the author's figure what the model does?", run)

@@ -5,9 +5,9 @@ target, and generation began with a 0 of its own. Their authors saw 99.9 % in tr
 wrote of cascading errors or rare carries.
 """
 
-from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.auditing.checks.never_output import is_constant_for_lack_of_others
+from headcount.auditing.check import Check, Finding, failed, passed
 from headcount.auditing.observed import Observed
+from headcount.auditing.written_answers import is_constant_for_lack_of_others
 from headcount.stats import Proportion
 from headcount.training.answers import RARELY
 
@@ -15,10 +15,8 @@ ENOUGH = 0.05
 """Right answers that have another token there, at least."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Place by place; a model with one answer to everything has another fault."""
-    if not observed.decodes:
-        return not_applicable("the adapter has no generate(), so its own answers are not known")
     free, right, n = observed.free, observed.right_answers, observed.n
     constant = []
     for place in range(free.shape[1]):
@@ -34,7 +32,7 @@ def look(observed: Observed) -> Finding:
         f"and in {int((right[:, place] == token).sum()):,} of the right ones"
         for place, token, count in constant
     ]
-    spared = (right[:, [place for place, _, _ in constant]] == [token for _, token, _ in constant]).all(axis=1)
+    still_right = (right[:, [place for place, _, _ in constant]] == [token for _, token, _ in constant]).all(axis=1)
     is_first = constant[0][0] == 0
     return failed(
         "; ".join(told),
@@ -45,9 +43,9 @@ def look(observed: Observed) -> Finding:
         fix="feed [start, *answer[:-1]], ask for the whole answer, and begin generation with the start token"
         if is_first
         else "ask for every place of the answer in the loss, and decode every one",
-        spared=spared,
+        right_despite_fault=still_right,
         places=", ".join(observed.places[place] for place, _, _ in constant),
-        predicted=float(spared.mean()),
+        predicted=float(still_right.mean()),
         measured=float(observed.right.mean()),
     )
 
@@ -55,8 +53,9 @@ def look(observed: Observed) -> Finding:
 PART = Check(
     "HC101",
     "Is a place of the answer constant though right answers vary there?",
-    look,
+    run,
     asks="sequence",
+    needs_decoding=True,
     is_quick=True,
     explains=("HC106", "HC107", "HC303", "HC304", "HC702", "HC703", "HC802"),
 )

@@ -7,16 +7,15 @@ fewer different examples were tested than n says, and intervals are too narrow.
 import numpy as np
 
 from headcount.auditing.check import Check, Finding, passed, warned
-from headcount.auditing.checks.shared_examples import is_commutative, row_keys
-from headcount.auditing.observed import Observed
+from headcount.auditing.observed import Observed, row_keys
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Exactly, and swapped."""
     examples, n = observed.examples, observed.n
     again = n - len(set(row_keys(examples)))
     different = n - again
-    if is_commutative(observed.task, examples):
+    if observed.is_commutative:
         different = len(set(row_keys(np.sort(examples, axis=1))))
     swapped = n - again - different
     if different == n:
@@ -34,4 +33,4 @@ def look(observed: Observed) -> Finding:
     )
 
 
-PART = Check("HC402", "Is the same example in the test set twice?", look, is_quick=True)
+PART = Check("HC402", "Is the same example in the test set twice?", run, is_quick=True)

@@ -8,8 +8,8 @@ examples one example is 1.7 points, so that a head that costs a point cannot be 
 from __future__ import annotations
 
 from headcount.auditing.check import Check, Evidence, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.checks.no_better_than_constant import standing
 from headcount.auditing.observed import Observed
+from headcount.auditing.standing import standing
 
 ROOM = 0.05
 """Above the best constant answer; below that, ranks are of a few examples."""
@@ -17,7 +17,7 @@ ENOUGH = 100
 """Examples, so that one of them is a point."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Accuracy above the best constant answer, and the number of examples."""
     found = standing(observed)
     if found is None:
@@ -52,4 +52,4 @@ def look(observed: Observed) -> Finding:
     return passed(f"{told}, and {beside}", **evidence)
 
 
-PART = Check("HC702", "Is there room for heads to matter?", look, is_quick=True, explains=("HC703", "HC704"))
+PART = Check("HC702", "Is there room for heads to matter?", run, is_quick=True, explains=("HC703", "HC704"))

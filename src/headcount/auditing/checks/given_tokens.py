@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import cast
 
-import numpy as np
-
 from headcount.auditing.check import Check, Finding, failed, passed, warned
-from headcount.auditing.observed import Hits, Observed
-from headcount.data.adapter_task import AdapterSequences
+from headcount.auditing.observed import Observed
+from headcount.auditing.written_answers import begins_as_given
 from headcount.stats import Proportion
-from headcount.tasks.base import SequenceTask
 from headcount.training.answers import RARELY
 from headcount.training.evaluation import SequenceModel
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """What is handed, against how right answers begin."""
     given = cast(SequenceModel, observed.answers).given
     if not given:
@@ -36,21 +33,13 @@ def look(observed: Observed) -> Finding:
         return passed(finding, given=given, possible=1.0)
     if lost.high < RARELY:
         return warned(finding, cause=cause, fix=fix, given=given, possible=1 - lost.rate)
-    return failed(finding, cause=cause, fix=fix, spared=begins, given=given, possible=1 - lost.rate)
-
-
-def begins_as_given(observed: Observed) -> Hits:
-    """[example]: whether the right answer begins with what the decoder is handed, if anything."""
-    if isinstance(observed.answers, AdapterSequences):
-        return observed.answers.begins_right(observed.examples)
-    given = cast(SequenceTask, observed.task).decoding_start.given
-    return np.asarray((observed.right_answers[:, : len(given)] == given).all(axis=1))
+    return failed(finding, cause=cause, fix=fix, right_despite_fault=begins, given=given, possible=1 - lost.rate)
 
 
 PART = Check(
     "HC107",
     "Is the decoder handed the beginning of an answer, and so never predicts it?",
-    look,
+    run,
     asks="sequence",
     is_quick=True,
     explains=("HC104", "HC106", "HC303", "HC304", "HC702", "HC703", "HC802"),

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.auditing.check import FAIL, PASS, Check, Finding, failed, not_applicable, passed
-from headcount.auditing.checks.no_better_than_constant import standing
 from headcount.auditing.observed import Observed
+from headcount.auditing.standing import standing
 from headcount.data.from_adapter import encoded, pairs_of
 from headcount.tasks.base import IGNORE
 
@@ -22,7 +22,7 @@ NEARLY = 0.98
 """Of the loss of guessing, from which on it counts as that."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """The loss beside that of guessing; accuracy decides where a loss is high for another reason."""
     found = standing(observed)
     if found is None:
@@ -89,7 +89,7 @@ def _named(guess: float) -> str:
 PART = Check(
     "HC304",
     "Is the loss still that of guessing?",
-    look,
+    run,
     is_quick=True,
     explains=("HC101", "HC102", "HC302", "HC303", "HC601", "HC702", "HC703", "HC802"),
 )

@@ -17,7 +17,7 @@ TINY = 1e-4
 """Of the largest logit: what counts as no difference."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """The widest spread of any logit among examples of one length that have different right answers."""
     found, lengths = observed.classes, cast(ClassTask, observed.task).lengths(observed.examples)
     groups = [rows for length in np.unique(lengths) if len(np.unique(found.labels[rows := lengths == length])) > 1]
@@ -42,7 +42,7 @@ def look(observed: Observed) -> Finding:
 PART = Check(
     "HC305",
     "Do outputs depend on the input at all?",
-    look,
+    run,
     asks="class",
     is_quick=True,
     explains=("HC301", "HC302", "HC303", "HC304", "HC505", "HC601", "HC602"),

@@ -22,7 +22,7 @@ COMMON = 0.2
 """Share of one answer where answers are sequences."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """In the whole test set, whose classes may stand in order, and not in the first examples of it."""
     if observed.task.output_type == "sequence":
         return _one_sequence(observed)
@@ -65,4 +65,4 @@ def _chance(count: int, n: int, fair: float) -> float:
     return float(scipy.special.bdtrc(count - 1, n, fair))
 
 
-PART = Check("HC403", "Are the classes of the test set out of balance?", look, is_quick=True)
+PART = Check("HC403", "Are the classes of the test set out of balance?", run, is_quick=True)

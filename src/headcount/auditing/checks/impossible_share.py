@@ -63,7 +63,7 @@ class Figure:
         return Fraction(1, n) > self.precision
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """The figure beside counts of the test set, and of usual numbers of examples."""
     claimed = None if observed.adapter is None else observed.adapter.claimed
     if claimed is None:
@@ -131,4 +131,4 @@ def _batch_means(figure: Figure, n: int) -> str:
     return min(found, key=lambda each: each[0])[1] if found else ""
 
 
-PART = Check("HC801", "Can the author's figure be a share of so many examples?", look)
+PART = Check("HC801", "Can the author's figure be a share of so many examples?", run)

@@ -24,7 +24,7 @@ ROUNDING = 1e-7
 """What counts as no change, as a share of the largest logit."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Prove the hooks, then remove all heads of one block after the other."""
     model, sites = observed.model.module, observed.model.sites
     if not sites:
@@ -66,4 +66,4 @@ def removed(model: nn.Module, sites: Sites, inputs: tuple[Tensor, ...]) -> dict[
     return changes
 
 
-PART = Check("HC701", "Do interventions on heads act on this model, at every block?", look)
+PART = Check("HC701", "Do interventions on heads act on this model, at every block?", run)

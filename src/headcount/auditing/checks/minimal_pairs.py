@@ -21,10 +21,10 @@ APART = 0.2
 """And is warned of from this difference on."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """The share that is found of each kind, and how far apart the intervals of two are."""
     task = cast(ClassTask, observed.task)
-    length = (observed.model.trained or task.trained_lengths)[1]
+    length = observed.trained_lengths[1]
     found = {kind: _found(observed, length, kind) for kind in task.negatives}
     hard = found.pop(task.local_negative)
     name, easy = max(found.items(), key=lambda item: item[1].rate)
@@ -41,7 +41,7 @@ def look(observed: Observed) -> Finding:
     )
     fix = f"train and test on the kind {task.local_negative} too, and report accuracy by kind"
     if hard.high < HARD and easy.low > EASY:
-        return failed(told, cause=cause, fix=fix, spared=None, **shares, n=N)
+        return failed(told, cause=cause, fix=fix, right_despite_fault=None, **shares, n=N)
     return warned(told, cause=cause, fix=fix, **shares, n=N)
 
 
@@ -53,4 +53,4 @@ def _found(observed: Observed, length: int, kind: str) -> Proportion:
     )
 
 
-PART = Check("HC601", "Are examples that differ from the other class in one place told from it?", look, asks="class")
+PART = Check("HC601", "Are examples that differ from the other class in one place told from it?", run, asks="class")

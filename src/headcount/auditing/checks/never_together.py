@@ -7,7 +7,6 @@ Nobody removed them together: of report 004's own model, its 14 leave 0.0 %. Hea
 from __future__ import annotations
 
 from headcount.auditing.check import Check, Evidence, Finding, passed, warned
-from headcount.auditing.head_sweep import head_sweep
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 
@@ -17,9 +16,9 @@ TOGETHER = 0.2
 """What they may cost together."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """By zero, alone and together, on the same examples."""
-    sweep = head_sweep(observed)
+    sweep = observed.head_sweep
     drops, clean, n = sweep.drops(sweep.zero), float(sweep.clean.mean()), sweep.n
     cheap = [head for head, drop in zip(sweep.heads, drops, strict=True) if drop < ALONE]
     told = f"{len(cheap)} of {len(sweep.heads)} heads each cost under 1 point alone"
@@ -51,4 +50,4 @@ def _were_ablated_alone(observed: Observed) -> bool:
     )
 
 
-PART = Check("HC704", "What is left without all heads that cost next to nothing alone?", look)
+PART = Check("HC704", "What is left without all heads that cost next to nothing alone?", run)

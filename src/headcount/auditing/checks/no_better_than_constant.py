@@ -6,58 +6,12 @@ between encodings. The share of the most common right answer, on the same exampl
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import cast
-
-import numpy as np
-
-from headcount.auditing.check import FAIL, PASS, WARN, Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import PASS, WARN, Check, Evidence, Finding, failed, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
-from headcount.stats import Proportion
-from headcount.tasks.base import ClassTask, SequenceTask
-
-COULD_BE = 0.15
-"""If accuracy may be so far above the constant answer, by its interval, there are too few examples to tell."""
+from headcount.auditing.standing import standing
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Accuracy beside the best constant answer on the same examples."""
-
-    measured: Proportion
-    answer: str
-    """The most common right one."""
-    share: float
-    """How often it is right."""
-    by_class: tuple[Proportion, ...]
-    """Accuracy on each class; none if answers are sequences."""
-
-    @property
-    def verdict(self) -> str:
-        """Whether accuracy is better; a warning if there are too few examples to tell."""
-        # Of a rare class, the share of the common one leaves no room: there it counts that each class is mostly right.
-        both = self.by_class and all(each.low > 0.5 for each in self.by_class)
-        if self.measured.low > self.share or (both and self.measured.rate > self.share):
-            return PASS
-        is_open = self.measured.rate > self.share and self.measured.high > self.share + COULD_BE
-        return WARN if is_open else FAIL
-
-
-def standing(observed: Observed) -> Standing | None:
-    """Of a model on its examples; None if all of them have one right answer."""
-    if observed.task.output_type == "class":
-        task, labels, hits = cast(ClassTask, observed.task), observed.classes.labels, observed.classes.hits
-        names = [task.classes[label] for label in labels.tolist()]
-        by_class = tuple(Proportion.count(hits[labels == label]) for label in np.unique(labels))
-    else:
-        names = [cast(SequenceTask, observed.task).show_tokens(row) for row in observed.right_answers]
-        hits, by_class = observed.right, ()
-    answer, count = Counter(names).most_common(1)[0]
-    return None if count == len(names) else Standing(Proportion.count(hits), answer, count / len(names), by_class)
-
-
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Accuracy, or exact match, beside the best constant answer."""
     found = standing(observed)
     if found is None:
@@ -88,7 +42,7 @@ def look(observed: Observed) -> Finding:
 PART = Check(
     "HC303",
     "Is accuracy better than that of the best constant answer?",
-    look,
+    run,
     is_quick=True,
     explains=("HC702", "HC703", "HC802"),
 )

@@ -13,7 +13,7 @@ from headcount.auditing.check import Check, Finding, failed, passed
 from headcount.auditing.observed import Observed
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """By the loss, and by the logits where they are kept."""
     is_class = observed.task.output_type == "class"
     loss = observed.classes.loss if is_class else observed.sequences.loss
@@ -36,7 +36,7 @@ def look(observed: Observed) -> Finding:
 PART = Check(
     "HC306",
     "Are logits numbers?",
-    look,
+    run,
     is_quick=True,
     explains=(
         *("HC101", "HC102", "HC103", "HC104", "HC105", "HC106", "HC201", "HC202", "HC204"),

@@ -10,39 +10,37 @@ from typing import cast
 
 import numpy as np
 
-from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
+from headcount.auditing.check import Check, Finding, failed, passed
 from headcount.auditing.observed import Observed
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, SequenceTask, Tokens
 from headcount.training.answers import RARELY, constant_answer
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """By classes, or by whole answers; right answers have to vary."""
     if observed.task.output_type == "class":
         predicted, right = _classes(observed)
         constant = constant_answer(
             observed.classes.predicted, observed.classes.labels, cast(ClassTask, observed.task).classes
         )
-    elif not observed.decodes:
-        return not_applicable("the adapter has no generate(), so its own answers are not known")
     else:
         predicted, right = _written(observed)
         constant = _most_common(predicted, right)
     n, count = observed.n, int((predicted == constant).sum())
     if constant is None:
         return passed(f"{len(set(predicted.tolist())):,} different answers to {n:,} examples", n=n)
-    spared = right == constant
+    still_right = right == constant
     return failed(
-        f"the answer is {constant or 'empty'} to {count:,} of {n:,} examples, and right for {int(spared.sum()):,}",
+        f"the answer is {constant or 'empty'} to {count:,} of {n:,} examples, and right for {int(still_right.sum()):,}",
         cause="consistent with training that never began to fall below the loss of guessing, or with a fault behind "
         "the model, such as answers read at a place that does not vary",
         fix="compare the loss with that of guessing, train with a lower learning rate or longer, and report accuracy "
         "by class beside the share of each answer",
-        spared=np.asarray(spared),
+        right_despite_fault=np.asarray(still_right),
         answer=constant,
         answer_share=count / n,
-        predicted=float(spared.mean()),
+        predicted=float(still_right.mean()),
         measured=float(observed.right.mean()),
     )
 
@@ -74,7 +72,8 @@ def _most_common(predicted: np.ndarray, right: np.ndarray) -> str | None:
 PART = Check(
     "HC301",
     "Is there one answer to everything?",
-    look,
+    run,
+    needs_decoding=True,
     is_quick=True,
     explains=(
         "HC101",

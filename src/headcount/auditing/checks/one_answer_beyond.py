@@ -26,10 +26,10 @@ MOST_TOKENS = 2**16
 """Longer sequences than this allows for are left out: attention takes the square of their length."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Length by length; one that the model refuses does not count."""
     task = cast(ClassTask, observed.task)
-    trained = observed.model.trained or task.trained_lengths
+    trained = observed.trained_lengths
     constant, varied, refused = dict[int, str](), list[int](), list[int]()
     for length in (trained[1] * times for times in TIMES if trained[1] * times * N <= MOST_TOKENS):
         try:
@@ -85,4 +85,4 @@ def _listed(lengths: list[int]) -> str:
     return ", ".join(map(str, lengths))
 
 
-PART = Check("HC302", "Is there one answer to everything beyond the trained lengths?", look, asks="class")
+PART = Check("HC302", "Is there one answer to everything beyond the trained lengths?", run, asks="class")

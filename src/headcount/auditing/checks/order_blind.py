@@ -10,11 +10,9 @@ from typing import cast
 import numpy as np
 
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.checks.shared_examples import is_commutative
-from headcount.auditing.observed import Hits, Observed
+from headcount.auditing.observed import Observed
 from headcount.stats import Proportion, mcnemar
-from headcount.tasks.base import ClassTask, Examples
-from headcount.training.evaluation import SequenceModel
+from headcount.tasks.base import ClassTask
 
 N_PAIRS, N_SUMS = 100, 400
 SAME, NEARLY_ALL = 1e-4, 0.95
@@ -23,18 +21,18 @@ MUCH, ALPHA = 0.02, 0.001
 """Points between the two orders of operands, and the chance of so much by luck."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Sequences and their sorted selves; or sums and their swaps."""
     if observed.task.output_type == "class":
         return _told_apart(observed)
-    if is_commutative(observed.task, observed.examples):
+    if observed.is_commutative:
         return _swapped(observed)
     return not_applicable("the order of its tokens is all that there is to the answer")
 
 
 def _told_apart(observed: Observed) -> Finding:
     task, rng = cast(ClassTask, observed.task), observed.rng("order blind")
-    longest = (observed.model.trained or task.trained_lengths)[1]
+    longest = observed.trained_lengths[1]
     broken, mended = task.cropped(rng, task.sample_of_length(rng, longest, task.negatives[0], N_PAIRS), longest)
     one, other = (observed.classify(each).logits.astype(float) for each in (broken, mended))
     apart, between = np.abs(one - other).max(axis=1), float(np.abs(one - one.mean(axis=0)).max())
@@ -60,7 +58,7 @@ def _swapped(observed: Observed) -> Finding:
     ascending = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
     if not len(ascending):
         return not_applicable("no test example has two different operands")
-    up, down = _right(observed, ascending), _right(observed, np.ascontiguousarray(ascending[:, ::-1]))
+    up, down = observed.right_on(ascending), observed.right_on(np.ascontiguousarray(ascending[:, ::-1]))
     lost, won, n = int((up & ~down).sum()), int((~up & down).sum()), len(up)
     told = f"with operands swapped {lost + won} of {n} answers change from right to wrong or back"
     numbers = {"smaller_first": float(up.mean()), "larger_first": float(down.mean()), "changed": lost + won, "n": n}
@@ -75,17 +73,9 @@ def _swapped(observed: Observed) -> Finding:
     )
 
 
-def _right(observed: Observed, examples: Examples) -> Hits:
-    """Decoded, if it is."""
-    model = cast(SequenceModel, observed.answers)
-    if not observed.decodes:
-        return np.asarray(model.margins(examples) > 0)
-    return np.asarray(np.all(model.answer(examples).free_hits, axis=1))
-
-
 PART = Check(
     "HC505",
     "Do answers change with the order where they must, and stay where they must?",
-    look,
+    run,
     explains=("HC301", "HC302", "HC303", "HC304", "HC601", "HC602"),
 )

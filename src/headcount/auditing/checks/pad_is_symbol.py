@@ -28,7 +28,7 @@ ENOUGH = 20
 """Right answers that have a token, before it is said never to be asked for."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Labels of written answers, then inputs."""
     is_sequence = observed.task.output_type == "sequence"
     found = (_skipped(observed) if is_sequence else None) or _inputs(observed)
@@ -191,4 +191,4 @@ def _leading_zeros(observed: Observed) -> NDArray[np.bool_]:
     return leading & (columns > 0)
 
 
-PART = Check("HC203", "Is padding also a symbol?", look, explains=("HC202",))
+PART = Check("HC203", "Is padding also a symbol?", run, explains=("HC202",))

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from headcount.analysis.positions import learns
 from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
-from headcount.auditing.checks.length_dependent import MIXED, UNSEEN, first_stream, is_mixed
-from headcount.auditing.checks.untrained_positions import is_as_good, right_at
-from headcount.auditing.checks.weak_positions import constant_sequences, number_columns
 from headcount.auditing.observed import Observed
+from headcount.auditing.standing import is_as_good, right_at
+from headcount.auditing.streams import MIXED, UNSEEN, constant_sequences, first_stream, is_mixed, number_columns
 from headcount.errors import HeadcountError
-from headcount.tasks.base import ClassTask
 
 PAST, LONGEST, TIMES = 8, 1024, 16
 """Places past the table that are asked for; the longest sequence; how many times the training length without a table"""
@@ -42,9 +40,9 @@ class Places:
         return [each for each in found if each != place]
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Inside the training lengths, then past the table."""
-    longest = (observed.model.trained or cast(ClassTask, observed.task).trained_lengths)[1]
+    longest = observed.trained_lengths[1]
     inside = _places(observed, longest)
     if inside is None:
         return not_applicable(UNSEEN)
@@ -148,4 +146,4 @@ def _table(observed: Observed) -> tuple[int | None, bool]:
     return encoding.n_rows, learns(encoding)
 
 
-PART = Check("HC502", "What becomes of positions past the end of the table?", look, asks="class")
+PART = Check("HC502", "What becomes of positions past the end of the table?", run, asks="class")

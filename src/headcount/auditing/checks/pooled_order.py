@@ -19,7 +19,7 @@ WELL, LESS = 0.9, 0.05
 """Share that is right without heads, and what may be lost with them."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Pairs of an adjacent swap and its sorted self, with and without heads."""
     sites = observed.model.sites
     if not sites:
@@ -43,7 +43,7 @@ def look(observed: Observed) -> Finding:
 
 def _pairs(observed: Observed) -> tuple[Examples, Examples]:
     task, rng = cast(ClassTask, observed.task), observed.rng("pooled order")
-    longest = (observed.model.trained or task.trained_lengths)[1]
+    longest = observed.trained_lengths[1]
     return task.cropped(rng, task.sample_of_length(rng, longest, task.local_negative, N_PAIRS), longest)
 
 
@@ -52,4 +52,4 @@ def _right(observed: Observed, pairs: tuple[Examples, Examples]) -> Proportion:
     return Proportion.of(int(sum(each.sum() for each in hits)), sum(map(len, hits)))
 
 
-PART = Check("HC506", "Does something else than attention supply the order?", look, asks="class")
+PART = Check("HC506", "Does something else than attention supply the order?", run, asks="class")

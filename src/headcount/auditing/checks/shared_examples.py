@@ -9,23 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.auditing.check import Check, Finding, failed, passed, warned
-from headcount.auditing.observed import Hits, Observed
-from headcount.tasks.base import Examples, Task
+from headcount.auditing.observed import Hits, Observed, row_keys
+from headcount.tasks.base import Examples
 
 N_FRESH = 20_000
 """Training examples that are drawn where training has no fixed set."""
-N_TRIED = 50
-"""Examples whose operands are swapped to see whether answers stay."""
 MUCH = 0.05
 """Share of the test set from which on its figure is no longer one of unseen examples."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Exactly, and swapped."""
     train, where = _trained_on(observed)
     same = _are_among(observed.examples, train)
     swapped = np.zeros_like(same)
-    if is_commutative(observed.task, observed.examples):
+    if observed.is_commutative:
         swapped = _are_among(observed.examples[:, ::-1], train) & ~same
     shared, whose = same | swapped, _whose(observed)
     if not shared.any():
@@ -42,18 +40,6 @@ def look(observed: Observed) -> Finding:
         n=observed.n,
         share=float(shared.mean()),
     )
-
-
-def is_commutative(task: Task, examples: Examples) -> bool:
-    """Whether examples are pairs whose order does not change the right answer."""
-    if examples.ndim != 2 or examples.shape[1] != 2:
-        return False
-    return all(task.answer(each) == task.answer(each[::-1]) for each in examples[:N_TRIED])
-
-
-def row_keys(examples: Examples) -> list[bytes]:
-    """A key for each example, equal for equal ones."""
-    return [row.tobytes() for row in np.ascontiguousarray(examples, dtype=np.int64)]
 
 
 def _trained_on(observed: Observed) -> tuple[Examples, str]:
@@ -84,4 +70,4 @@ def _whose(observed: Observed) -> str:
     return "" if observed.adapter is None else " (by the split of the task; the author's own data are not known)"
 
 
-PART = Check("HC401", "Are test examples among those that the model was trained on?", look)
+PART = Check("HC401", "Are test examples among those that the model was trained on?", run)

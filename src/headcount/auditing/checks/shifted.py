@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.auditing.checks.wrong_length import Written, written_answers
 from headcount.auditing.observed import Hits, Observed
+from headcount.auditing.written_answers import Written, written_answers
 from headcount.stats import Proportion
 
 LEAST_PLACES = 3
@@ -41,10 +41,8 @@ BACKWARDS = (
 )
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Every way of moving right answers, against what was decoded."""
-    if not observed.decodes:
-        return not_applicable("the adapter has no generate(), so its own answers are not known")
     if len(observed.places) < LEAST_PLACES:
         return not_applicable(f"answers of fewer than {LEAST_PLACES} tokens may look moved by chance")
     answers, displaced = written_answers(observed), _displaced(observed)
@@ -62,7 +60,7 @@ def look(observed: Observed) -> Finding:
         f"{count:,} of {n:,} that are wrong in more than the first or the last token (n = {observed.n:,})",
         cause=cause,
         fix=fix,
-        spared=_spared(observed, answers, name, form),
+        right_despite_fault=_right_when_moved(observed, answers, name, form),
         moved=count,
         n=observed.n,
         move=name,
@@ -87,7 +85,7 @@ def _moved(answers: list[Written], rows: np.ndarray, name: str, form: str) -> in
     return len(moved) if len(set(moved)) >= VARIED else 0
 
 
-def _spared(observed: Observed, answers: list[Written], name: str, form: str) -> Hits:
+def _right_when_moved(observed: Observed, answers: list[Written], name: str, form: str) -> Hits:
     """[example]: right answers that are the same when they are moved."""
     moved = [MOVES[name](each.text, getattr(each, form)) for each in answers]
     rights = [(each.full, each.plain) for each in answers]
@@ -97,8 +95,9 @@ def _spared(observed: Observed, answers: list[Written], name: str, form: str) ->
 PART = Check(
     "HC103",
     "Are decoded answers the right ones, one place off or backwards?",
-    look,
+    run,
     asks="sequence",
+    needs_decoding=True,
     is_quick=True,
     explains=("HC101", "HC102", "HC104", "HC105", "HC106", "HC303", "HC304", "HC702", "HC703", "HC802"),
 )

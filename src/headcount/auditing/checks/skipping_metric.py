@@ -27,7 +27,7 @@ ENOUGH = 5
 Score = Callable[[str, str, str], float]
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Change right answers, and see what it costs."""
     adapter = observed.adapter
     if adapter is None or type(adapter).metric is Adapter.metric:
@@ -116,4 +116,4 @@ def _written(observed: Observed, score: Score) -> list[tuple[str, str, str]]:
     return [(*pairs[i], forms[best][i]) for i in kept]
 
 
-PART = Check("HC803", "Does the author's scoring look at every place of an answer?", look, explains=("HC802",))
+PART = Check("HC803", "Does the author's scoring look at every place of an answer?", run, explains=("HC802",))

@@ -19,7 +19,7 @@ NEAR = 0.005
 Z = 1.96
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """The interval first, then the author's figure."""
     share = Proportion.count(observed.right)
     half = (share.high - share.low) / 2
@@ -71,4 +71,4 @@ def examples_needed(apart: float, rate: float) -> int:
     return math.ceil((Z / apart) ** 2 * rate * (1 - rate) * 2 - 1e-9)
 
 
-PART = Check("HC404", "Is the test set large enough for the difference that is claimed?", look, is_quick=True)
+PART = Check("HC404", "Is the test set large enough for the difference that is claimed?", run, is_quick=True)

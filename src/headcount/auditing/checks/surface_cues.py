@@ -55,7 +55,7 @@ class Rule:
         return cls(float(thresholds[best if is_above else worst]), is_above)
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """The cue that predicts most of the answers beyond what it should."""
     found, cues = observed.classes, _cues(observed)
     if cues is None or observed.n < FEWEST:
@@ -112,7 +112,7 @@ def _told(name: str, found: _Agreement, observed: Observed, cue: Cue, should: Hi
     cause = f"consistent with a model that has learned the {name} and not the order of the numbers"
     fix = f"draw both classes with the same {name}, and test on pairs that share it"
     if found.model.rate >= ALL:
-        return failed(told, cause=cause, fix=fix, spared=np.asarray(found.rule(cue) == should), **evidence)
+        return failed(told, cause=cause, fix=fix, right_despite_fault=np.asarray(found.rule(cue) == should), **evidence)
     return warned(told, cause=cause, fix=fix, **evidence)
 
 
@@ -134,7 +134,7 @@ def _cues(observed: Observed) -> Mapping[str, Cue] | None:
 PART = Check(
     "HC602",
     "Does one number of an example predict the answer?",
-    look,
+    run,
     asks="class",
     is_quick=True,
     explains=("HC303", "HC304", "HC601"),

@@ -13,9 +13,9 @@ from typing import cast
 
 import numpy as np
 
-from headcount.auditing.check import FAIL, WARN, Check, Finding, not_applicable, passed
-from headcount.auditing.checks.given_tokens import begins_as_given
+from headcount.auditing.check import FAIL, WARN, Check, Finding, passed
 from headcount.auditing.observed import Hits, Observed
+from headcount.auditing.written_answers import begins_as_given
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask
 
@@ -29,10 +29,8 @@ CLEARLY = 0.2
 """By how much the share has to differ between the two sides."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Exact match both ways, example by example."""
-    if not observed.decodes:
-        return not_applicable("the adapter has no generate(), so there is one answer only")
     forced, free = observed.sequences.forced_right & begins_as_given(observed), observed.right
     apart = Proportion.count(forced != free)
     if not apart.correct:
@@ -106,7 +104,8 @@ def _conditions(observed: Observed) -> Iterator[tuple[str, Hits]]:
 PART = Check(
     "HC106",
     "Do one pass, fed the right answer, and real decoding disagree on which examples are right?",
-    look,
+    run,
     asks="sequence",
+    needs_decoding=True,
     is_quick=True,
 )

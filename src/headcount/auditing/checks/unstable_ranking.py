@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.auditing.check import Check, Evidence, Finding, not_applicable, passed, warned
-from headcount.auditing.head_sweep import HeadSweep, head_sweep
+from headcount.auditing.head_sweep import HeadSweep
 from headcount.auditing.observed import Observed
 from headcount.stats import rank_correlations
 
@@ -27,11 +27,11 @@ FEWEST = 6
 """Heads; of fewer, a rank correlation says little."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Over halves of the examples, and zero beside mean."""
     if (n_heads := len(observed.model.sites.heads)) < FEWEST:
         return not_applicable(f"it has {n_heads} heads, too few for an order")
-    sweep = head_sweep(observed)
+    sweep = observed.head_sweep
     n = sweep.n
     drops = sweep.drops(sweep.zero)
     if np.ptp(drops) < APART:
@@ -74,4 +74,4 @@ def _agreement(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[
     return rank_correlations(*(np.where(np.abs(drops) < NOTHING, 0.0, drops) for drops in (one, other)))
 
 
-PART = Check("HC703", "Is the order of heads the same on other examples, and with another replacement?", look)
+PART = Check("HC703", "Is the order of heads the same on other examples, and with another replacement?", run)

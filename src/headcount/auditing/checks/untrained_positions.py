@@ -8,16 +8,12 @@ lengths are those of the run or what the adapter says in `trained`.
 from headcount.analysis.positions import learns
 from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
-from headcount.data.from_task import of_length
+from headcount.auditing.standing import is_as_good, right_at
 from headcount.encodings.base import EncodingInUse
 from headcount.errors import HeadcountError
-from headcount.stats import Proportion
-
-MOST, FEWEST, N_TOKENS = 200, 20, 2**14
-"""Sequences of each length: so many, or as many as have so many numbers together."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Rows of the table, those that training met, and what happens where others are met."""
     try:
         found = observed.model.positions().encoding_in_use()
@@ -59,19 +55,4 @@ def _beyond(observed: Observed, found: EncodingInUse, rows: int) -> Finding:
     )
 
 
-def right_at(observed: Observed, length: int) -> Proportion | None:
-    """How often it is right on sequences of one length, half of them sorted; None if it refuses them."""
-    n = max(FEWEST, min(MOST, N_TOKENS // length))
-    examples, _ = of_length(observed.task, length, n, "audit")
-    try:
-        return Proportion.count(observed.classify(examples).hits)
-    except HeadcountError:
-        return None
-
-
-def is_as_good(inside: Proportion, beyond: Proportion) -> bool:
-    """Whether a model that is better than guessing in range is not shown to be worse beyond."""
-    return inside.low > 0.5 and beyond.high >= inside.low
-
-
-PART = Check("HC501", "Are there rows of a learned position table that were never trained?", look)
+PART = Check("HC501", "Are there rows of a learned position table that were never trained?", run)

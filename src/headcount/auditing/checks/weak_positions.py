@@ -6,17 +6,15 @@ the same. Sequences of one number each are read by the model: what differs betwe
 what differs between numbers that of the tokens, both without their means, for what is the same everywhere is no signal.
 """
 
-from typing import cast
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
-from headcount.auditing.checks.length_dependent import MIXED, UNSEEN, first_stream, is_mixed
 from headcount.auditing.observed import Observed
+from headcount.auditing.streams import MIXED, UNSEEN, constant_sequences, first_stream, is_mixed, number_columns
 from headcount.tasks.addition import Addition
-from headcount.tasks.base import ClassTask, Examples
+from headcount.tasks.base import Examples
 
 WEAK, NOTHING = 1 / 8, 1e-5
 """Size of the signal of positions as a share of that of the tokens."""
@@ -24,7 +22,7 @@ N_NUMBERS, FEWEST = 13, 3
 """Numbers that are tried, and numbers and places at least."""
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """At the places that all have the same token."""
     examples = one_number_each(observed, N_NUMBERS)
     stream = None if examples is None else first_stream(observed, examples)
@@ -62,25 +60,8 @@ def one_number_each(observed: Observed, n: int) -> Examples | None:
         return np.array([[each, each] for each in found]) if found else None
     if task.output_type != "class":
         return None
-    longest = (observed.model.trained or cast(ClassTask, task).trained_lengths)[1]
+    longest = observed.trained_lengths[1]
     return constant_sequences(observed, longest, n)
-
-
-def constant_sequences(observed: Observed, length: int, n: int) -> Examples:
-    """Of one number each, no two rows alike."""
-    task = cast(ClassTask, observed.task)
-    drawn = np.unique(task.sample_of_length(observed.rng("one number"), max(length, 4 * n), None, 1)[0])
-    numbers = drawn[np.unique(np.linspace(0, len(drawn) - 1, n).astype(int))]
-    return np.repeat(numbers[:, None], length, axis=1)
-
-
-def number_columns(stream: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Places where the numbers are: what stands there differs between rows, and within a row it is one token."""
-    varies = (stream - stream[:1]).abs().amax(dim=(0, 2)) > NOTHING * stream.abs().max()
-    for ids in (each.cpu() for each in inputs):
-        if ids.dim() == 2 and ids.shape[1] == stream.shape[1] and not ids.is_floating_point() and varies.any():
-            return varies & (ids == ids[:, varies.nonzero()[0]]).all(dim=0)
-    return varies
 
 
 def _spread(vectors: Tensor) -> float:
@@ -88,4 +69,4 @@ def _spread(vectors: Tensor) -> float:
     return float(torch.sqrt(((vectors - vectors.mean(dim=0)) ** 2).sum(dim=1).mean()))
 
 
-PART = Check("HC503", "Is the signal of positions far weaker than that of the tokens?", look)
+PART = Check("HC503", "Is the signal of positions far weaker than that of the tokens?", run)

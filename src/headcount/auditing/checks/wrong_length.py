@@ -8,14 +8,13 @@ right answer, is right there, then the model is not to blame.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
-from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
-from headcount.auditing.checks.given_tokens import begins_as_given
+from headcount.auditing.check import Check, Finding, failed, passed, warned
 from headcount.auditing.observed import Hits, Observed
+from headcount.auditing.written_answers import answer_texts, begins_as_given, written_answers
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask
 
@@ -44,35 +43,8 @@ CAUSES = {
 """By what answers of a wrong length do, the likely cause and what to change."""
 
 
-@dataclass(frozen=True)
-class Written:
-    """One decoded answer in the order of writing, beside the right one."""
-
-    text: str
-    full: str
-    """The right answer with all of its leading zeros."""
-    plain: str
-    """The same as people write it."""
-    is_right: bool
-    is_answer: bool
-
-    @property
-    def kind(self) -> str:
-        """In which of the ways it is of a wrong length; empty if in none."""
-        rights = (self.full, self.plain)
-        if self.is_right:
-            return ""
-        if any(right.startswith(self.text) for right in rights):
-            return "stop early"
-        if any(self.text.startswith(right) for right in rights):
-            return "go on after their end"
-        return "" if self.is_answer else "are no answers"
-
-
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """By the texts, and held against one pass."""
-    if not observed.decodes:
-        return not_applicable("the adapter has no generate(), so its own answers are not known")
     kinds = np.array([each.kind for each in written_answers(observed)])
     is_wrong = kinds != ""
     wrong, blameless = Proportion.count(is_wrong), Proportion.count(is_wrong & _right_in_one_pass(observed))
@@ -83,7 +55,9 @@ def look(observed: Observed) -> Finding:
     cause, fix = CAUSES[max(CAUSES, key=lambda kind: int((kinds == kind).sum()))]
     if blameless.low > FEW:
         one_pass = f"; one pass has every token of {blameless.correct:,} of these {wrong.correct:,} right"
-        return failed(finding + one_pass, cause=cause, fix=fix, spared=~is_wrong, n=observed.n, wrong=wrong.correct)
+        return failed(
+            finding + one_pass, cause=cause, fix=fix, right_despite_fault=~is_wrong, n=observed.n, wrong=wrong.correct
+        )
     return warned(finding, cause=f"{cause}; or with a model that has not learned enough", fix=fix, wrong=wrong.correct)
 
 
@@ -107,35 +81,12 @@ def _told(observed: Observed, kinds: np.ndarray) -> str:
     return "; ".join(told)
 
 
-def answer_texts(observed: Observed) -> list[str]:
-    """Decoded answers as they were written."""
-    show = cast(SequenceTask, observed.task).show_tokens
-    return list(observed.sequences.texts) or [show(tokens) for tokens in observed.free]
-
-
-def written_answers(observed: Observed) -> list[Written]:
-    """All of them, turned round where the task writes the least significant token first."""
-    task = cast(SequenceTask, observed.task)
-    is_turned = task.show_tokens(np.array([0, 1])) == task.tokens[1] + task.tokens[0]
-    step = -1 if is_turned else 1
-    rows = zip(answer_texts(observed), observed.right_answers, observed.examples, observed.right, strict=True)
-    return [
-        Written(
-            text[::step],
-            task.show_tokens(right)[::step],
-            task.answer(example)[::step],
-            bool(is_right),
-            task.read_answer(text) is not None,
-        )
-        for text, right, example, is_right in rows
-    ]
-
-
 PART = Check(
     "HC105",
     "Are decoded answers cut short, do they go on after their end, or are they no answers at all?",
-    look,
+    run,
     asks="sequence",
+    needs_decoding=True,
     is_quick=True,
     explains=("HC101", "HC102", "HC104", "HC106", "HC301", "HC303", "HC304", "HC702", "HC703", "HC802"),
 )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
-from headcount.auditing.checks.sees_ahead import alike
+from headcount.auditing.fed_answers import rows_of_one_length
 from headcount.auditing.observed import Hits, Observed
 from headcount.data.adapter_task import AdapterSequences
 from headcount.data.alphabet import Alphabet
@@ -84,13 +84,13 @@ class Feeding:
         return "".join(reversed(names) if self.is_turned else names)
 
 
-def look(observed: Observed) -> Finding:
+def run(observed: Observed) -> Finding:
     """Against what generate() writes; and in one pass, where that is not right."""
     if not isinstance(observed.answers, AdapterSequences):
         return not_applicable("headcount decodes its own runs, from the token that training feeds first")
     forced = Proportion.count(observed.sequences.forced_right)
     is_apart = observed.sequences.forced_right & ~observed.right
-    group = alike(observed, observed.n)
+    group = rows_of_one_length(observed, observed.n)
     rows = group[is_apart[group]][:ROWS]
     differs = Proportion.count(is_apart).low > OFTEN and len(rows) >= ENOUGH
     if not differs and forced.high >= NEARLY_ALL:
@@ -118,7 +118,7 @@ def _generated(observed: Observed, feeding: Feeding, rows: np.ndarray) -> Findin
         f"our own loop writes the same in {same[0]:,}",
         cause="generation starts from another token than training does",
         fix=FIX,
-        spared=_right_from(observed, feeding, starts[best]),
+        right_despite_fault=_right_from(observed, feeding, starts[best]),
         start=starts[best],
         trained_start=starts[0],
         same=same[best],
@@ -250,7 +250,7 @@ def _right_from(observed: Observed, feeding: Feeding, start: int) -> Hits | None
 PART = Check(
     "HC104",
     "Does generation start from a token that the decoder was not trained to start from?",
-    look,
+    run,
     asks="sequence",
     explains=("HC101", "HC102", "HC105", "HC106", "HC303", "HC304", "HC702", "HC703", "HC802"),
 )
