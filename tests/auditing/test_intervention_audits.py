@@ -398,6 +398,14 @@ def test_what_follows_from_a_change_is_not_taken_for_another(gpt2: Any) -> None:
     assert found.output_change > 0.01
 
 
+def test_weights_at_zero_under_autocast() -> None:
+    """What heads find is of another precision than the weights that it is projected by."""
+    model = hub.build("gpt2", torch.float32)
+    model.transformer.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.transformer.forward)
+    for context in (without_weights(model), on_input(projection_of(model), zero())):
+        assert audit_intervention(model, TEXT, context, NAMED).verdict == "exactly these heads removed"
+
+
 # --- other models -----------------------------------------------------------------------------------------------------
 
 

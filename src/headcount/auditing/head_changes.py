@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from headcount.auditing.module_watch import is_same
 from headcount.heads import HeadSite
-from headcount.hooks.gates import split_heads
+from headcount.hooks.gates import project, split_heads
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Site
 
@@ -116,8 +117,8 @@ def scales_of(site: Site, z: Tensor, change: Tensor) -> list[float] | None:
     Weights of an output projection that are set to zero remove a head as well as its z does, and so does a hook that
     takes a head's contribution away again.
     """
-    n_heads, project = len(site.heads), site.projection.forward
-    bias, rounding = project(torch.zeros_like(z)), 8 * torch.finfo(z.dtype).eps
+    n_heads, through = len(site.heads), partial(project, site.projection)
+    bias, rounding = through(torch.zeros_like(z)), 8 * torch.finfo(z.dtype).eps
     if bias.shape != change.shape or change.numel() < 4 * n_heads:
         return None
     some = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED), device=z.device).long()
@@ -125,7 +126,7 @@ def scales_of(site: Site, z: Tensor, change: Tensor) -> list[float] | None:
     for features in torch.arange(z.shape[-1], device=z.device).chunk(n_heads):
         only = torch.zeros_like(z)
         only[..., features] = z[..., features]
-        parts.append((project(only) - bias).flatten()[some])
+        parts.append((through(only) - bias).flatten()[some])
     parts_NH, change_N = torch.stack(parts, dim=1).double(), change.flatten()[some].double()
     factors = torch.linalg.lstsq(parts_NH.cpu(), change_N[:, None].cpu(), driver="gelsd").solution[:, 0].to(z.device)
     if not difference(parts_NH @ factors, change_N) <= max(FITTED, rounding):
