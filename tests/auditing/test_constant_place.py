@@ -23,6 +23,14 @@ class ForgetsTheLast(PlantedAdder):
         return [answer[:-1] + "7" for answer in super().generate(model, questions)]
 
 
+class HardlyLearned(NeverPredictsTheFirst):
+    """Its other digits are those of another sum."""
+
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        answers = super().generate(model, questions)
+        return [first[0] + other[1:] for first, other in zip(answers, answers[1:] + answers[:1], strict=True)]
+
+
 class DoesNotDecode(PlantedAdder):
     generate = Adapter.generate
 
@@ -41,6 +49,12 @@ def test_another_place_has_another_cause() -> None:
     found = look("constant-place", ForgetsTheLast)
     assert (found.verdict, found.evidence["places"]) == ("fail", "1s")
     assert "start token" not in found.cause + found.fix
+
+
+def test_it_is_not_blamed_for_what_it_does_not_explain() -> None:
+    found = look("constant-place", HardlyLearned)
+    assert found.verdict == "warn"
+    assert "of the 137 answers which that leaves right, " in found.finding
 
 
 @pytest.mark.parametrize("sound", [PlantedAdder, PlantedSorter])

@@ -5,7 +5,7 @@ target, and generation began with a 0 of its own. Their authors saw 99.9 % in tr
 wrote of cascading errors or rare carries.
 """
 
-from headcount.auditing.check import Check, Finding, failed, passed
+from headcount.auditing.check import Check, Finding, failed, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.auditing.written_answers import is_constant_for_lack_of_others
 from headcount.stats import Proportion
@@ -13,6 +13,8 @@ from headcount.training.answers import RARELY
 
 ENOUGH = 0.05
 """Right answers that have another token there, at least."""
+SELDOM = 0.2
+"""Of the answers that a constant place leaves right: if fewer are, it is not what is wrong."""
 
 
 def run(observed: Observed) -> Finding:
@@ -34,6 +36,14 @@ def run(observed: Observed) -> Finding:
     ]
     still_right = (right[:, [place for place, _, _ in constant]] == [token for _, token, _ in constant]).all(axis=1)
     is_first = constant[0][0] == 0
+    left = Proportion.count(observed.right[still_right]) if still_right.any() else None
+    if left is not None and left.high < SELDOM:
+        return warned(
+            f"{'; '.join(told)}; of the {left.n:,} answers which that leaves right, {left.correct:,} are",
+            cause="consistent with a model that has learned little: more is wrong than this place",
+            fix="look at the loss first, and whether the trained weights are those that are measured",
+            n=n,
+        )
     return failed(
         "; ".join(told),
         cause="consistent with a decoder that was trained without a start token: fed target[:-1] and asked for "
