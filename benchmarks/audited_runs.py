@@ -6,25 +6,29 @@
 
 Runs are trained once and stay in runs/audited, so that a check can be changed and asked again. A warning is false
 unless what it warns of is so: that one answer is given to everything beyond the trained lengths, or that minimal pairs
-are not told apart, is measured again by `stretch`, on other sequences; all other warnings count as false.
+are not told apart, is measured again by `stretch`, on other sequences; all other warnings count as false. Runs that did
+not learn their task are no sound models, and are left out.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from headcount import api
+from headcount.analysis.length_generalisation import Stretch
 from headcount.auditing.audit import Audit
 from headcount.auditing.check import FAIL, WARN
+from headcount.stats import Proportion
 
 Settings = Mapping[str, Any]
 FOLDER = Path("runs/audited")
 MOST_WARNINGS = 1 / 20
-LONGEST, BEYOND, N, WELL = 16, (32, 64, 128), 400, 0.95
-"""The longest sequences in training and lengths beyond; sequences of each; the share of minimal pairs that is well."""
+LONGEST, BEYOND, N, WELL = 16, (32, 64, 128), 400, 0.9
+"""The longest sequences in training and lengths beyond; sequences of each; the share that a sound model has right."""
 SMALL_ADDER: Settings = {"digits": 2, "d_model": 64, "d_ff": 256, "n_test": 1000, "n_validation": 500, "steps": 1000}
 SMALL_SORTER: Settings = {"d_model": 32, "d_ff": 128, "n_test": 1000, "n_validation": 500, "steps": 1500}
 
@@ -73,7 +77,8 @@ FAULTY: dict[str, tuple[str, Settings]] = {
 def measure(*names: str) -> Iterator[dict[str, Any]]:
     """Trained, audited and counted."""
     chosen = [name for name in (*SOUND, *FAULTY) if not names or name.startswith(tuple(names))]
-    sound = {name: _audited(name, SOUND[name]) for name in chosen if name in SOUND}
+    every = {name: _audited(name, SOUND[name]) for name in chosen if name in SOUND}
+    sound = {name: each for name, each in every.items() if _has_learned(name, each)}
     if sound:
         fails = sum(bool(each.of(FAIL)) for each in sound.values())
         yield _row("sound trained runs that a check fails", fails, len(sound), "none", fails == 0)
@@ -97,15 +102,34 @@ def _audited(name: str, settings: Settings) -> Audit:
     return found
 
 
+@cache
+def _reach(name: str) -> Stretch:
+    """On sequences that no check has seen."""
+    (found,) = api.stretch(str(FOLDER / name), lengths=(LONGEST, *BEYOND), n=N, draw=2, quiet=True).result
+    return found
+
+
+def _minimal_pairs(name: str) -> Proportion:
+    """The share of single adjacent swaps that is found, at the longest trained length."""
+    cell = next(each for each in _reach(name).cells if (each.length, each.negative) == (LONGEST, "adjacent"))
+    return cell.recall[_reach(name).classes.index("unsorted")]
+
+
+def _has_learned(name: str, found: Audit) -> bool:
+    """Whether there is a sound model: one that does its task, minimal pairs included."""
+    share = _minimal_pairs(name).rate if name.startswith("sortedness") else found.measured
+    if share < WELL:
+        print(f"  {name} has not learned its task, {100 * share:.1f} %: left out", file=sys.stderr, flush=True)
+    return share >= WELL
+
+
 def _false_warnings(name: str, found: Audit) -> list[str]:
     """Ids of checks that warn of what no other measurement shows."""
-    ids = [each.id for each in found.of(WARN)]
-    shown = set[str]()
-    if {"HC302", "HC601"} & set(ids):
-        (reach,) = api.stretch(str(FOLDER / name), lengths=(LONGEST, *BEYOND), n=N, draw=2, quiet=True).result
-        shown |= {"HC302"} if any(cell.constant for cell in reach.cells if cell.length in BEYOND) else set()
-        adjacent = next(cell for cell in reach.cells if (cell.length, cell.negative) == (LONGEST, "adjacent"))
-        shown |= {"HC601"} if adjacent.recall[reach.classes.index("unsorted")].high < WELL else set()
+    ids, shown = [each.id for each in found.of(WARN)], list[str]()
+    if "HC302" in ids and any(cell.constant for cell in _reach(name).cells if cell.length in BEYOND):
+        shown.append("HC302")
+    if "HC601" in ids and _minimal_pairs(name).high < 1 - MOST_WARNINGS:
+        shown.append("HC601")
     false = [each for each in ids if each not in shown]
     print(f"  {name}: {len(ids)} warnings, false: {', '.join(false) or 'none'}", file=sys.stderr, flush=True)
     return false
