@@ -69,7 +69,7 @@ FAULTY: dict[str, tuple[str, Settings]] = {
     "faulty-sortedness-pooling": ("HC506", {"pooling": "neighbour-difference", "encoding": "none"}),
     "faulty-sortedness-no-order": ("HC505", {"encoding": "none"}),
     "faulty-sortedness-untrained-rows": ("HC501", {"encoding": "learned", "n_positions": 300}),
-    "faulty-sortedness-one-answer": ("HC301", {"steps": 1}),
+    "faulty-sortedness-untrained": ("HC304", {"steps": 1}),
 }
 """The reports' faults, by setting, with the check that names each in the first line."""
 

@@ -2,21 +2,25 @@
 
 Report 003 pooled over [min, least difference of neighbours, mean difference, first, last] to mend extrapolation; such
 differences hand the order to the model, and without any positions it scored 98 to 100 % too. With all heads ablated,
-nothing can be compared by attention: a model that still tells adjacent swaps from sorted sequences has the order from
-elsewhere, and an experiment on it tests neither attention nor the encoding.
+nothing can be compared by attention: a model that still prefers sorted sequences to their adjacent swaps has the order
+from elsewhere, and an experiment on it tests neither attention nor the encoding. Which of the two it prefers is asked,
+not what it answers, for without heads all logits may be shifted.
 """
 
 from typing import cast
 
+import numpy as np
+
 from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.hooks.gates import Gates, closed_gates
-from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples
 
 N_PAIRS = 200
-WELL, LESS = 0.9, 0.05
-"""Share that is right without heads, and what may be lost with them."""
+WELL = 0.85
+"""Share of pairs, without heads; sound models of ours come to 0.67 at most, one that pools differences to 0.95."""
+SAME = 1e-6
+"""Logits that are no further apart are equal: neither of the two is preferred."""
 
 
 def run(observed: Observed) -> Finding:
@@ -25,19 +29,20 @@ def run(observed: Observed) -> Finding:
     if not sites:
         return not_applicable("it has no heads")
     pairs = _pairs(observed)
-    whole = _right(observed, pairs)
+    whole = _preferred(observed, pairs)
     with Gates(sites, closed_gates(sites, sites.heads)):
-        headless = _right(observed, pairs)
-    told = f"without any head it is right on {100 * headless.rate:.1f} % of {N_PAIRS} adjacent swaps and their sorted "
-    told += f"selves, with all heads on {100 * whole.rate:.1f} %"
-    numbers = {"headless": headless.rate, "whole": whole.rate, "n": headless.n}
-    if headless.rate < WELL or headless.rate < whole.rate - LESS:
-        return passed(told, **numbers)
+        headless = _preferred(observed, pairs)
+    told = f"without any head it prefers the sorted one of {100 * headless:.1f} % of {N_PAIRS} pairs of a sequence and "
+    told += f"its adjacent swap (50 % by chance), with all heads of {100 * whole:.1f} %"
+    if headless < WELL:
+        return passed(told, headless=headless, whole=whole, n=N_PAIRS)
     return warned(
         f"{told}: the order comes from something else than attention",
         cause="consistent with a pooling over differences of neighbours, or a convolution, which compares them itself",
         fix="pool without comparing places (mean, max, one token), or do not tell it as a result about encodings",
-        **numbers,
+        headless=headless,
+        whole=whole,
+        n=N_PAIRS,
     )
 
 
@@ -47,9 +52,12 @@ def _pairs(observed: Observed) -> tuple[Examples, Examples]:
     return task.cropped(rng, task.sample_of_length(rng, longest, task.local_negative, N_PAIRS), longest)
 
 
-def _right(observed: Observed, pairs: tuple[Examples, Examples]) -> Proportion:
-    hits = [observed.classify(each).hits for each in pairs]
-    return Proportion.of(int(sum(each.sum() for each in hits)), sum(map(len, hits)))
+def _preferred(observed: Observed, pairs: tuple[Examples, Examples]) -> float:
+    """The share of pairs whose second one has more of a lead for the last class; a tie counts half."""
+    logits = [observed.classify(each).logits.astype(float) for each in pairs]
+    broken, mended = (each[:, -1] - each[:, :-1].max(axis=1) for each in logits)
+    apart = mended - broken
+    return float((apart > SAME).mean() + 0.5 * (np.abs(apart) <= SAME).mean())
 
 
 PART = Check("HC506", "Does something else than attention supply the order?", run, asks="class")
