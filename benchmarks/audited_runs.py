@@ -63,7 +63,7 @@ FAULTY: dict[str, tuple[str, Settings]] = {
     "faulty-addition-ignored-zero": ("HC102", {"loss_ignores_zero": True}),
     "faulty-addition-both": ("HC101", {"start_token": False, "loss_ignores_zero": True}),
     "faulty-addition-overlap": ("HC401", {"digits": 3, "splits_may_overlap": True, "n_train": 10_000}),
-    "faulty-addition-untrained": ("HC303", {"steps": 1}),
+    "faulty-addition-untrained": ("HC304", {"steps": 1}),
     "faulty-sortedness-length-normalised": ("HC504", {"encoding": "length-normalised", "negatives": "shuffle"}),
     "faulty-sortedness-padding": ("HC203", {"padding_is_zero": True}),
     "faulty-sortedness-pooling": ("HC506", {"pooling": "neighbour-difference", "encoding": "none"}),
