@@ -11,12 +11,12 @@ SAMPLES := src/headcount/samples
 ADDITION_SEED := 1
 SORTEDNESS_SEED := 0
 
-.PHONY: lab test check bench sample sample-addition sample-sortedness format clean
+.PHONY: lab test check bench browser screenshots sample sample-addition sample-sortedness format clean
 
 lab: $(READY)                ## both experiments on their defaults, and a report
 	$(BIN)/headcount lab
 
-test: $(READY)               ## everything that can be tested
+test: $(READY) browser       ## everything that can be tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -51,6 +51,15 @@ define keep
 	cp build/$(1)/*.json build/$(1)/log.jsonl build/$(1)/model.safetensors $(SAMPLES)/$(1)
 	cp build/$(1)/results/$(2).json $(SAMPLES)/$(1)/results
 endef
+
+# Tests of the report's page need a browser: Debian's, where it may be installed; without one they are skipped, and say so.
+browser:
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium > /dev/null; } || \
+		echo "no chromium, and it cannot be installed here: tests of the page are skipped"
+
+screenshots: $(READY) browser    ## the lab's report as pictures, for the README
+	$(BIN)/python -m tools.screenshots runs/lab/report.html docs/images
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -43,6 +43,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("analysis",),
     ("auditing",),
     ("views",),
+    ("reporting",),
     ("api",),
     ("cli", "__main__"),
 )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headcount.api import patched as patched
     from headcount.api import predict as predict
     from headcount.api import prune_heads as prune_heads
+    from headcount.api import report as report
     from headcount.api import show_head as show_head
     from headcount.api import show_heads as show_heads
     from headcount.api import show_positions as show_positions
@@ -60,7 +61,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
             "head_stats",
             "match_heads",
         ),
-        *("patched", "predict", "prune_heads", "show_head", "show_heads", "show_positions", "stretch"),
+        *("patched", "predict", "prune_heads", "report", "show_head", "show_heads", "show_positions", "stretch"),
         *("summarise_attention", "train", "verify"),
     ),
     "auditing.interventions": ("audit_intervention",),

@@ -18,7 +18,7 @@ from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training import evaluation
 from headcount.training.answers import answer, margins
-from headcount.views.report import verdict
+from headcount.views.certificate import verdict
 
 pytestmark = pytest.mark.slow  # seconds together
 

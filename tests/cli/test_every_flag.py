@@ -128,6 +128,7 @@ HOMES = {
         "match_heads",
         "predict",
         "prune_heads",
+        "report",
         "show_heads",
         "show_positions",
         "stretch",
@@ -204,6 +205,17 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("prune", "--budget"): ("prune run", "--budget 5m", "budget", "5m"),
     ("prune", "--batch-size"): ("prune run", "--batch-size 9", "batch_size", 9),
     ("prune", "--quiet"): ("prune run", "--quiet", "quiet", True),
+    ("report", "--out"): ("report run", "--out x.html", "out", "x.html"),
+    ("report", "-o"): ("report run", "-o x.html", "out", "x.html"),
+    ("report", "--title"): ("report run", "--title Mine", "title", "Mine"),
+    ("report", "--on"): ("report run", "--on one --on two", "on", ["one", "two"]),
+    ("report", "--examples"): ("report run", "--examples 7", "n_examples", 7),
+    ("report", "--stored"): ("report run", "--stored", "stored", True),
+    ("report", "--markdown"): ("report run", "--markdown", "markdown", True),
+    ("report", "--latex"): ("report run", "--latex", "latex", True),
+    ("report", "--exercise"): ("report run", "--exercise there", "exercise", "there"),
+    ("report", "--run-adapter"): ("report run", "--run-adapter", "run_adapter", True),
+    ("report", "--quiet"): ("report run", "--quiet", "quiet", True),
     ("stretch", "--lengths"): ("stretch sorter", "--lengths 4,8", "lengths", [4, 8]),
     ("stretch", "--negatives"): ("stretch sorter", "--negatives shuffle", "negatives", ["shuffle"]),
     ("stretch", "--n"): ("stretch sorter", "--n 7", "n", 7),
@@ -275,10 +287,11 @@ def test_what_is_asked_of_heads(called: Callable[[str], Call], flag: str) -> Non
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is drawn, and no lab takes its minutes."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+    monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     monkeypatch.setattr(
-        headcount.api.lab, "run_lab", lambda *_, **__: headcount.api.lab.Lab(Path("report.md"), None, None)
+        headcount.api.lab, "run_lab", lambda *_, **__: headcount.api.lab.Lab(Path("report.html"), None, None)
     )
 
 
@@ -293,6 +306,7 @@ JSON = {
     "positions": "positions sorter --n 4",
     "predict": "predict run 3+4",
     "prune": "prune run --heads E0H1 -o {} --quiet",
+    "report": "report sorter --stored --examples 2 -o {}.html --quiet",
     "stretch": "stretch sorter --lengths 4 --n 4 --negatives shuffle --quiet",
     "train": f"{TRAIN} --n-encoder-layers 1 --n-decoder-layers 1 --steps 2 --device cpu --quiet -o {{}}",
     "verify": "verify run --quiet",

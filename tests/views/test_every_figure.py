@@ -250,6 +250,9 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
         [summarised(shape)] * 2, ["", shape.data], HeadId.parse(FIRST), [np.eye(shape.tokens)] * 2
     ),
     "draw_curves": lambda shape: curves.draw_curves(log(shape), f"Training of {shape.run}"),
+    "draw_learning": lambda shape: curves.draw_learning(
+        [(f"{i} {shape.run}", log(shape)) for i in range(10)], shape.run
+    ),
     "draw_mosaic": lambda shape: attention.draw_mosaic(summarised(shape), "layer", "self"),
     "draw_head_on_text": lambda shape: attention.draw_head_on_text(summarised(shape), "L0H0", np.eye(shape.tokens)),
     "draw_matching": lambda shape: stats.draw_matching(matched(of_few_heads(shape))),
@@ -262,6 +265,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
     "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
+    "draw_sensitivity": lambda shape: stats.draw_sensitivity(specialised(shape)),
     "draw_conditions": lambda shape: stats.draw_conditions(specialised(replace(shape, heads=min(shape.heads, 4)))),
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),
     "draw_dispersion": lambda shape: stretch.draw_dispersion(sample_of_length(shape)),
@@ -275,6 +279,7 @@ ONLY = {
     "draw_lengths": ["one", "two", "long", "odd", "many"],
     "draw_page": ["one", "two", "long", "many"],
     "draw_conditions": ["one", "odd"],
+    "draw_sensitivity": ["two", "long", "odd", "many"],
     "draw_positions": ["long", "many"],
     "draw_encodings": ["many"],
 }

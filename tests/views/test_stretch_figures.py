@@ -20,7 +20,6 @@ from headcount.views.length_generalisation import (
     reach_table,
     stretch_tables,
 )
-from headcount.views.report import sortedness_part
 from headcount.views.style import png
 from headcount.views.training import accuracy_rows, answers_note, draw_accuracy, draw_curves, percent
 
@@ -269,18 +268,6 @@ def test_accuracy_in_words():
         accuracy_text(replace(stuck, answers=(Proportion.of(19, 20), Proportion.of(1, 20))))
         == "says “unsorted” to nearly all"
     )
-
-
-def test_the_report_has_a_row_per_model_and_its_pictures(tmp_path):
-    picture = tmp_path / "stretch" / "stretch.png"
-    part = sortedness_part(
-        {"far": result(), "near": result(hard_codes=("window of ±1",))}, {"Far": [picture]}, tmp_path
-    )
-    assert "| far (generic) | 100.0 % [83.9, 100.0] |" in part
-    assert part.count("| near (given: window of ±1) |") == 2
-    assert "says “sorted” to all" in part
-    assert "![stretch](stretch/stretch.png)" in part
-    assert "headcount stretch runs/a" in part
 
 
 # --- what classifiers share with other models -------------------------------------------------------------------

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headcount.api.opening import predict as predict
     from headcount.api.pruning import SavedPruning as SavedPruning
     from headcount.api.pruning import prune_heads as prune_heads
+    from headcount.api.reporting import report as report
     from headcount.api.saving import Saved as Saved
     from headcount.api.training import evaluate as evaluate
     from headcount.api.training import evaluate_all as evaluate_all
@@ -51,6 +52,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "lab": ("run_lab",),
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
     "pruning": ("SavedPruning", "prune_heads"),
+    "reporting": ("report",),
     "saving": ("Saved",),
     "training": ("evaluate", "evaluate_all", "next_command", "read_evaluation", "train", "verify"),
     "viewing": (

@@ -13,17 +13,16 @@ from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
 from headcount.api.ablation import ablate_heads
 from headcount.api.pruning import SavedPruning, prune_heads
+from headcount.api.reporting import N_EXAMPLES, gather, write_forms
 from headcount.api.training import read_evaluation, train, verify
 from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
 from headcount.errors import InputError
-from headcount.files import write_atomically
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.tasks.addition import Addition
 from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Evaluation
 from headcount.views.progress import announcer
-from headcount.views.report import ALONE, addition_part, sortedness_part, write_report
 
 EXAMPLE = "374+814"
 """The sum that report 003's model answers with 0188."""
@@ -76,20 +75,23 @@ def run_lab(
     experiments: tuple[str, ...] = EXPERIMENTS,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     n: int = 200,
+    n_examples: int = N_EXAMPLES,
 ) -> Lab:
     """Everything on the defaults, or with other `settings` by experiment; an interrupted lab goes on where it was."""
     settings = settings or {}
     addition = sortedness = None
-    parts = []
+    runs = list[Run]()
     if "addition" in experiments:
-        addition, part = _addition(out, seed, quiet, settings.get("addition", {}))
-        parts.append(part)
+        addition = _addition(out, seed, quiet, settings.get("addition", {}))
+        runs.append(addition.run)
     if "sortedness" in experiments:
-        sortedness, part = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
-        parts.append(part)
+        sortedness = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
+        runs += sortedness.runs.values()
+    announcer(quiet)("writing the report")
     whole = set(experiments) == set(EXPERIMENTS)
-    report = out / ("report.md" if whole else f"report-{'-'.join(experiments)}.md")
-    write_atomically(report, write_report(parts).encode(errors="replace"))
+    report = out / ("report.html" if whole else f"report-{'-'.join(experiments)}.html")
+    material = gather(*runs, title="headcount lab", stored=True, n_examples=n_examples, quiet=quiet)
+    write_forms(material, report)
     return Lab(report, addition, sortedness)
 
 
@@ -97,36 +99,25 @@ def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str,
     return train(task, out=path, seed=seed, resume=RunFolder(path).holds_a_run, quiet=quiet, **settings)
 
 
-def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> tuple[AdditionLab, str]:
+def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> AdditionLab:
     say = announcer(quiet)
     say("addition 1/5  training an adder (3-digit sums, every sum of the test set held out)")
     run = _train("addition", out / "addition", seed, quiet, settings)
     say(f"addition 2/5  checking all {cast(SequenceTask, run.task).domain_size:,} sums")
     certificate = verify(run, save=True, quiet=quiet)
     say("addition 3/5  drawing every head")
-    examples = examples_of(cast(Addition, run.task))
-    example, average = show_heads(run, examples[0], save=True), show_heads(run, save=True)
-    stats = head_stats(run, save=True, quiet=quiet)
+    show_heads(run, examples_of(cast(Addition, run.task))[0], save=True)
+    show_heads(run, save=True)
+    head_stats(run, save=True, quiet=quiet)
     say("addition 4/5  ablating each head alone")
-    ablated = ablate_heads(run, save=True, quiet=quiet)
+    ablate_heads(run, save=True, quiet=quiet)
     say("addition 5/5  removing heads together")
     try:
         pruned = prune_heads(run, save=True, quiet=quiet)
     except InputError as error:  # it has nothing to lose, which is no reason to stop a lab
         say(str(error))
         pruned = SavedPruning(None)
-    pictures = {
-        "How it learned": [run.output.figure_file("curves.png")],
-        "Where it is right": [run.output.figure_file("accuracy-test.png")],
-        f"Every head on {example.result.title}": list(example.figures),
-        f"Every head, {average.result.title}": list(average.figures),
-        "What each head attends to": list(stats.figures[:1]),
-        ALONE: list(ablated.figures),
-        "What is left as heads go": list(pruned.figures),
-    }
-    lab = AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
-    found = run.name, lab.evaluation, certificate, pruned.result
-    return lab, addition_part(*found, pictures, out, ablation=ablated.result, examples=examples)
+    return AdditionLab(run, cast(Evaluation, read_evaluation(run)), certificate, pruned.result)
 
 
 def examples_of(task: Addition) -> tuple[str, str]:
@@ -139,7 +130,7 @@ def examples_of(task: Addition) -> tuple[str, str]:
         return task.show(test[0]), hardest
 
 
-def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> tuple[SortednessLab, str]:
+def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> SortednessLab:
     say, runs = announcer(quiet), dict[str, Run]()
     for i, (name, own) in enumerate(SORTEDNESS.items(), start=1):
         say(f"sortedness {i}/{len(SORTEDNESS) + 1}  training on lengths 8-16: {name}")
@@ -147,13 +138,5 @@ def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], 
     say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
     shared = out / "stretch"
     stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=shared, save=True, quiet=quiet)
-    stretches = dict(zip(runs, stretched.result, strict=True))
-    attention = dict(zip(runs, stretched.figures[1::2], strict=False))
-    learned = show_positions(runs["learned"], save=True)
-    pictures = {
-        "How far each reaches": [stretched.figures[-1]],
-        "Sinusoidal positions: attention and certainty": [attention["sinusoidal"]],
-        "The far-reaching generic model: attention and certainty": [attention["far-generic"]],
-        "Learned positions, and where they were never trained": list(learned.figures),
-    }
-    return SortednessLab(runs, stretches), sortedness_part(stretches, pictures, out)
+    show_positions(runs["learned"], save=True)
+    return SortednessLab(runs, dict(zip(runs, stretched.result, strict=True)))

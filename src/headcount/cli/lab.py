@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
     from headcount.api.lab import EXPERIMENTS, run_lab
+    from headcount.views.certificate import verdict
     from headcount.views.length_generalisation import reach_table
-    from headcount.views.report import verdict
     from headcount.views.training import accuracy_table
 
     experiments = (args.only,) if args.only else EXPERIMENTS

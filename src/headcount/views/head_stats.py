@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from scipy.special import stdtrit
 
 from headcount.heads import HeadId
 from headcount.views.attention import KINDS, write_cells
@@ -181,6 +183,53 @@ def _kinds(result: Specialisation) -> dict[tuple[str, str], list[HeadStats]]:
 
 def _targets(heads: Sequence[HeadStats]) -> list[str]:
     return list(dict.fromkeys(m.measure for head in heads for m in head.measures if m.even is not None))
+
+
+# --- what the contrast of a task does ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far a head's attention moves across a border that matters, beyond a step beside it."""
+
+    short: str
+    shift: Shift
+    low: float
+    high: float
+    """95 % interval that holds for all heads at once (Bonferroni)."""
+
+
+def sensitivities(result: Specialisation) -> list[Sensitivity]:
+    """Of every head that was measured, the most sensitive first."""
+    found = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
+    halves = [float(stdtrit(shift.n - 1, 1 - 0.025 / len(found))) * shift.se for _, shift in found]
+    told = [
+        Sensitivity(*each, each[1].mean - half, each[1].mean + half) for each, half in zip(found, halves, strict=True)
+    ]
+    return sorted(told, key=lambda each: -each.shift.mean)
+
+
+def draw_sensitivity(result: Specialisation) -> Figure:
+    """A row for each head: how far either step moves its attention, and the difference with its interval."""
+    found = sensitivities(result)
+    figure = Page(8, 0.2 * len(found) + 1.0)
+    axes, y = figure.subplots(), np.arange(len(found))
+    axes.plot([each.shift.beside for each in found], y, "|", color=GREY, markersize=8, label="beside the border")
+    axes.plot([each.shift.across for each in found], y, "d", color=PALETTE[2], markersize=4, label="across it")
+    means, lows, highs = np.array([(each.shift.mean, each.low, each.high) for each in found]).T
+    doubt = [means - lows, highs - means]
+    look: dict[str, Any] = {"color": BLUE, "markersize": 5, "capsize": 2, "linewidth": 1}
+    axes.errorbar(means, y, xerr=doubt, fmt="o", label="the difference, 95 % interval for all heads at once", **look)
+    axes.axvline(0, color="black", linewidth=0.6)
+    axes.set_yticks(y, [each.short for each in found], fontsize=8)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_xlabel("share of attention that moves")
+    axes.grid(axis="x", alpha=0.25)
+    contrast = result.contrast
+    name, words = ("sensitivity", "") if contrast is None else (contrast.name, contrast.words)
+    figure.headline(f"{result.name}: {name} of each head", words, size=10)
+    figure.key(*axes.get_legend_handles_labels(), columns=3)
+    return figure
 
 
 # --- two runs, head by head -------------------------------------------------------------------------------------------

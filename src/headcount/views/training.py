@@ -183,3 +183,21 @@ def draw_curves(log: Sequence[Mapping[str, Any]], title: str) -> Figure:
         axes.grid(alpha=0.25)
     figure.headline(title, size=12)
     return figure
+
+
+def draw_learning(logs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], title: str) -> Figure:
+    """Of several runs, each with its name: the score that each was trained for, on its validation set, step by step."""
+    figure = Page(8, 3.6)
+    axes = figure.subplots()
+    for i, (name, log) in enumerate(logs):
+        lines = [line for line in log if "n" in line]
+        key = next((key for key in _LABELS if lines and key in lines[-1]), "")
+        shown = [(line["step"], 100 * line[key]) for line in lines if key in line]
+        if shown:
+            look: dict[str, Any] = {"color": PALETTE[i % len(PALETTE)], "marker": "osD^v"[i % 5], "markersize": 3}
+            axes.plot(*zip(*shown, strict=True), "-" if i < len(PALETTE) else "--", label=plain(name, 40), **look)
+    axes.set(xlabel="training step", ylabel="right (%)", ylim=(-2, 102))
+    axes.grid(alpha=0.25)
+    figure.headline(title, size=12)
+    figure.key(*axes.get_legend_handles_labels(), size=9)
+    return figure

@@ -1,0 +1,268 @@
+"""One file that can be handed in: everything that is known of some models, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from headcount import __version__
+from headcount.analysis.ablation import Ablation
+from headcount.analysis.attention import Attention, average_patterns, patterns_on
+from headcount.analysis.exhaustive import Certificate
+from headcount.analysis.length_generalisation import REPORTED, Stretch
+from headcount.analysis.positions import PositionsShown
+from headcount.analysis.pruning import Pruning
+from headcount.analysis.roles import HeadRoles
+from headcount.analysis.specialisation import Specialisation
+from headcount.api.ablation import ablate_heads
+from headcount.api.auditing import audit
+from headcount.api.opening import AnyModel, open_model
+from headcount.api.pruning import prune_heads
+from headcount.api.training import evaluate, verify
+from headcount.api.viewing import head_roles, head_stats, show_positions, stretch, summarise_attention
+from headcount.auditing.audit import Audit
+from headcount.errors import HeadcountError, InputError
+from headcount.experiments.models import OpenModel, RunModel
+from headcount.files import require_writable, write_atomically
+from headcount.reporting.exercise import write_exercise
+from headcount.reporting.latex import write_latex
+from headcount.reporting.markdown import write_markdown
+from headcount.reporting.page import html_page
+from headcount.reporting.story import Material, Subject, tell
+from headcount.results import Result
+from headcount.runs.folder import RunFolder
+from headcount.tasks.base import SequenceTask
+from headcount.training.evaluation import Classification, Evaluation
+from headcount.views.progress import announcer, counting
+
+N_EXAMPLES = 200
+"""Examples whose patterns are kept."""
+LARGEST_WALK = 1_000_000
+"""Examples that are checked unasked; a larger domain is `headcount verify`'s."""
+Make = Callable[[OpenModel, bool], Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One kind of result: read if it is there, made if it is not."""
+
+    field: str
+    """Of a subject."""
+    stem: str
+    """How its file's name begins."""
+    types: tuple[type[Result], ...]
+    make: Make
+    """From a model, and whether to be quiet."""
+    is_quick: bool = False
+    """Whether it takes seconds."""
+
+
+WANTED = (
+    Wanted(
+        "evaluation", "evaluation-test", (Evaluation, Classification), lambda m, _: evaluate(m, save=_place(m)), True
+    ),
+    Wanted("certificate", "certificate", (Certificate,), lambda m, quiet: _walked(m, quiet)),
+    Wanted(
+        "stats", "head-stats", (Specialisation,), lambda m, quiet: head_stats(m, save=_place(m), quiet=quiet).result
+    ),
+    Wanted("ablation", "ablation", (Ablation,), lambda m, quiet: ablate_heads(m, save=_place(m), quiet=quiet).result),
+    Wanted("pruning", "pruning", (Pruning,), lambda m, quiet: prune_heads(m, save=_place(m), quiet=quiet).result),
+    Wanted("stretch", "stretch", (Stretch,), lambda m, quiet: _stretched(m, quiet)),
+    Wanted("positions", "positions", (PositionsShown,), lambda m, _: show_positions(m, save=_place(m)).result, True),
+    Wanted("audit", "audit", (Audit,), lambda m, quiet: audit(m, save=_place(m), quiet=quiet).result, True),
+    Wanted("roles", "head-roles", (HeadRoles,), lambda m, quiet: head_roles(m, save=_place(m), quiet=quiet).result),
+)
+
+
+def report(
+    *models: AnyModel,
+    out: str | Path = "report.html",
+    title: str = "",
+    on: Sequence[str] = (),
+    n_examples: int = N_EXAMPLES,
+    stored: bool = False,
+    markdown: bool = False,
+    latex: bool = False,
+    exercise: str | Path | None = None,
+    quiet: bool = False,
+    run_adapter: bool = False,
+) -> tuple[Path, ...]:
+    """Write one file about these models, offline and complete: figures, tables, and what they come to in words.
+
+    What was found out before is read from each model's folder; what was not is found out now, and kept there, unless
+    `stored` says to leave it out. `on` are texts to look at attention on, for models without a task. Beside the page
+    there may be Markdown with pictures, LaTeX tables, and the files that the exercise asks for, into a folder. Returns
+    all files, the page first.
+
+        headcount.report("sample:addition", out="adder.html")
+    """
+    path = Path(out)
+    if path.is_dir() or not path.suffix:
+        raise InputError(f"{path} is no name for a page", f"say {path}/report.html")
+    require_writable(path.parent)
+    material = gather(
+        *models, title=title, on=on, n_examples=n_examples, stored=stored, quiet=quiet, run_adapter=run_adapter
+    )
+    return write_forms(material, path, markdown=markdown, latex=latex, exercise=exercise)
+
+
+def write_forms(
+    material: Material,
+    path: Path,
+    *,
+    markdown: bool = False,
+    latex: bool = False,
+    exercise: str | Path | None = None,
+) -> tuple[Path, ...]:
+    """A story in every form that is asked for, the page first."""
+    story, files = tell(material), [path]
+    write_atomically(path, html_page(story).encode(errors="replace"))
+    if markdown:
+        files += write_markdown(story, path.with_suffix(".md"))
+    if latex:
+        files += write_latex(story, path.parent / "tables")
+    if exercise is not None:
+        files += write_exercise(material, Path(exercise))
+    return tuple(files)
+
+
+def gather(
+    *models: AnyModel,
+    title: str = "",
+    on: Sequence[str] = (),
+    n_examples: int = N_EXAMPLES,
+    stored: bool = False,
+    quiet: bool = False,
+    run_adapter: bool = False,
+) -> Material:
+    """Everything that a report is written from."""
+    if not models:
+        raise InputError("no model to report on", "name some: headcount report runs/addition-0")
+    opened = [open_model(model, run_adapter=run_adapter) for model in models]
+    titles = _titles([model.label or model.name for model in opened])
+    subjects = tuple(
+        _subject(model, each, on, n_examples, stored, quiet) for model, each in zip(opened, titles, strict=True)
+    )
+    names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
+    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16]}`" for each in subjects)
+    made = f"Made by headcount {__version__} from results of these weights: {weights}."
+    return Material(title or f"The heads of {names or f'{len(titles)} models'}", subjects, made)
+
+
+def _titles(names: Sequence[str]) -> list[str]:
+    """The last part of each name, unless two have the same."""
+    short = [name.rstrip("/").rpartition("/")[2] or name for name in names]
+    return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
+
+
+def _subject(model: OpenModel, title: str, on: Sequence[str], n_examples: int, stored: bool, quiet: bool) -> Subject:
+    say, found = announcer(quiet), dict[str, Any]()
+    for wanted in WANTED:
+        known = _read(model, wanted)
+        if known is None and _applies(model, wanted) and (wanted.is_quick or not stored):
+            try:
+                known = wanted.make(model, quiet)
+            except HeadcountError as error:  # what this model cannot be asked is left out
+                say(f"no {wanted.field}: {error.what}")
+        found[wanted.field] = known
+    settings, log = _recipe(model)
+    return Subject(
+        name=model.name,
+        title=title,
+        weights_sha256=model.weights_sha256,
+        task=None if model.task is None else model.task.name,
+        settings=settings,
+        log=log,
+        patterns=tuple(_patterns(model, on, n_examples, quiet)),
+        **found,
+    )
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def _place(model: OpenModel) -> bool:
+    return model.has_output
+
+
+def _applies(model: OpenModel, wanted: Wanted) -> bool:
+    """Whether it makes sense to ask; whether it can be answered is for the answer to say."""
+    kind = None if model.task is None else model.task.output_type
+    if kind is None:
+        return wanted.field in ("roles", "positions")
+    if wanted.field in ("certificate", "stretch"):
+        return kind == ("sequence" if wanted.field == "certificate" else "class")
+    return wanted.field != "roles"
+
+
+def _read(model: OpenModel, wanted: Wanted) -> Result | None:
+    """The newest one of these very weights."""
+    if not model.has_output:
+        return None
+    folder: RunFolder = model.output
+    files = sorted(folder.result_file("x").parent.glob(f"{wanted.stem}*.json"), key=lambda file: -file.stat().st_mtime)
+    exact = [file for file in files if file.stem == wanted.stem]
+    for file in (*exact, *files):
+        for kind in wanted.types:
+            try:
+                found = folder.read_result(file.stem, kind)
+            except HeadcountError:
+                continue
+            if getattr(found, "weights_sha256", model.weights_sha256) == model.weights_sha256:
+                return found
+    return None
+
+
+def _walked(model: OpenModel, quiet: bool) -> Certificate | None:
+    if cast(SequenceTask, model.task).domain_size > LARGEST_WALK:
+        return None
+    return verify(model, save=_place(model), quiet=quiet)
+
+
+def _stretched(model: OpenModel, quiet: bool) -> Stretch:
+    return stretch(model, draw=REPORTED, save=_place(model), quiet=quiet).result[0]
+
+
+def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
+    """What a run was trained with and how that went; nothing for models of others."""
+    if not isinstance(model, RunModel):
+        return {}, ()
+    run = model.run
+    parts = (run.config, *(getattr(run.config, each.name) for each in fields(run.config)))
+    flat = {
+        each.name: getattr(part, each.name)
+        for part in parts
+        if hasattr(part, "__dataclass_fields__")
+        for each in fields(part)
+    }
+    return {
+        name: value for name, value in flat.items() if isinstance(value, str | int | float | bool | None)
+    }, run.folder.read_log()
+
+
+# --- patterns ---------------------------------------------------------------------------------------------------------
+
+
+def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool) -> Iterator[Attention]:
+    """The average, then examples of the task; of a model without one, the texts that were named."""
+    if model.task is None:
+        if on:
+            yield from summarise_attention(model, on).result
+        return
+    try:
+        yield average_patterns(model.task_attention(), "test")
+    except HeadcountError:
+        return
+    if not isinstance(model, RunModel):
+        return
+    task, run = model.task, model.run
+    every = task.split("test")
+    rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
+    with counting(f"reading attention of {model.label}", quiet=quiet) as progress:
+        for i, row in enumerate(rows):
+            yield patterns_on(run, task.show(every[row]))
+            progress(i + 1, len(rows))

@@ -1,0 +1,50 @@
+"""`headcount report MODEL... -o report.html`: one file to hand in, offline, with what the data say in sentences."""
+
+import argparse
+from pathlib import Path
+
+from headcount.cli._command import Command, add_int, add_json, add_models_argument, all_models
+from headcount.cli._output import Output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The models, the file, and which forms."""
+    add_models_argument(parser)
+    add_json(parser, quiet=True)
+    parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the file [report.html]")
+    parser.add_argument("--title", metavar="TEXT", default="", help="of the report [the models' names]")
+    text = "a text to look at attention on, for a Hugging Face model; repeatable"
+    parser.add_argument("--on", action="append", metavar="TEXT", default=[], help=text)
+    add_int(parser, "--examples", "examples of the task whose attention can be chosen", 200)
+    stored = "only what was found out before, and what takes seconds"
+    parser.add_argument("--stored", action="store_true", help=stored)
+    parser.add_argument("--markdown", action="store_true", help="Markdown beside it, with pictures as PNG and SVG")
+    parser.add_argument("--latex", action="store_true", help="every table beside it as LaTeX")
+    files = "the same material under the file names that the exercise asks for, into this folder"
+    parser.add_argument("--exercise", metavar="DIR", help=files)
+
+
+def run(args: argparse.Namespace) -> Output:
+    """Where the files are."""
+    from headcount import api
+
+    files = api.report(
+        *all_models(args.models),
+        out=args.out,
+        title=args.title,
+        on=args.on,
+        n_examples=args.examples,
+        stored=args.stored,
+        markdown=args.markdown,
+        latex=args.latex,
+        exercise=args.exercise,
+        quiet=args.quiet or args.json,
+        run_adapter=args.run_adapter,
+    )
+    page = files[0]
+    size = f"{Path(page).stat().st_size / 1e6:.1f} MB"
+    others = [f"{len(files) - 1:,} more files beside it: {files[1].parent}"] if len(files) > 1 else []
+    return Output({"files": [str(file) for file in files]}, [f"report: {page} ({size}, opens offline)", *others])
+
+
+PART = Command("write one HTML file about models, to hand in", add_arguments, run)

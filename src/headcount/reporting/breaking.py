@@ -1,0 +1,107 @@
+"""Sums that break without a head, with a carry in them and without one: what ablation adds to attention that moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headcount.bands import IMPORTANT
+from headcount.reporting.blocks import Sentence
+from headcount.reporting.words import amount, counted, percent, sentence, short, some, within
+from headcount.stats import Proportion
+
+if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation
+
+NO_CARRY = "0"
+"""The group of sums without one."""
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """Sums that break without one head, with and without a carry in them."""
+
+    short: str
+    carry: Proportion
+    no_carry: Proportion
+    """With intervals that hold for all heads at once (Bonferroni)."""
+    n_decoded: int
+    n_faults: int
+    """Of those that were decoded, at most: carries lost or made up."""
+
+    @property
+    def is_for_carries(self) -> bool:
+        """Whether sums with a carry break more often, by the intervals."""
+        return self.carry.low > self.no_carry.high
+
+
+def breaks_of(result: Ablation) -> list[Breaks]:
+    """Of every head, by the first replacement of which it is stored; nothing if it is not."""
+    profiles = [each for condition in result.conditions[:1] for each in condition.failures]
+    profiles = [each for each in profiles if each.replacement == profiles[0].replacement]
+    found = []
+    for each in profiles:
+        groups = [group for group in each.groups if group.facet == "carries"]
+        counts = [
+            [
+                sum(getattr(group, key) for group in groups if (group.group == NO_CARRY) is not has)
+                for key in ("broken", "n")
+            ]
+            for has in (True, False)
+        ]
+        if all(n for _, n in counts):
+            carry, without = (Proportion.of(broken, n, 1 - 0.05 / len(profiles)) for broken, n in counts)
+            n_faults = sum(fault.broken for fault in each.faults if "carry" in fault.group)
+            n_decoded = each.faults[0].n if each.faults else 0
+            found.append(Breaks(short(each.head), carry, without, n_decoded, min(n_faults, n_decoded)))
+    return sorted(found, key=lambda each: each.no_carry.rate - each.carry.rate)
+
+
+def broken_sentences(breaks: list[Breaks], moving: list[str], rests_on: str) -> list[Sentence]:
+    """Which heads sums with carries break without, and whether those are the heads whose attention a carry moves."""
+    needed, top = [each.short for each in breaks if each.is_for_carries], breaks[0]
+    told = f"without {top.short}, {_broke(top.carry, 'with a carry')} and {_broke(top.no_carry, 'without one')}, "
+    told += f"intervals corrected for {len(breaks)} heads"
+    if not needed:
+        text = f"Whether sums with a carry break more often than others without any head is undecided: {told}."
+        return [Sentence(text, rests_on, is_decided=False)]
+    faults = f"of {top.n_decoded:,} answers decoded there, {top.n_faults:,} lost or made up a carry"
+    more = f"sums with a carry break more often without {some(needed[1:])} too"
+    parts = (told, faults if top.n_decoded else "", more if len(needed) > 1 else "")
+    first = Sentence(" ".join(filter(None, map(sentence, parts))), rests_on)
+    return [first, *_agreement([name for name in moving if name in needed], rests_on)] if moving else [first]
+
+
+def _broke(found: Proportion, which: str) -> str:
+    share = f"{percent(found.rate)}, {within(found.low, found.high)}"
+    return f"{found.correct:,} of {found.n:,} sums {which} break ({share})"
+
+
+def _agreement(both: list[str], rests_on: str) -> list[Sentence]:
+    """Heads that respond to carries and that carries break without."""
+    if not both:
+        text = "Attention and ablation agree on no head: none whose attention a carry moves is shown to be one without "
+        return [Sentence(f"{text}which sums with a carry break more often.", rests_on, is_decided=False)]
+    whose, them = ("its", "it") if len(both) == 1 else ("their", "them")
+    text = (
+        f"Attention and ablation agree on {some(both, 12)}: a carry moves {whose} attention, and without {them} sums "
+    )
+    return [Sentence(f"{text}with a carry break more often.", rests_on)]
+
+
+def worth_sentence(moving: list[str], result: Ablation, rests_on: str) -> Sentence:
+    """Where it is not known what breaks: how many of the heads that respond to carries the model needs at all."""
+    first, length = result.replacements[0], result.conditions[0].length
+    mine = {each.short: each for each in result.heads if (each.replacement, each.length) == (first, length)}
+    found = [mine[name] for name in moving if name in mine]
+    least = IMPORTANT if result.unit == "points" else 0.0
+    limit, n = "over 1 point" if least else "something", min((each.n for each in found), default=0)
+    how = f"{limit} alone by {first}, by the whole interval (n = {n:,} or more)"
+    costly = [f"{each.short} ({amount(each.drop, result.unit)})" for each in found if each.low > least]
+    of = f"{counted(len(found), 'head')} whose attention a carry moves"
+    if not costly:
+        text = f"Whether the model uses any of {of} is undecided: none costs {how}."
+        return Sentence(text, rests_on, is_decided=False)
+    verb, them = ("costs", "it") if len(costly) == 1 else ("cost", "them")
+    text = f"Of {of}, {some(costly)} {verb} {how}: the model uses {them}, for carries or for something else."
+    return Sentence(text, rests_on)

@@ -1,0 +1,130 @@
+"""Every head on many examples, small enough to be kept in a page: a byte per weight, in hundredths, deflated.
+
+Hundredths, so that a weight reads off the page as it does off the result, to two digits.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from headcount.analysis.attention import Attention
+
+Weights = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class SiteHeads:
+    """One attention block."""
+
+    name: str
+    stack: str
+    kind: str
+    layer: int
+    heads: tuple[str, ...]
+    """Short names."""
+
+
+@dataclass(frozen=True)
+class PatternPage:
+    """All heads on one example, or averaged."""
+
+    title: str
+    note: str
+    """What became of it, such as that the answer is right."""
+    tokens: tuple[tuple[str, ...], ...]
+    """The axes that there are: their tokens, ..."""
+    axes: tuple[tuple[int, int], ...]
+    """... and for each site, which of them are its queries and its keys."""
+    weights: tuple[NDArray[np.uint8], ...]
+    """For each site [head, query, key], in hundredths."""
+
+    def __post_init__(self) -> None:
+        for (queries, keys), weights in zip(self.axes, self.weights, strict=True):
+            assert weights.shape[1:] == (len(self.tokens[queries]), len(self.tokens[keys])), "axes fit their weights"
+
+
+@dataclass(frozen=True)
+class PatternBook:
+    """Pages that readers turn."""
+
+    sites: tuple[SiteHeads, ...]
+    pages: tuple[PatternPage, ...]
+
+    @property
+    def n_heads(self) -> int:
+        """Of the model."""
+        return sum(len(site.heads) for site in self.sites)
+
+    def header(self) -> dict[str, Any]:
+        """All but the weights."""
+        return {
+            "sites": [
+                {"name": each.name, "stack": each.stack, "kind": each.kind, "layer": each.layer, "heads": each.heads}
+                for each in self.sites
+            ],
+            "pages": [
+                {"title": each.title, "note": each.note, "tokens": each.tokens, "axes": each.axes}
+                for each in self.pages
+            ],
+        }
+
+    def packed(self) -> str:
+        """The weights, page after page, site after site, head after head, row after row: deflated, in base 64."""
+        raw = b"".join(weights.tobytes() for page in self.pages for weights in page.weights)
+        return b64encode(zlib.compress(raw, 9)).decode()
+
+
+def in_hundredths(weights: Weights) -> NDArray[np.uint8]:
+    """From shares of 1, rounded as they are printed: 0.005 is a little more than its digits say, so it is 0.01.
+
+    >>> in_hundredths(np.array([0.004, 0.005, 0.125, 0.9951])).tolist()
+    [0, 1, 12, 100]
+    """
+    shares = np.clip(weights, 0, 1)
+    found = np.rint(100 * shares)
+    ties = np.abs(100 * shares % 1 - 0.5) < 1e-4
+    found[ties] = [round(100 * round(float(share), 2)) for share in shares[ties]]
+    return found.astype(np.uint8)
+
+
+def book_of(results: Sequence[Attention]) -> PatternBook | None:
+    """Of results of one model, each a page; None if there are none."""
+    if not results:
+        return None
+    first = results[0]
+    sites = tuple(
+        SiteHeads(site.site, site.stack, site.kind, site.layer, tuple(head.short for head in site.heads))
+        for site in first.sites
+    )
+    return PatternBook(sites, tuple(_page(each) for each in results))
+
+
+def _page(result: Attention) -> PatternPage:
+    tokens: list[tuple[str, ...]] = []
+    axes = []
+    for site in result.sites:
+        pair = [_labels(result, site, which) for which in (0, 1)]
+        for labels in pair:
+            if labels not in tokens:
+                tokens.append(labels)
+        axes.append((tokens.index(pair[0]), tokens.index(pair[1])))
+    weights = tuple(in_hundredths(np.stack([head.array for head in site.heads])) for site in result.sites)
+    return PatternPage(result.title, result.note, tuple(tokens), tuple(axes), weights)
+
+
+def _labels(result: Attention, site: Any, which: int) -> tuple[str, ...]:
+    """Tokens, or bins of tokens that are named by their first and last one."""
+    given = (site.queries, site.keys)[which]
+    if not isinstance(given, str):
+        return tuple(given)
+    axis = result.axes_of(site)[which]
+    bins = [axis.tokens[low:high] for low, high in zip(axis.edges, axis.edges[1:], strict=False)]
+    return tuple(each[0] if len(each) == 1 else f"{each[0]} … {each[-1]}" for each in bins)

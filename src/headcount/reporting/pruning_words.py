@@ -1,0 +1,122 @@
+"""What can go together, in sentences: what greedy removal takes, the trap of harmless heads, and what luck finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headcount.reporting.blocks import Sentence
+from headcount.reporting.story import Subject
+from headcount.reporting.words import ONE_SEED, amount, counted, interval, percent, within
+
+if TYPE_CHECKING:
+    from headcount.analysis.pruning import Point, Pruning
+    from headcount.stats import PairedDifference
+
+
+def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
+    """What greedy removal takes, what harmless heads leave together, what luck finds, and what was not measured."""
+    result = subject.pruning
+    assert result is not None, "asked of a model whose heads were removed"
+    found = [greedy_sentence(subject.title, result), *harmless_sentences(result)]
+    found += [*_luck(result), *_without_heads(result)]
+    if result.not_measured:
+        text = f"Undecided, for there was no time within {result.budget:g} s: {'; '.join(result.not_measured)}."
+        found.append(Sentence(text, is_decided=False))
+    return [Sentence(each.text, rests_on, each.is_decided) for each in found]
+
+
+def greedy_sentence(title: str, result: Pruning) -> Sentence:
+    """What goes for the asked loss where it was chosen, and what that loses on other examples."""
+    asked, kept, n = _asked(result), result.kept, len(result.chosen)
+    if not n:
+        text = f"No head of {title} can go for at most {asked}, by greedy removal on {result.chosen_on}. {ONE_SEED}"
+        return Sentence(text)
+    what = f"{n} of {counted(result.n_heads, 'head')} of {title}"
+    together = "together " if n > 1 else ""
+    name = "" if result.is_accuracy else f"{result.metric}, "
+    left = f"{point_text(result, kept)} is left of {score_text(result, result.clean)}"
+    left += f" ({name}n = {result.n:,} other examples)"
+    if kept.drop is None or kept.drop.high <= result.loss:
+        return Sentence(f"{what} can go {together}for at most {asked}: {left}. {ONE_SEED}")
+    text = f"{what} go {together}for at most {asked} where they were chosen; elsewhere {left}, a loss of "
+    if kept.drop.low > result.loss:
+        return Sentence(f"{text}{_lost(result, kept.drop)}, which is more. {ONE_SEED}")
+    text += f"{_lost(result, kept.drop)}, so whether it is at most {asked} there is undecided. {ONE_SEED}"
+    return Sentence(text, is_decided=False)
+
+
+def harmless_sentences(result: Pruning) -> list[Sentence]:
+    """The trap: what costs nothing alone may cost everything together."""
+    found = [_together(result, len(result.by_zero), result.by_zero_left, "by zero")]
+    if len(result.replacements) > 1:
+        found.append(_together(result, len(result.harmless), result.harmless_left, "in every way of ablation"))
+    return found
+
+
+def _together(result: Pruning, n: int, left: Point, how: str) -> Sentence:
+    limit = "1 point" if result.unit == "points" else f"0.01 {result.unit}".rstrip()
+    if n < 2 or left.drop is None:
+        few = "no head costs" if not n else f"{counted(n, 'head')} {'costs' if n == 1 else 'cost'}"
+        text = f"What heads that are harmless alone leave together is undecided: {few} under {limit} {how}."
+        return Sentence(text, is_decided=False)
+    text = f"The {n} heads that cost under {limit} each, alone and {how}, leave {point_text(result, left)} of "
+    text += f"{score_text(result, result.clean)} when all of them go"
+    if left.drop.low > result.loss:
+        return Sentence(f"{text}: harmless alone is not harmless together.")
+    if left.drop.high <= result.loss:
+        return Sentence(f"{text}: here what is harmless alone is harmless together.")
+    return Sentence(f"{text}: whether that is a loss of at most {_asked(result)} is undecided.", is_decided=False)
+
+
+def _luck(result: Pruning) -> list[Sentence]:
+    """Whether the search was worth it."""
+    luck, kept = result.best_random, result.kept
+    if not (result.n_tried and luck.n_removed):
+        return []
+    text = f"The best of {result.n_random:,} random sets of {counted(luck.n_removed, 'head')} leaves "
+    text += point_text(result, luck)
+    tried = f"greedy removal tried {result.n_tried:,} sets"
+    if kept.low > luck.high:
+        return [Sentence(f"{text}, less than greedy removal: luck alone would not have found this ({tried}).")]
+    if luck.low > kept.high:
+        return [Sentence(f"{text}, more than greedy removal, which was no help here ({tried}).")]
+    text += f", greedy removal {point_text(result, kept)}: whether it beats luck is undecided ({tried})."
+    return [Sentence(text, is_decided=False)]
+
+
+def _without_heads(result: Pruning) -> list[Sentence]:
+    """What the rest of the model reaches; a sum of drops is no measurement."""
+    ends = [curve.points[-1] for curve in result.curves if curve.name != "alone"]
+    last = next((point for point in ends if point.n_removed == result.n_heads), None)
+    if last is None:
+        return []
+    return [Sentence(f"Without any head {point_text(result, last)} is left: what the rest of the model reaches.")]
+
+
+def _asked(result: Pruning) -> str:
+    return amount(result.loss, result.unit).replace(".0 ", " ")
+
+
+def point_text(result: Pruning, point: Point) -> str:
+    """`98.9 % (95 % interval 98.4 to 99.3)`."""
+    low, high = sorted(shown_score(result, each) for each in (point.low, point.high))
+    doubt = within(point.low, point.high) if result.is_accuracy else interval(low, high, 1, 4)
+    return f"{score_text(result, point.score)} ({doubt})"
+
+
+def score_text(result: Pruning, score: float) -> str:
+    """`98.9 %`, `0.5782` or `1.234 nats`."""
+    if result.is_accuracy:
+        return percent(score)
+    return f"{shown_score(result, score):.4g} {result.unit if result.unit == 'nats' else ''}".rstrip()
+
+
+def shown_score(result: Pruning, score: float) -> float:
+    """Per cent, a loss, or as it is."""
+    return 100 * score if result.is_accuracy else -score if result.unit == "nats" else score
+
+
+def _lost(result: Pruning, drop: PairedDifference) -> str:
+    """`1.30 points (95 % interval 0.90 to 1.80)`."""
+    scale, digits = (100, 2) if result.unit == "points" else (1, 4)
+    return f"{scale * drop.mean:.{digits}f} {result.unit} ({interval(drop.low, drop.high, scale, digits)})"

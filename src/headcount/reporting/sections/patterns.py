@@ -1,0 +1,60 @@
+"""Where does each head look? Every head of a model, on any of the stored examples."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headcount.errors import argument
+from headcount.reporting.blocks import Block, HeadPatterns, Paragraph, Picture, Section
+from headcount.reporting.patterns import book_of
+from headcount.reporting.story import Material, Subject
+from headcount.reporting.words import amount, counted, short
+from headcount.views.attention import draw_page
+
+
+def section(material: Material) -> Section | None:
+    """Every model whose attention was read."""
+    subjects = material.with_("patterns")
+    if not subjects:
+        return None
+    blocks: list[Block] = [
+        Paragraph(
+            "Each square is one head: rows are queries, columns are keys, and the darker a cell, the more of the "
+            "query's attention goes to that key. Choose an example, then a head, and read its weights off the large "
+            "view. Below each head stands what is lost without it, where that was measured: a pattern alone does not "
+            "say whether it matters."
+        )
+    ]
+    return Section("patterns", "Where does each head look?", (*blocks, *(_book(material, each) for each in subjects)))
+
+
+def _book(material: Material, subject: Subject) -> HeadPatterns:
+    book, name = book_of(subject.patterns), material.block_id("patterns", subject)
+    assert book is not None, "asked of a model that has patterns"
+    first = subject.patterns[0]
+    kinds = list(dict.fromkeys((site.stack, site.kind) for site in first.sites))
+    picture = Picture(
+        f"{name}-page",
+        f"Heads of {subject.title}: {first.title}",
+        f"{counted(book.n_heads, 'heat map')}, one for each head, of attention weights.",
+        partial(draw_page, first, *kinds[0]),
+    )
+    pages = counted(len(book.pages), "page")
+    caption = f"All {counted(book.n_heads, 'head')} of {subject.title}, {pages} to choose from: {first.title}"
+    command = f"headcount heads {argument(subject.name)}"
+    return HeadPatterns(name, caption, book, _worth(subject), command, picture)
+
+
+def _worth(subject: Subject) -> dict[str, str]:
+    """What each head costs alone, by the first replacement."""
+    found = subject.ablation
+    if found is None:
+        return {}
+    first = found.conditions[0].length, found.replacements[0]
+    effects = [each for each in found.heads if (each.length, each.replacement) == first]
+    return {short(each.head): f"−{amount(each.drop, found.unit)}" for each in effects if each.drop >= 0} | {
+        short(each.head): f"+{amount(-each.drop, found.unit)}" for each in effects if each.drop < 0
+    }
+
+
+PART = section

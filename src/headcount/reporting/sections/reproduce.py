@@ -1,0 +1,39 @@
+"""How to make it again: every command that made what is shown, in order."""
+
+from __future__ import annotations
+
+from headcount.errors import argument
+from headcount.reporting.blocks import Block, Commands, Paragraph, Section
+from headcount.reporting.commands import SAMPLE, commands_of, stretch_commands, train_command
+from headcount.reporting.story import Material, Subject
+
+
+def section(material: Material) -> Section | None:
+    """Each model by itself, then what was made of several."""
+    blocks: list[Block] = [
+        Paragraph(
+            "Whatever has a seed gives the same again on the same kind of machine. A report reads what is stored with "
+            "a model and makes what is missing, so that the last command does all above it but the training."
+        )
+    ]
+    for subject in material.subjects:
+        commands = tuple(commands_of(subject))
+        if commands:
+            blocks.append(Commands(commands, f"{subject.title}{_origin(subject)}:"))
+    if lengths := stretch_commands(material.subjects):
+        blocks.append(Commands(tuple(lengths), "How far models reach:"))
+    names = " ".join(argument(each.name) for each in material.subjects)
+    blocks.append(Commands((f"headcount report {names}",), "This report:"))
+    return Section("reproduce", "How to make it again", tuple(blocks))
+
+
+def _origin(subject: Subject) -> str:
+    """Why there is no command that trains it."""
+    if train_command(subject):
+        return ""
+    if subject.name.startswith(SAMPLE):
+        return ", which comes with the package"
+    return ", which was cut from another run" if subject.settings.get("pruned") else ", a model of others"
+
+
+PART = section

@@ -1,0 +1,126 @@
+"""What is known of some models, and the story that is told of it, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headcount.reporting import SECTIONS
+from headcount.reporting.blocks import Conclusions, Section, Sentence
+
+if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation
+    from headcount.analysis.attention import Attention
+    from headcount.analysis.exhaustive import Certificate
+    from headcount.analysis.length_generalisation import Stretch
+    from headcount.analysis.positions import PositionsShown
+    from headcount.analysis.pruning import Pruning
+    from headcount.analysis.roles import HeadRoles
+    from headcount.analysis.specialisation import Specialisation
+    from headcount.auditing.audit import Audit
+    from headcount.training.evaluation import Classification, Evaluation
+
+ORDER = (
+    "training",
+    "certificate",
+    "patterns",
+    "roles",
+    "ablation",
+    "sites",
+    "pruning",
+    "carries",
+    "reach",
+    "positions",
+    "mathematics",
+    "published",
+    "audit",
+    "reproduce",
+)
+"""Of the sections after the first, which has their answers; others come behind, by name."""
+FIRST = ("certificate", "ablation", "pruning", "carries", "reach", "training", "roles", "sites", "positions")
+"""Whose answers stand at the beginning, if there are more than so many:"""
+MOST_ANSWERS = 5
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model, and what is known of it; None, or nothing, for what is not."""
+
+    name: str
+    """As commands are given it."""
+    title: str
+    """For people, short."""
+    weights_sha256: str
+    task: str | None
+    """addition, sortedness; None for a model without one."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What a run was trained with, flat: `encoding`, `steps`, ..."""
+    log: Sequence[Mapping[str, Any]] = ()
+    evaluation: Evaluation | Classification | None = None
+    certificate: Certificate | None = None
+    patterns: Sequence[Attention] = ()
+    """Examples, the average first where there is one."""
+    stats: Specialisation | None = None
+    roles: HeadRoles | None = None
+    ablation: Ablation | None = None
+    pruning: Pruning | None = None
+    stretch: Stretch | None = None
+    positions: PositionsShown | None = None
+    audit: Audit | None = None
+
+    @property
+    def slug(self) -> str:
+        """For ids of blocks."""
+        return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in self.title.lower())
+
+
+@dataclass(frozen=True)
+class Material:
+    """All models of a report, in the order in which they were named."""
+
+    title: str
+    subjects: tuple[Subject, ...]
+    made: str
+    """By what, and when the results were made."""
+
+    def of_task(self, task: str) -> tuple[Subject, ...]:
+        """Those that do it."""
+        return tuple(each for each in self.subjects if each.task == task)
+
+    def with_(self, result: str) -> tuple[Subject, ...]:
+        """Those that have this result, such as `ablation`."""
+        return tuple(each for each in self.subjects if getattr(each, result))
+
+    def block_id(self, section: str, subject: Subject) -> str:
+        """Unlike all others."""
+        return f"{section}-{subject.slug}-{self.subjects.index(subject)}"
+
+
+@dataclass(frozen=True)
+class Story:
+    """What any form is written from."""
+
+    title: str
+    subtitle: str
+    sections: tuple[Section, ...]
+    made: str
+
+
+def tell(material: Material) -> Story:
+    """Sections that have something to tell; before them what was asked, and their answers."""
+    names = [*ORDER, *(name for name in SECTIONS.names() if name not in (*ORDER, "asked"))]
+    told = (SECTIONS.get(name)(material) for name in names if name in SECTIONS.names())
+    sections = [each for each in told if each is not None]
+    answers = _answers(sections)
+    first = SECTIONS.get("asked")(material)
+    first = Section(first.id, first.title, (*first.blocks, Conclusions(answers)) if answers else first.blocks)
+    models = ", ".join(dict.fromkeys(each.title for each in material.subjects))
+    return Story(material.title, models, (first, *sections), material.made)
+
+
+def _answers(sections: Sequence[Section]) -> tuple[Sentence, ...]:
+    """The few that matter most, in the order of the story."""
+    known = [each for each in sections if each.answer]
+    chosen = sorted(known, key=lambda each: FIRST.index(each.id) if each.id in FIRST else len(FIRST))[:MOST_ANSWERS]
+    return tuple(each.answer for each in known if each in chosen and each.answer)

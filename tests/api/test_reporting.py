@@ -1,0 +1,78 @@
+"""A report of a run that was hardly trained, in every form; what was stored is read, and what is missing is made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headcount import api
+from headcount.api.reporting import gather
+from headcount.errors import InputError
+from headcount.reporting.story import tell
+from headcount.runs.run import Run, load
+
+pytestmark = pytest.mark.slow  # figures are drawn
+
+
+@pytest.fixture
+def runs(tiny_run: Run, tiny_sorter: Run, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
+    for name, run in (("adder", tiny_run), ("sorter", tiny_sorter)):
+        shutil.copytree(run.folder.path, name, ignore=shutil.ignore_patterns("figures"))
+    return [load("adder"), load("sorter")]
+
+
+@pytest.mark.usefixtures("painted")
+def test_one_file_and_what_may_stand_beside_it(runs: list[Run]) -> None:
+    files = api.report(
+        *runs, out="out/report.html", stored=True, n_examples=2, markdown=True, latex=True, exercise="mine", quiet=True
+    )
+    page = files[0].read_text()
+    assert files[0] == Path("out/report.html")
+    assert all(file.is_file() for file in files)
+    assert "http://" not in page.replace("http://www.w3.org/", ""), "nothing is fetched"
+    assert "https://" not in page
+    text = Path("out/report.md").read_text()
+    assert text.startswith("# The heads of adder and sorter")
+    assert text.count("![") == len(list(Path("out/figures").glob("*.png"))) > 3
+    assert all(path.read_text().startswith("%") for path in Path("out/tables").glob("*.tex"))
+    assert json.loads(Path("mine/problem1/results/training_log.json").read_text())["log"]
+    assert list(Path("mine/problem1/results/attention_patterns").glob("average-*.png"))
+
+
+def test_sections_without_results_are_left_out(runs: list[Run]) -> None:
+    material = gather(*runs, stored=True, n_examples=0, quiet=True)
+    assert [subject.ablation for subject in material.subjects] == [None, None]
+    names = [section.id for section in tell(material).sections]
+    assert "ablation" not in names
+    assert "pruning" not in names
+    assert names[0] == "asked"
+    api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
+    again = gather(*runs, stored=True, n_examples=0, quiet=True)
+    assert again.subjects[0].ablation is not None, "what is stored is read, whatever it was asked for"
+    assert "ablation" in [section.id for section in tell(again).sections]
+
+
+def test_results_of_other_weights_are_not_told(runs: list[Run]) -> None:
+    api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
+    file = Path("adder/results/ablation-zero-n10.json")
+    file.write_text(file.read_text().replace(runs[0].weights_sha256, "0" * 64))
+    (subject,) = gather(runs[0], stored=True, n_examples=0, quiet=True).subjects
+    assert subject.ablation is None
+
+
+def test_two_models_of_one_name_have_their_folders_names(runs: list[Run]) -> None:
+    shutil.copytree("adder", "other/adder")
+    titles = [each.title for each in gather("adder", "other/adder", stored=True, n_examples=0, quiet=True).subjects]
+    assert titles == ["adder", "other/adder"]
+
+
+@pytest.mark.parametrize(("out", "told"), [("there", "no name for a page"), ("adder", "no name for a page")])
+def test_a_page_has_a_name(runs: list[Run], out: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        api.report(runs[0], out=out, quiet=True)
+    with pytest.raises(InputError, match="no model"):
+        api.report(out="x.html")

@@ -1,0 +1,108 @@
+"""What can go together: as much as was asked, more, or undecided; and the trap, where it is one."""
+
+import pytest
+from heads_by_hand import material, point, pruning, require_sound, sentences, subject, texts
+
+from headcount.reporting.blocks import DataTable, Notice
+from headcount.reporting.sections.pruning import section
+
+
+def told(**changes):
+    return section(material(subject(pruning=pruning(**changes))))
+
+
+def test_a_model_whose_heads_were_not_removed_has_no_section() -> None:
+    assert section(material(subject())) is None
+
+
+def test_what_can_go_and_the_trap_in_one() -> None:
+    found = told()
+    require_sound(found)
+    assert found.answer.text == (
+        "3 of 8 heads of adder can go together for at most 1 point: 98.8 % (95 % interval 97.8 to 99.8) is left of "
+        "99.0 % (n = 2,000 other examples); the 5 that are harmless one at a time leave 4.6 % (95 % interval 3.6 to "
+        "5.6) when all go (one seed)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("drop", "words", "is_decided"),
+    [
+        (0.002, "3 of 8 heads of adder can go together for at most 1 point", True),
+        (0.010, "whether it is at most 1 point there is undecided", False),
+        (0.050, "a loss of 5.00 points (95 % interval 4.60 to 5.40), which is more", True),
+    ],
+)
+def test_whether_the_loss_holds_on_other_examples(drop, words, is_decided) -> None:
+    found = told(kept=point(3, 0.99 - drop, drop))
+    require_sound(found)
+    assert words in found.answer.text
+    assert found.answer.is_decided is is_decided
+
+
+def test_where_no_head_can_go() -> None:
+    found = told(chosen=(), kept=point(0, 0.99, 0.0), n_tried=0, by_zero=(), by_zero_left=point(0, 0.99, 0.0))
+    require_sound(found)
+    assert "No head of adder can go for at most 1 point" in found.answer.text
+    assert "no head costs under 1 point by zero" in texts(found)
+
+
+@pytest.mark.parametrize(
+    ("drop", "words", "is_decided"),
+    [
+        (0.944, "harmless alone is not harmless together", True),
+        (0.001, "here what is harmless alone is harmless together", True),
+        (0.010, "whether that is a loss of at most 1 point is undecided", False),
+    ],
+)
+def test_the_trap_of_harmless_alone(drop, words, is_decided) -> None:
+    found = told(by_zero_left=point(5, 0.99 - drop, drop))
+    (sentence,) = (each for each in sentences(found) if "The 5 heads" in each.text)
+    assert words in sentence.text
+    assert sentence.is_decided is is_decided
+
+
+@pytest.mark.parametrize(
+    ("luck", "words", "is_decided"),
+    [
+        (0.70, "luck alone would not have found this", True),
+        (0.985, "whether it beats luck is undecided", False),
+    ],
+)
+def test_what_luck_would_have_done(luck, words, is_decided) -> None:
+    (sentence,) = (
+        each for each in sentences(told(best_random=point(3, luck, 0.99 - luck))) if "random sets" in each.text
+    )
+    assert words in sentence.text
+    assert sentence.is_decided is is_decided
+
+
+def test_luck_may_beat_the_search() -> None:
+    found = told(kept=point(3, 0.8, 0.19), best_random=point(3, 0.95, 0.04))
+    assert "more than greedy removal, which was no help here" in texts(found)
+
+
+def test_what_there_was_no_time_for_is_undecided() -> None:
+    found = told(budget=3.0, not_measured=("5 of 5 random orders",))
+    assert "no time within 3 s: 5 of 5 random orders" in texts(found)
+    assert not sentences(found)[-1].is_decided
+    assert "no time" not in texts(told())
+
+
+def test_a_loss_is_told_in_nats() -> None:
+    found = told(unit="nats", is_accuracy=False, metric="loss", clean=-1.5, kept=point(3, -1.502, 0.002))
+    require_sound(found)
+    assert "for at most 0.01 nats: 1.502 nats" in found.answer.text
+    assert "is left of 1.5 nats (loss, n = 2,000 other examples)" in found.answer.text
+
+
+def test_the_table_has_every_number_of_heads() -> None:
+    table = next(block for block in told().blocks if isinstance(block, DataTable))
+    assert [row[0].text for row in table.rows] == [str(k) for k in range(9)]
+    assert table.columns == ("removed", "together", "greedy", "random orders: median [10 %, 90 %]")
+    assert table.rows[2][3].text == "50.0 [10.0, 90.0]"
+    assert "-E0H0" in table.rows[1][1].text
+
+
+def test_what_the_audit_says_stands_there() -> None:
+    assert any(isinstance(block, Notice) for block in told(audit="a fault").blocks)

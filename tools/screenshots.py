@@ -1,0 +1,54 @@
+"""Pictures of a report as readers see it: two widths, light and dark.
+
+    python -m tools.screenshots runs/lab/report.html docs/images
+
+Needs Debian's chromium. Of each, the beginning and the heads' patterns.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Page, sync_playwright
+
+WIDTHS: tuple[int, ...] = (1280, 390)
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+HEIGHT = {1280: 900, 390: 844}
+SHOWN = {"": "header", "-patterns": "#patterns"}
+"""Parts of the page that are shown, by what the picture's name ends in."""
+
+
+def main(words: list[str]) -> int:
+    """Write them all, and say where."""
+    if len(words) != 2 or not Path(words[0]).is_file():
+        print(__doc__)
+        return 2
+    report, folder = Path(words[0]).resolve(), Path(words[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for width in WIDTHS:
+            for theme in THEMES:
+                page = browser.new_page(
+                    viewport={"width": width, "height": HEIGHT[width]}, color_scheme=theme, reduced_motion="reduce"
+                )
+                page.goto(report.as_uri())
+                for ending, part in SHOWN.items():
+                    print(_picture(page, part, folder / f"report-{width}-{theme}{ending}.png"))
+                page.close()
+        browser.close()
+    return 0
+
+
+def _picture(page: Page, part: str, file: Path) -> Path:
+    page.locator(part).first.evaluate("each => each.scrollIntoView()")
+    page.wait_for_timeout(1000)  # until what has come into view is drawn
+    page.screenshot(path=file)
+    return file
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
