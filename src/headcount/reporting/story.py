@@ -110,6 +110,8 @@ class Story:
 def tell(material: Material) -> Story:
     """Sections that have something to tell; before them what was asked, and their answers."""
     names = [*ORDER, *(name for name in SECTIONS.names() if name not in (*ORDER, "asked"))]
+    if not any(each.settings for each in material.subjects):
+        names.sort(key=lambda name: name != "audit")  # of models of others, first whether they are sound
     told = (SECTIONS.get(name)(material) for name in names if name in SECTIONS.names())
     sections = [each for each in told if each is not None]
     answers = _answers(sections)

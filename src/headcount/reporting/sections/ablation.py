@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headcount.errors import argument
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
 from headcount.reporting.story import Material, Subject
-from headcount.reporting.words import ONE_SEED, amount, counted, interval, percent, some
+from headcount.reporting.words import ONE_SEED, amount, briefly, counted, interval, percent, some
 from headcount.views.ablation import QUESTIONS, draw_ranking, ranking
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def section(material: Material) -> Section | None:
     answers = []
     for subject in subjects:
         found = conclusions(subject, rests_on=material.block_id("ablation", subject))
-        answers += found[:1]
+        answers.append(replace(found[0], text=briefly(found[0].text, subject.settings)))
         blocks += [Conclusions(tuple(found)), *_shown(material, subject)]
     return Section("ablation", "What is each head worth alone?", tuple(blocks), answers[0])
 
@@ -54,7 +55,7 @@ def _costliest(title: str, result: Ablation, effects: list[Effect], rests_on: st
     doubt = interval(top.low, top.high) if result.unit == "points" else interval(top.low, top.high, 1, 3)
     cost = f"{amount(top.drop, result.unit)} ({doubt}; n = {top.n:,}; by {replacement})"
     if top.low <= 0:
-        text = f"In {title} no head is shown to matter alone: the costliest, {top.short}, costs {cost}."
+        text = f"Whether any head of {title} matters alone is undecided: the costliest, {top.short}, costs {cost}."
         return Sentence(text, rests_on, is_decided=False)
     rivals = [each.short for each in effects[1:] if each.rank_low == 1]
     if rivals:

@@ -19,8 +19,8 @@ def section(material: Material) -> Section | None:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "Each square is one head: rows are queries, columns are keys, and the darker a cell, the more of the "
-            "query's attention goes to that key. Choose an example, then a head, and read its weights off the large "
+            "Each square is one head: rows are queries, columns are keys, and the stronger the colour of a cell, the "
+            "more of the query's attention goes to that key. Choose an example, then a head, and read its weights off the large "
             "view. Below each head stands what is lost without it, where that was measured: a pattern alone does not "
             "say whether it matters."
         )
