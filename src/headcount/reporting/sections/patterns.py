@@ -20,9 +20,9 @@ def section(material: Material) -> Section | None:
     blocks: list[Block] = [
         Paragraph(
             "Each square is one head: rows are queries, columns are keys, and the stronger the colour of a cell, the "
-            "more of the query's attention goes to that key. Choose an example, then a head, and read its weights off the large "
-            "view. Below each head stands what is lost without it, where that was measured: a pattern alone does not "
-            "say whether it matters."
+            "more of the query's attention goes to that key. Choose an example, then a head, and read its weights off "
+            "the large view. Below each head stands what is lost without it, where that was measured: a pattern alone "
+            "does not say whether it matters."
         )
     ]
     return Section("patterns", "Where does each head look?", (*blocks, *(_book(material, each) for each in subjects)))
