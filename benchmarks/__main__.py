@@ -38,6 +38,7 @@ NAMES = (
     "gpt2_size",
     "pruning",
     "auditing",
+    "report",
 )
 """Those about speed."""
 STUDIES = ("coverage", "labels", "matching", "audited_runs")

@@ -91,10 +91,12 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
 def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made, but not painted: that takes longer than most of what is tested.
 
-    In tests/views they are, in every command that runs in a process of its own, and where a test asks for `painted`.
+    In tests/views and tests/reporting they are, in every command that runs in a process of its own, and where a test
+    asks for `painted`.
     """
-    if "painted" not in request.fixturenames and request.path.parent.name != "views":
+    if "painted" not in request.fixturenames and request.path.parent.name not in ("views", "reporting"):
         monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
+        monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
 
 
 @pytest.fixture

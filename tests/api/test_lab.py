@@ -3,9 +3,11 @@
 import html
 import re
 import shlex
+from functools import partial
 
 import pytest
 
+from headcount.analysis.specialisation import specialise
 from headcount.api import next_command
 from headcount.api.lab import EXAMPLE, SORTEDNESS, examples_of, run_lab
 from headcount.cli import _parser
@@ -23,6 +25,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     }
     lengths = (8, 16, 64)  # the lab's own go on to 1,024
     monkeypatch.setattr("headcount.api.lab.LENGTHS", lengths)
+    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     lab = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     adder, sorter = lab.addition, lab.sortedness
     assert adder.certificate.total == 100

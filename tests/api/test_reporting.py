@@ -21,12 +21,13 @@ pytestmark = pytest.mark.slow  # figures are drawn
 def runs(tiny_run: Run, tiny_sorter: Run, in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
     for name, run in (("adder", tiny_run), ("sorter", tiny_sorter)):
-        shutil.copytree(run.folder.path, name, ignore=shutil.ignore_patterns("figures"))
+        shutil.copytree(run.folder.path, name, ignore=shutil.ignore_patterns("results", "figures"))
     return [load("adder"), load("sorter")]
 
 
 @pytest.mark.usefixtures("painted")
-def test_one_file_and_what_may_stand_beside_it(runs: list[Run]) -> None:
+def test_one_file_and_what_may_stand_beside_it(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture")
     files = api.report(
         *runs, out="out/report.html", stored=True, n_examples=2, markdown=True, latex=True, exercise="mine", quiet=True
     )
@@ -41,6 +42,8 @@ def test_one_file_and_what_may_stand_beside_it(runs: list[Run]) -> None:
     assert all(path.read_text().startswith("%") for path in Path("out/tables").glob("*.tex"))
     assert json.loads(Path("mine/problem1/results/training_log.json").read_text())["log"]
     assert list(Path("mine/problem1/results/attention_patterns").glob("average-*.png"))
+    handed_in = {path.relative_to("mine/problem2/results").as_posix() for path in Path("mine/problem2").rglob("*.*")}
+    assert "extrapolation/encoding_comparison.png" in handed_in
 
 
 def test_sections_without_results_are_left_out(runs: list[Run]) -> None:

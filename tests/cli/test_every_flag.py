@@ -287,7 +287,6 @@ def test_what_is_asked_of_heads(called: Callable[[str], Call], flag: str) -> Non
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is drawn, and no lab takes its minutes."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
-    monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     monkeypatch.setattr(

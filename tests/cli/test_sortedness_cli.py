@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headcount.analysis.specialisation import specialise
 from headcount.api import lab
 from headcount.cli import main
 
@@ -215,16 +216,17 @@ def _small_lab(tiny, tiny_sorting, monkeypatch):
     settings = {"addition": tiny | {"steps": 2}, "sortedness": tiny_sorting | {"steps": 2}}
     monkeypatch.setattr(lab, "EXAMPLE", "3+4")
     monkeypatch.setattr(lab, "LENGTHS", (6, 9))
-    monkeypatch.setattr(lab, "run_lab", partial(lab.run_lab, settings=settings, n=2))
+    monkeypatch.setattr(lab, "run_lab", partial(lab.run_lab, settings=settings, n=2, n_examples=2))
+    monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small_lab")
 def test_a_lab_of_addition_only(in_tmp, capsys):
     code, found = run_json(capsys, "lab", "--only", "addition", "-o", "adding", "--quiet")
-    assert (code, set(found), found["report"]) == (0, {"report", "addition"}, "adding/report-addition.md")
+    assert (code, set(found), found["report"]) == (0, {"report", "addition"}, "adding/report-addition.html")
     assert found["addition"]["certificate"]["total"] == 100
-    assert "## Sortedness" not in Path("adding/report-addition.md").read_text()
+    assert '<section id="reach"' not in Path("adding/report-addition.html").read_text()
 
 
 @pytest.mark.slow
@@ -234,9 +236,9 @@ def test_a_lab_of_sortedness_only(in_tmp, capsys):
     out = capsys.readouterr().out
     assert "negatives: adjacent; n = 2 per field (draw 1)" in out
     assert "sums checked" not in out
-    text = Path("sorting/report-sortedness.md").read_text()
-    assert "## Sortedness" in text
-    assert "## Addition" not in text
+    text = Path("sorting/report-sortedness.html").read_text()
+    assert '<section id="reach"' in text
+    assert '<section id="certificate"' not in text
 
 
 def test_a_lab_knows_two_experiments(capsys):

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
 from told_results import subject
 
@@ -73,7 +72,6 @@ STORY = Story(
 )
 
 
-@pytest.mark.usefixtures("painted")
 def test_markdown_has_every_block_and_its_pictures_beside_it(tmp_path: Path) -> None:
     files = write_markdown(STORY, tmp_path / "report.md")
     text = files[0].read_text()
@@ -102,7 +100,6 @@ def test_latex_is_a_tabular(tmp_path: Path) -> None:
     assert [file.name for file in write_latex(STORY, tmp_path)] == ["t.tex"]
 
 
-@pytest.mark.usefixtures("painted")
 def test_figures_in_a_page_have_neither_style_nor_black() -> None:
     text = inline_svg(drawn(), "fig", "label")
     assert " style=" not in text

@@ -14,7 +14,7 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import Attention, average_patterns, patterns_on
 from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
-from headcount.analysis.positions import PositionsShown
+from headcount.analysis.positions import EncodingsShown, PositionsShown
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.roles import HeadRoles
 from headcount.analysis.specialisation import Specialisation
@@ -73,6 +73,7 @@ WANTED = (
     Wanted("pruning", "pruning", (Pruning,), lambda m, quiet: prune_heads(m, save=_place(m), quiet=quiet).result),
     Wanted("stretch", "stretch", (Stretch,), lambda m, quiet: _stretched(m, quiet)),
     Wanted("positions", "positions", (PositionsShown,), lambda m, _: show_positions(m, save=_place(m)).result, True),
+    Wanted("encodings", "encodings", (EncodingsShown,), lambda *_: None, True),  # written beside positions
     Wanted("audit", "audit", (Audit,), lambda m, quiet: audit(m, save=_place(m), quiet=quiet).result, True),
     Wanted("roles", "head-roles", (HeadRoles,), lambda m, quiet: head_roles(m, save=_place(m), quiet=quiet).result),
 )

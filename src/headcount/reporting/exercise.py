@@ -23,19 +23,18 @@ from headcount.views.training import draw_curves
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
-    from headcount.analysis.positions import EncodingsShown
 
 N_EXAMPLES = 4
 """Examples whose heads are drawn, beside the average."""
 ENCODINGS = ("sinusoidal", "learned", "none")
 
 
-def write_exercise(material: Material, folder: Path, encodings: EncodingsShown | None = None) -> list[Path]:
+def write_exercise(material: Material, folder: Path) -> list[Path]:
     """What there is of it: of the first adder, and of the first sortedness model with each encoding."""
     found: dict[str, bytes] = {}
     for adder in material.of_task("addition")[:1]:
         found |= {f"problem1/results/{name}": data for name, data in _addition(adder)}
-    found |= {f"problem2/results/{name}": data for name, data in _sortedness(material.of_task("sortedness"), encodings)}
+    found |= {f"problem2/results/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
     for name, data in found.items():
         write_atomically(folder / name, data)
     return [folder / name for name in found]
@@ -71,7 +70,7 @@ def _ranking(result: Ablation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sortedness(subjects: Sequence[Subject], encodings: EncodingsShown | None) -> Iterator[tuple[str, bytes]]:
+def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
     by_encoding: dict[str, Subject] = {}
     for subject in subjects:
         by_encoding.setdefault(str(subject.settings.get("encoding", "")), subject)
@@ -88,8 +87,9 @@ def _sortedness(subjects: Sequence[Subject], encodings: EncodingsShown | None) -
     learned = chosen.get("learned")
     if learned is not None and learned.positions is not None:
         yield "extrapolation/learned_position_embeddings.png", png(draw_positions(learned.positions))
-    if encodings is not None:
-        yield "extrapolation/encoding_comparison.png", png(draw_encodings(encodings))
+    beside = [each.encodings for each in (learned, *chosen.values()) if each is not None and each.encodings is not None]
+    if beside:
+        yield "extrapolation/encoding_comparison.png", png(draw_encodings(beside[0]))
 
 
 def _log(subject: Subject) -> dict[str, Any]:

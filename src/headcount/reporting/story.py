@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headcount.analysis.attention import Attention
     from headcount.analysis.exhaustive import Certificate
     from headcount.analysis.length_generalisation import Stretch
-    from headcount.analysis.positions import PositionsShown
+    from headcount.analysis.positions import EncodingsShown, PositionsShown
     from headcount.analysis.pruning import Pruning
     from headcount.analysis.roles import HeadRoles
     from headcount.analysis.specialisation import Specialisation
@@ -67,6 +67,8 @@ class Subject:
     pruning: Pruning | None = None
     stretch: Stretch | None = None
     positions: PositionsShown | None = None
+    encodings: EncodingsShown | None = None
+    """Every encoding side by side, at the same positions."""
     audit: Audit | None = None
 
     @property
