@@ -53,6 +53,11 @@ class Result:
         # Views are made from results, so they stand after them; they are loaded when somebody wants to see something.
         return import_module("headcount.views.plotting").plot(self, which)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the section of a report about it, offline."""
+        shown: str = import_module("headcount.reporting.notebook").result_html(self)
+        return shown
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {"type": type(self).__name__, "schema": self.SCHEMA, **type_adapter(type(self)).dump_python(self)}

@@ -49,6 +49,11 @@ class Saved(Generic[T]):
         where = f"written: {files[0]}" + (f" and {len(files) - 1} more files" if files[1:] else "") if files else ""
         return "\n".join([*map(repr, results), where or "not written: no folder was named"])
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        results = self.result if isinstance(self.result, tuple) else (self.result,)
+        return "".join(each._repr_html_() for each in results if isinstance(each, Result))
+
 
 def folder_for(model: OpenModel | Run, save: Place) -> RunFolder | None:
     """The folder that `save` means, found to be writable before long work, not after it; None for nowhere."""

@@ -52,9 +52,13 @@ def _worth(subject: Subject) -> dict[str, str]:
         return {}
     first = found.conditions[0].length, found.replacements[0]
     effects = [each for each in found.heads if (each.length, each.replacement) == first]
-    return {short(each.head): f"−{amount(each.drop, found.unit)}" for each in effects if each.drop >= 0} | {
-        short(each.head): f"+{amount(-each.drop, found.unit)}" for each in effects if each.drop < 0
-    }
+    return {short(each.head): _signed(each.drop, found.unit) for each in effects}
+
+
+def _signed(drop: float, unit: str) -> str:
+    """`−3.1 points` where something is lost, and no sign where nothing is, to the digit that is shown."""
+    size = amount(abs(drop), unit)
+    return size if float(size.split()[0]) == 0 else f"{'−' if drop > 0 else '+'}{size}"
 
 
 PART = section
