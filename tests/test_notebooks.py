@@ -15,9 +15,11 @@ NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
 def shown(code: str, names: dict[str, Any]) -> Any:
     """Run a cell as a notebook does: the value of its last line, if that is an expression."""
     tree = ast.parse(code)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "cell", "exec"), names)
-    return None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr):
+        return exec(compile(tree, "cell", "exec"), names)
+    exec(compile(ast.Module(tree.body[:-1], []), "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
 
 
 @pytest.mark.slow
