@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import dataset_models as texts
+import hub_models as hub
 import pytest
 
 from headcount import api
@@ -71,6 +73,22 @@ def test_two_models_of_one_name_have_their_folders_names(runs: list[Run]) -> Non
     shutil.copytree("adder", "other/adder")
     titles = [each.title for each in gather("adder", "other/adder", stored=True, n_examples=0, quiet=True).subjects]
     assert titles == ["adder", "other/adder"]
+
+
+def test_a_text_is_shown_token_by_token_while_there_is_room(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = api.open_model(texts.model(hub.build("gpt2"), "$A"))
+    (subject,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).subjects
+    weights = api.attention(model, texts.TEXTS[0])
+    (page,) = subject.book.pages
+    for site, kept in zip(subject.book.sites, page.weights, strict=True):
+        for short, each in zip(site.heads, kept, strict=True):
+            assert [f"{cell / 100:.2f}" for cell in each.flatten()] == [
+                f"{weight:.2f}" for weight in weights[short][0].flatten().tolist()
+            ]
+    assert len(page.tokens[0]) == kept.shape[1]
+    monkeypatch.setattr("headcount.api.reporting.MOST_CELLS", 0)
+    (pooled,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).subjects
+    assert pooled.book.pages[0].weights[0].shape[1] <= 32
 
 
 @pytest.mark.parametrize(("out", "told"), [("there", "no name for a page"), ("adder", "no name for a page")])

@@ -28,10 +28,12 @@ from headcount.auditing.audit import Audit
 from headcount.errors import HeadcountError, InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.files import require_writable, write_atomically
+from headcount.hooks.attention import attention_of
 from headcount.reporting.exercise import write_exercise
 from headcount.reporting.latex import write_latex
 from headcount.reporting.markdown import write_markdown
 from headcount.reporting.page import html_page
+from headcount.reporting.patterns import PatternBook, PatternPage, n_cells, page_of, sites_of, whole_page
 from headcount.reporting.story import Material, Subject, tell
 from headcount.results import Result
 from headcount.runs.folder import RunFolder
@@ -41,6 +43,8 @@ from headcount.views.progress import announcer, counting
 
 N_EXAMPLES = 200
 """Examples whose patterns are kept."""
+MOST_CELLS = 12_000_000
+"""Weights of texts that are kept one by one, a byte each: 12 x 12 heads on one text of 256 tokens have 9.4 million."""
 LARGEST_WALK = 1_000_000
 """Examples that are checked unasked; a larger domain is `headcount verify`'s."""
 Make = Callable[[OpenModel, bool], Any]
@@ -171,6 +175,7 @@ def _subject(model: OpenModel, title: str, on: Sequence[str], n_examples: int, s
                 say(f"no {wanted.field}: {error.what}")
         found[wanted.field] = known
     settings, log = _recipe(model)
+    patterns = tuple(_patterns(model, on, n_examples, quiet))
     return Subject(
         name=model.name,
         title=title,
@@ -178,7 +183,8 @@ def _subject(model: OpenModel, title: str, on: Sequence[str], n_examples: int, s
         task=None if model.task is None else model.task.name,
         settings=settings,
         log=log,
-        patterns=tuple(_patterns(model, on, n_examples, quiet)),
+        patterns=patterns,
+        book=_text_book(model, on, patterns) if model.task is None else None,
         **found,
     )
 
@@ -246,6 +252,20 @@ def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]
 
 
 # --- patterns ---------------------------------------------------------------------------------------------------------
+
+
+def _text_book(model: OpenModel, on: Sequence[str], summaries: Sequence[Attention]) -> PatternBook | None:
+    """Texts token by token, as many as there is room for; the others as results have pooled them."""
+    pages, room = list[PatternPage](), MOST_CELLS
+    for text, summary in zip(on, summaries, strict=True):
+        if (size := n_cells(summary)) > room:
+            pages.append(page_of(summary))
+            continue
+        room -= size
+        weights = attention_of(model.module, model.sites, *model.text_input(text).inputs)
+        found = {str(site): each[0].float().cpu().numpy() for site, each in weights.items()}
+        pages.append(whole_page(summary, found))
+    return PatternBook(sites_of(summaries[0]), tuple(pages)) if pages else None
 
 
 def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool) -> Iterator[Attention]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,14 +100,19 @@ def book_of(results: Sequence[Attention]) -> PatternBook | None:
     if not results:
         return None
     first = results[0]
-    sites = tuple(
+    return PatternBook(sites_of(first), tuple(page_of(each) for each in results))
+
+
+def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
+    """Every site and its heads."""
+    return tuple(
         SiteHeads(site.site, site.stack, site.kind, site.layer, tuple(head.short for head in site.heads))
-        for site in first.sites
+        for site in result.sites
     )
-    return PatternBook(sites, tuple(_page(each) for each in results))
 
 
-def _page(result: Attention) -> PatternPage:
+def page_of(result: Attention) -> PatternPage:
+    """One result, pooled as it is."""
     tokens: list[tuple[str, ...]] = []
     axes = []
     for site in result.sites:
@@ -118,6 +123,20 @@ def _page(result: Attention) -> PatternPage:
         axes.append((tokens.index(pair[0]), tokens.index(pair[1])))
     weights = tuple(in_hundredths(np.stack([head.array for head in site.heads])) for site in result.sites)
     return PatternPage(result.title, result.note, tuple(tokens), tuple(axes), weights)
+
+
+def n_cells(summary: Attention) -> int:
+    """Weights of all heads on a text, token by token."""
+    sizes = {axis.stack: len(axis.tokens) for axis in summary.axes}
+    return sum(len(site.heads) * sizes[str(site.queries)] * sizes[str(site.keys)] for site in summary.sites)
+
+
+def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPage:
+    """A text token by token: by site, its weights [head, query, key]."""
+    stacks = [axis.stack for axis in summary.axes]
+    axes = tuple((stacks.index(str(site.queries)), stacks.index(str(site.keys))) for site in summary.sites)
+    kept = tuple(in_hundredths(weights[site.site]) for site in summary.sites)
+    return PatternPage(summary.title, summary.note, tuple(axis.tokens for axis in summary.axes), axes, kept)
 
 
 def _labels(result: Attention, site: Any, which: int) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headcount.analysis.roles import HeadRoles
     from headcount.analysis.specialisation import Specialisation
     from headcount.auditing.audit import Audit
+    from headcount.reporting.patterns import PatternBook
     from headcount.training.evaluation import Classification, Evaluation
 
 ORDER = (
@@ -61,6 +62,8 @@ class Subject:
     certificate: Certificate | None = None
     patterns: Sequence[Attention] = ()
     """Examples, the average first where there is one."""
+    book: PatternBook | None = None
+    """The same, token by token, where results have pooled them."""
     stats: Specialisation | None = None
     roles: HeadRoles | None = None
     ablation: Ablation | None = None

@@ -29,7 +29,7 @@ def section(material: Material) -> Section | None:
 
 
 def _book(material: Material, subject: Subject) -> HeadPatterns:
-    book, name = book_of(subject.patterns), material.block_id("patterns", subject)
+    book, name = subject.book or book_of(subject.patterns), material.block_id("patterns", subject)
     assert book is not None, "asked of a model that has patterns"
     first = subject.patterns[0]
     kinds = list(dict.fromkeys((site.stack, site.kind) for site in first.sites))
