@@ -97,3 +97,11 @@ def test_a_page_has_a_name(runs: list[Run], out: str, told: str) -> None:
         api.report(runs[0], out=out, quiet=True)
     with pytest.raises(InputError, match="no model"):
         api.report(out="x.html")
+
+
+def test_examples_that_are_named_come_first(runs: list[Run]) -> None:
+    """In a report on several tasks each model gets those that are its own."""
+    adder, sorter = gather(*runs, on=["3+4", "1 2 3 4"], stored=True, n_examples=1, quiet=True).subjects
+    assert [each.example for each in adder.patterns][1] == "3+4"
+    assert [each.example for each in sorter.patterns][1] == "1 2 3 4"
+    assert len(adder.patterns) == len(sorter.patterns) == 3, "the average, the named one, and one of the test set"

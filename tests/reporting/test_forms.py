@@ -75,7 +75,7 @@ STORY = Story(
 def test_markdown_has_every_block_and_its_pictures_beside_it(tmp_path: Path) -> None:
     files = write_markdown(STORY, tmp_path / "report.md")
     text = files[0].read_text()
-    assert [file.name for file in files[1:]] == ["p.png", "hp.png"]
+    assert [file.name for file in files[1:]] == ["p.png", "p.svg", "hp.png", "hp.svg"]
     assert "![what is seen](figures/p.png)" in text
     assert "- `code` holds ([see](#t))" in text
     assert "| E0H1 | **1.5 ± 0.2** |" in text

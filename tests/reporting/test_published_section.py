@@ -112,7 +112,7 @@ def test_what_can_go_alone_is_held_against_what_is_left_together():
     assert (
         "18 of 24 heads (75.0 %). Removed together they leave 3.0 % (95 % interval 2.5 to 3.5; n = 2,000)" in found.text
     )
-    assert "that share cannot go" in found.text
+    assert "these 18 cannot go together" in found.text
     (found,) = sentences(report(adder(pruning=pruning(left=0.999))))
     assert "here they can go together" in found.text
     (found,) = sentences(report(adder(pruning=pruning(left=0.99))))

@@ -36,6 +36,8 @@ SORTEDNESS: dict[str, dict[str, Any]] = {
     "far": {"preset": "far"},
 }
 """The exercise's three encodings, report 000's in disguise, and the two that reach far."""
+N_WRONG = 4
+"""Wrong sums whose attention the report has."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -90,9 +92,17 @@ def run_lab(
     announcer(quiet)("writing the report")
     whole = set(experiments) == set(EXPERIMENTS)
     report = out / ("report.html" if whole else f"report-{'-'.join(experiments)}.html")
-    material = gather(*runs, title="headcount lab", stored=True, n_examples=n_examples, quiet=quiet)
+    shown = () if addition is None else _worth_a_look(addition)
+    material = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=quiet)
     write_forms(material, report)
     return Lab(report, addition, sortedness)
+
+
+def _worth_a_look(addition: AdditionLab) -> tuple[str, ...]:
+    """The reports' own sum, the one with most carries, and the first ones that are wrong."""
+    return *examples_of(cast(Addition, addition.run.task)), *(
+        each.example for each in addition.certificate.wrong[:N_WRONG]
+    )
 
 
 def _train(task: str, path: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) -> Run:

@@ -37,7 +37,7 @@ from headcount.reporting.patterns import PatternBook, PatternPage, n_cells, page
 from headcount.reporting.story import Material, Subject, tell
 from headcount.results import Result
 from headcount.runs.folder import RunFolder
-from headcount.tasks.base import SequenceTask
+from headcount.tasks.base import SequenceTask, Task
 from headcount.training.evaluation import Classification, Evaluation
 from headcount.views.progress import announcer, counting
 
@@ -99,7 +99,7 @@ def report(
     """Write one file about these models, offline and complete: figures, tables, and what they come to in words.
 
     What was found out before is read from each model's folder; what was not is found out now, and kept there, unless
-    `stored` says to leave it out. `on` are texts to look at attention on, for models without a task. Beside the page
+    `stored` says to leave it out. `on` are examples or texts to look at attention on first. Beside the page
     there may be Markdown with pictures, LaTeX tables, and the files that the exercise asks for, into a folder. Returns
     all files, the page first.
 
@@ -283,7 +283,17 @@ def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool)
     task, run = model.task, model.run
     every = task.split("test")
     rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
+    asked = dict.fromkeys([*(text for text in on if _is_example(task, text)), *(task.show(every[row]) for row in rows)])
     with counting(f"reading attention of {model.label}", quiet=quiet) as progress:
-        for i, row in enumerate(rows):
-            yield patterns_on(run, task.show(every[row]))
-            progress(i + 1, len(rows))
+        for i, text in enumerate(asked):
+            yield patterns_on(run, text)
+            progress(i + 1, len(asked))
+
+
+def _is_example(task: Task, text: str) -> bool:
+    """Of this task: in a report on several, a text may be for another one."""
+    try:
+        task.parse(text)
+    except InputError:
+        return False
+    return True

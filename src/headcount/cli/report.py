@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, quiet=True)
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the file [report.html]")
     parser.add_argument("--title", metavar="TEXT", default="", help="of the report [the models' names]")
-    text = "a text to look at attention on, for a Hugging Face model; repeatable"
+    text = "an example of the task, or a text for a Hugging Face model, to look at attention on first; repeatable"
     parser.add_argument("--on", action="append", metavar="TEXT", default=[], help=text)
     add_int(parser, "--examples", "examples of the task whose attention can be chosen", 200)
     stored = "only what was found out before, and what takes seconds"

@@ -1,4 +1,4 @@
-"""A report as Markdown, with its pictures beside it: for a repository."""
+"""A report as Markdown, with its pictures beside it: PNG for a repository, SVG for a paper."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from headcount.reporting.blocks import (
     Sentence,
 )
 from headcount.reporting.story import Story
+from headcount.reporting.svg import svg
 from headcount.views.style import png
 
 FIGURES = "figures"
@@ -76,9 +77,10 @@ class Markdown:
 
     @block.register
     def _(self, block: Picture) -> str:
-        file = self._folder / FIGURES / f"{block.id}.png"
-        write_atomically(file, png(block.draw()))
-        self.files.append(file)
+        file, figure = self._folder / FIGURES / f"{block.id}.png", block.draw()
+        for path, data in ((file, png(figure)), (file.with_suffix(".svg"), svg(figure).encode())):
+            write_atomically(path, data)
+            self.files.append(path)
         caption = f"*{plain(block.caption)}*"
         image = f"![{plain(block.alt)}]({FIGURES}/{file.name})"
         return "\n".join([f'<a id="{block.id}"></a>\n\n{image}\n\n{caption}', *_command(block.command)])

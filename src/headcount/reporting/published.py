@@ -24,7 +24,7 @@ WRONG_SUMS = {
     "004": "no start token: right where the sum is below 1000; each head alone",
 }
 ONE_ANSWER = "one answer to everything: these are shares of a class"
-THEOREM = "nothing: without positions 50 % is a theorem"
+THEOREM = "as it must be, if the pooling is symmetric: without positions 50 % is a theorem"
 WRONG_SEQUENCES = {
     "000": ("positions were multiplied by 512 / length: of adjacent swaps 0 % are found", "not known", THEOREM),
     "001": ("beyond training, “unsorted” to everything", "it learned nothing: its loss stayed at ln 2", THEOREM),

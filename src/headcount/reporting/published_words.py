@@ -96,7 +96,7 @@ def _pruning(subject: Subject, ours: Pruning, rests_on: str) -> Sentence:
         text += "whether they can go for under 1 point is undecided"
         return Sentence(f"{text} ({once(subject.settings)}).", rests_on, is_decided=False)
     found = some([f"those of {name} leave {percent(share)}" for name, share in TOGETHER.items()])
-    return Sentence(f"{text}that share cannot go ({once(subject.settings)}; {found}).", rests_on)
+    return Sentence(f"{text}these {n} cannot go together ({once(subject.settings)}; {found}).", rests_on)
 
 
 def sorter_sentences(subject: Subject, rests_on: str) -> list[Sentence]:

@@ -18,13 +18,13 @@ OTHERS = "What do the heads of a model look at, and which of them count?"
 def section(material: Material) -> Section:
     """Every report has it."""
     blocks: list[Block] = []
-    for subject in material.subjects:
-        if subject.audit is not None and not subject.audit.is_sound:
-            blocks.append(Notice("fail", f"{subject.title}: {subject.audit.summary}."))
     for task in dict.fromkeys(each.task for each in material.subjects):
         models = [each for each in material.subjects if each.task == task]
         told = f"{counted(len(models), 'model')}: {some([each.title for each in models])}."
         blocks.append(Paragraph(f"{QUESTIONS.get(task or '', OTHERS)} {told}"))
+    for subject in material.subjects:
+        if subject.audit is not None and not subject.audit.is_sound:
+            blocks.append(Notice("fail", f"{subject.title}: {subject.audit.summary}."))
     return Section("asked", "What was asked, and the answer", tuple(blocks))
 
 

@@ -25,7 +25,10 @@ def section(material: Material) -> Section | None:
             "does not say whether it matters."
         )
     ]
-    return Section("patterns", "Where does each head look?", (*blocks, *(_book(material, each) for each in subjects)))
+    for subject in subjects:
+        blocks += [Paragraph(f"The heads of {subject.title}:")] if len(subjects) > 1 else []
+        blocks.append(_book(material, subject))
+    return Section("patterns", "Where does each head look?", tuple(blocks))
 
 
 def _book(material: Material, subject: Subject) -> HeadPatterns:

@@ -45,7 +45,10 @@ def section(material: Material) -> Section | None:
         *_causes(subjects, kind),
         *_dispersions(material, subjects, kind),
     ]
-    return Section("reach", "How far does each encoding reach?", tuple(blocks), found[0])
+    first = found[:2]  # what was asked, and who reaches farthest
+    text, is_decided = " ".join(each.text for each in first), all(each.is_decided for each in first)
+    answer = replace(found[0], text=text, is_decided=is_decided)
+    return Section("reach", "How far does each encoding reach?", tuple(blocks), answer)
 
 
 def _curves(subjects: Sequence[Subject], kind: str) -> Picture:
