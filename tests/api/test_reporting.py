@@ -12,11 +12,14 @@ import pytest
 
 from headcount import api
 from headcount.api.reporting import gather
+from headcount.api.viewing import head_roles
 from headcount.errors import InputError
-from headcount.reporting.story import tell
+from headcount.reporting.commands import ablate_command, prune_command
+from headcount.reporting.story import Material, tell
 from headcount.runs.run import Run, load
 
 pytestmark = pytest.mark.slow  # figures are drawn
+FEW_CONTROLS = {**(head_roles.__kwdefaults__ or {}), "n_controls": 2}
 
 
 @pytest.fixture
@@ -105,3 +108,34 @@ def test_examples_that_are_named_come_first(runs: list[Run]) -> None:
     assert [each.example for each in adder.patterns][1] == "3+4"
     assert [each.example for each in sorter.patterns][1] == "1 2 3 4"
     assert len(adder.patterns) == len(sorter.patterns) == 3, "the average, the named one, and one of the test set"
+
+
+def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
+    in_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored of one file is not told of another."""
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
+    classifier = texts.classifier(max_position_embeddings=64)
+    classifier.float().save_pretrained("bert")
+    texts.tokenizer().save_pretrained("bert")
+    Path("data.tsv").write_text(texts.own_labels(classifier, texts.MANY))
+    Path("other.tsv").write_text(texts.own_labels(classifier, texts.MANY[:40]))
+    monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", FEW_CONTROLS)
+    (found,) = gather("bert", data="data.tsv", on=[texts.TEXTS[0]], quiet=True).subjects
+    assert found.ablation.conditions[0].n == len(texts.MANY)
+    assert found.pruning.n_heads == len(found.ablation.heads) / 3
+    sections = [section.id for section in tell(Material("BERT", (found,), "")).sections]
+    assert sections == ["asked", "patterns", "roles", "ablation", "sites", "pruning", "reproduce"]
+    assert ablate_command(found) == "headcount ablate bert --data data.tsv"
+    assert prune_command(found) == "headcount prune bert --data data.tsv --budget 300s"
+    again = {name: gather("bert", data=name, stored=True, quiet=True).subjects[0] for name in ("data.tsv", "other.tsv")}
+    assert again["data.tsv"].ablation == found.ablation
+    assert again["data.tsv"].pruning == found.pruning, "whatever time it was given"
+    assert again["other.tsv"].ablation is None
+
+
+def test_data_are_for_models_without_a_task(runs: list[Run]) -> None:
+    with pytest.raises(InputError, match="leave --data out"):
+        gather(runs[0], data="data.tsv", quiet=True)
+    with pytest.raises(InputError, match="name the file"):
+        api.report(runs[0], lines=True, quiet=True)

@@ -58,6 +58,9 @@ def test_whether_replacements_agree() -> None:
     found = [each for each in sentences(told(*apart)) if "depends on the replacement" in each.text]
     assert found[0].text == "The costliest head depends on the replacement: E0H0 by zero and X0H0 by mean."
     assert not found[0].is_decided
+    apart[1] = replace(apart[1], rank_low=2)
+    assert "; by mean it is X0H0 (one seed)." in told(*apart).answer.text
+    assert "it is" not in told(*both).answer.text
 
 
 def test_the_ranking_is_sorted_and_has_intervals() -> None:

@@ -1,7 +1,7 @@
 """What can go together: as much as was asked, more, or undecided; and the trap, where it is one."""
 
 import pytest
-from heads_by_hand import material, point, pruning, require_sound, sentences, subject, texts
+from heads_by_hand import ablation, effect, material, point, pruning, require_sound, sentences, subject, texts
 
 from headcount.reporting.blocks import DataTable, Notice
 from headcount.reporting.sections.pruning import section
@@ -106,3 +106,16 @@ def test_the_table_has_every_number_of_heads() -> None:
 
 def test_what_the_audit_says_stands_there() -> None:
     assert any(isinstance(block, Notice) for block in told(audit="a fault").blocks)
+
+
+def test_why_the_ablation_counts_other_heads_as_harmless() -> None:
+    found = pruning(harmless=("encoder.0.self.0",), replacements=("zero",))
+
+    def texts_with(drop: float) -> str:
+        measured = ablation(effect("E0H0", drop), effect("X0H0", 0.0))
+        section_ = section(material(subject(pruning=found, ablation=measured)))
+        require_sound(section_)
+        return texts(section_)
+
+    assert "The ablation above finds 2 such heads" in texts_with(0.0)
+    assert "The ablation above" not in texts_with(0.3), "one and one: nothing to explain"

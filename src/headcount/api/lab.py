@@ -120,7 +120,7 @@ def _addition(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any]) ->
     show_heads(run, save=True)
     head_stats(run, save=True, quiet=quiet)
     say("addition 4/5  ablating each head alone")
-    ablate_heads(run, save=True, quiet=quiet)
+    ablate_heads(run, examples=True, save=True, quiet=quiet)
     say("addition 5/5  removing heads together")
     try:
         pruned = prune_heads(run, save=True, quiet=quiet)

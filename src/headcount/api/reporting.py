@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from glob import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,11 +23,13 @@ from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.pruning import prune_heads
+from headcount.api.saving import Saved, asked_data, result_name
 from headcount.api.training import evaluate, verify
 from headcount.api.viewing import head_roles, head_stats, show_positions, stretch, summarise_attention
 from headcount.auditing.audit import Audit
+from headcount.data.tables import text_lines
 from headcount.errors import HeadcountError, InputError
-from headcount.experiments.models import OpenModel, RunModel
+from headcount.experiments.models import Data, OpenModel, RunModel
 from headcount.files import require_writable, write_atomically
 from headcount.hooks.attention import attention_of
 from headcount.reporting.exercise import write_exercise
@@ -47,7 +50,11 @@ MOST_CELLS = 12_000_000
 """Weights of texts that are kept one by one, a byte each: 12 x 12 heads on one text of 256 tokens have 9.4 million."""
 LARGEST_WALK = 1_000_000
 """Examples that are checked unasked; a larger domain is `headcount verify`'s."""
-Make = Callable[[OpenModel, bool], Any]
+SEARCH_SECONDS = 300
+"""What the search for heads that can go together may take in a model of others; `headcount prune` takes its time."""
+ON_DATA = ("ablation", "pruning")
+"""What a model without a task is measured for, if there are data."""
+Make = Callable[[OpenModel, Data, bool], Any]
 
 
 @dataclass(frozen=True)
@@ -60,26 +67,28 @@ class Wanted:
     """How its file's name begins."""
     types: tuple[type[Result], ...]
     make: Make
-    """From a model, and whether to be quiet."""
+    """From a model, the data that it is measured on if it has no task, and whether to be quiet."""
     is_quick: bool = False
     """Whether it takes seconds."""
 
 
 WANTED = (
     Wanted(
-        "evaluation", "evaluation-test", (Evaluation, Classification), lambda m, _: evaluate(m, save=_place(m)), True
+        "evaluation",
+        "evaluation-test",
+        (Evaluation, Classification),
+        lambda m, *_: evaluate(m, save=_place(m)),
+        True,
     ),
-    Wanted("certificate", "certificate", (Certificate,), lambda m, quiet: _walked(m, quiet)),
-    Wanted(
-        "stats", "head-stats", (Specialisation,), lambda m, quiet: head_stats(m, save=_place(m), quiet=quiet).result
-    ),
-    Wanted("ablation", "ablation", (Ablation,), lambda m, quiet: ablate_heads(m, save=_place(m), quiet=quiet).result),
-    Wanted("pruning", "pruning", (Pruning,), lambda m, quiet: prune_heads(m, save=_place(m), quiet=quiet).result),
-    Wanted("stretch", "stretch", (Stretch,), lambda m, quiet: _stretched(m, quiet)),
-    Wanted("positions", "positions", (PositionsShown,), lambda m, _: show_positions(m, save=_place(m)).result, True),
+    Wanted("certificate", "certificate", (Certificate,), lambda m, _, quiet: _walked(m, quiet)),
+    Wanted("stats", "head-stats", (Specialisation,), lambda m, _, quiet: _result(head_stats, m, quiet)),
+    Wanted("ablation", "ablation", (Ablation,), lambda *asked: _ablated(*asked)),
+    Wanted("pruning", "pruning", (Pruning,), lambda *asked: _pruned(*asked)),
+    Wanted("stretch", "stretch", (Stretch,), lambda m, _, quiet: _stretched(m, quiet)),
+    Wanted("positions", "positions", (PositionsShown,), lambda m, *_: show_positions(m, save=_place(m)).result, True),
     Wanted("encodings", "encodings", (EncodingsShown,), lambda *_: None, True),  # written beside positions
-    Wanted("audit", "audit", (Audit,), lambda m, quiet: audit(m, save=_place(m), quiet=quiet).result, True),
-    Wanted("roles", "head-roles", (HeadRoles,), lambda m, quiet: head_roles(m, save=_place(m), quiet=quiet).result),
+    Wanted("audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
+    Wanted("roles", "head-roles", (HeadRoles,), lambda m, _, quiet: _result(head_roles, m, quiet)),
 )
 
 
@@ -88,6 +97,8 @@ def report(
     out: str | Path = "report.html",
     title: str = "",
     on: Sequence[str] = (),
+    data: Data = None,
+    lines: bool = False,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
     markdown: bool = False,
@@ -99,9 +110,9 @@ def report(
     """Write one file about these models, offline and complete: figures, tables, and what they come to in words.
 
     What was found out before is read from each model's folder; what was not is found out now, and kept there, unless
-    `stored` says to leave it out. `on` are examples or texts to look at attention on first. Beside the page
-    there may be Markdown with pictures, LaTeX tables, and the files that the exercise asks for, into a folder. Returns
-    all files, the page first.
+    `stored` says to leave it out. `on` are examples or texts to look at attention on first. On `data` (see
+    `ablate_heads`) heads of models without a task are ablated and removed. Beside the page there may be Markdown with
+    pictures, LaTeX tables, and the files that the exercise asks for, into a folder. Returns all files, the page first.
 
         headcount.report("sample:addition", out="adder.html")
     """
@@ -110,7 +121,14 @@ def report(
         raise InputError(f"{path} is no name for a page", f"say {path}/report.html")
     require_writable(path.parent)
     material = gather(
-        *models, title=title, on=on, n_examples=n_examples, stored=stored, quiet=quiet, run_adapter=run_adapter
+        *models,
+        title=title,
+        on=on,
+        data=text_lines(data) if lines else data,
+        n_examples=n_examples,
+        stored=stored,
+        quiet=quiet,
+        run_adapter=run_adapter,
     )
     return write_forms(material, path, markdown=markdown, latex=latex, exercise=exercise)
 
@@ -139,6 +157,7 @@ def gather(
     *models: AnyModel,
     title: str = "",
     on: Sequence[str] = (),
+    data: Data = None,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
     quiet: bool = False,
@@ -148,9 +167,11 @@ def gather(
     if not models:
         raise InputError("no model to report on", "name some: headcount report runs/addition-0")
     opened = [open_model(model, run_adapter=run_adapter) for model in models]
+    if data is not None and all(model.task is not None for model in opened):
+        raise InputError("every model here has a task of its own to be measured on", "leave --data out")
     titles = _titles([model.label or model.name for model in opened])
     subjects = tuple(
-        _subject(model, each, on, n_examples, stored, quiet) for model, each in zip(opened, titles, strict=True)
+        _subject(model, each, on, data, n_examples, stored, quiet) for model, each in zip(opened, titles, strict=True)
     )
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
     weights = ", ".join(f"{each.title} `{each.weights_sha256[:16]}`" for each in subjects)
@@ -164,13 +185,16 @@ def _titles(names: Sequence[str]) -> list[str]:
     return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
 
 
-def _subject(model: OpenModel, title: str, on: Sequence[str], n_examples: int, stored: bool, quiet: bool) -> Subject:
+def _subject(
+    model: OpenModel, title: str, on: Sequence[str], data: Data, n_examples: int, stored: bool, quiet: bool
+) -> Subject:
     say, found = announcer(quiet), dict[str, Any]()
+    data = None if model.task is not None else data
     for wanted in WANTED:
-        known = _read(model, wanted)
-        if known is None and _applies(model, wanted) and (wanted.is_quick or not stored):
+        known = _read(model, wanted, data)
+        if known is None and _applies(model, wanted, data) and (wanted.is_quick or not stored):
             try:
-                known = wanted.make(model, quiet)
+                known = wanted.make(model, data, quiet)
             except HeadcountError as error:  # what this model cannot be asked is left out
                 say(f"no {wanted.field}: {error.what}")
         found[wanted.field] = known
@@ -181,6 +205,7 @@ def _subject(model: OpenModel, title: str, on: Sequence[str], n_examples: int, s
         title=title,
         weights_sha256=model.weights_sha256,
         task=None if model.task is None else model.task.name,
+        data=str(data) if isinstance(data, str | Path) else "",
         settings=settings,
         log=log,
         patterns=patterns,
@@ -196,24 +221,26 @@ def _place(model: OpenModel) -> bool:
     return model.has_output
 
 
-def _applies(model: OpenModel, wanted: Wanted) -> bool:
+def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
     """Whether it makes sense to ask; whether it can be answered is for the answer to say."""
     kind = None if model.task is None else model.task.output_type
     if kind is None:
-        return wanted.field in ("roles", "positions")
+        return wanted.field in ("roles", "positions") or (data is not None and wanted.field in ON_DATA)
     if wanted.field in ("certificate", "stretch"):
         return kind == ("sequence" if wanted.field == "certificate" else "class")
     return wanted.field != "roles"
 
 
-def _read(model: OpenModel, wanted: Wanted) -> Result | None:
-    """The newest one of these very weights."""
+def _read(model: OpenModel, wanted: Wanted, data: Data) -> Result | None:
+    """The one of these very weights that says most, or the newest; if data were named, on them."""
     if not model.has_output:
         return None
     folder: RunFolder = model.output
-    files = sorted(folder.result_file("x").parent.glob(f"{wanted.stem}*.json"), key=lambda file: -file.stat().st_mtime)
-    exact = [file for file in files if file.stem == wanted.stem]
-    for file in (*exact, *files):
+    named = data is not None and wanted.field in ON_DATA
+    stem = result_name(wanted.stem, data=asked_data(data)) if named else wanted.stem
+    files = sorted(folder.result_file("x").parent.glob(f"{escape(stem)}*.json"), key=lambda file: -file.stat().st_mtime)
+    whole = [file for name in (f"{stem}-examples", stem) for file in files if file.stem == name]
+    for file in (*whole, *files):
         for kind in wanted.types:
             try:
                 found = folder.read_result(file.stem, kind)
@@ -222,6 +249,20 @@ def _read(model: OpenModel, wanted: Wanted) -> Result | None:
             if getattr(found, "weights_sha256", model.weights_sha256) == model.weights_sha256:
                 return found
     return None
+
+
+def _result(verb: Callable[..., Saved[Any]], model: OpenModel, quiet: bool) -> Any:
+    return verb(model, save=_place(model), quiet=quiet).result
+
+
+def _ablated(model: OpenModel, data: Data, quiet: bool) -> Ablation:
+    """With what broke, where a task can say so."""
+    return ablate_heads(model, data, examples=model.task is not None, save=_place(model), quiet=quiet).result
+
+
+def _pruned(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
+    budget = None if data is None else SEARCH_SECONDS
+    return prune_heads(model, data=data, budget=budget, save=_place(model), quiet=quiet).result
 
 
 def _walked(model: OpenModel, quiet: bool) -> Certificate | None:

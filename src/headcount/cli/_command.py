@@ -34,10 +34,12 @@ class Command:
 MODEL = "a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class"
 
 
-def add_models_argument(parser: argparse.ArgumentParser) -> None:
-    """For verbs that take one model or several."""
+def add_models_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
+    """For verbs that take one model or several, and with `data` a file to measure them on."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help=f"{MODEL}; submissions/*/my_adapter.py:Class")
     _add_run_adapter(parser)
+    if data:
+        _add_data(parser)
 
 
 def all_models(names: Sequence[str]) -> list[str]:
@@ -60,12 +62,16 @@ def add_model_argument(parser: argparse.ArgumentParser, *, data: bool = False) -
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     _add_run_adapter(parser)
     if data:
-        tables = "a table: .tsv, .csv or .jsonl (text label; first second score; source target)"
-        folders = "a folder of images by class, or one that save_to_disk of datasets wrote"
-        file = f"a Hugging Face model: plain text; {tables}; {folders}"
-        parser.add_argument("--data", metavar="FILE", help=file)
-        lines = "with --data: every line of plain text is an example of its own"
-        parser.add_argument("--lines", action="store_true", help=lines)
+        _add_data(parser)
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    tables = "a table: .tsv, .csv or .jsonl (text label; first second score; source target)"
+    folders = "a folder of images by class, or one that save_to_disk of datasets wrote"
+    file = f"a Hugging Face model: plain text; {tables}; {folders}"
+    parser.add_argument("--data", metavar="FILE", help=file)
+    lines = "with --data: every line of plain text is an example of its own"
+    parser.add_argument("--lines", action="store_true", help=lines)
 
 
 def _add_run_adapter(parser: argparse.ArgumentParser) -> None:

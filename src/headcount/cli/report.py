@@ -9,7 +9,7 @@ from headcount.cli._output import Output
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The models, the file, and which forms."""
-    add_models_argument(parser)
+    add_models_argument(parser, data=True)
     add_json(parser, quiet=True)
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the file [report.html]")
     parser.add_argument("--title", metavar="TEXT", default="", help="of the report [the models' names]")
@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> Output:
         out=args.out,
         title=args.title,
         on=args.on,
+        data=args.data,
+        lines=args.lines,
         n_examples=args.examples,
         stored=args.stored,
         markdown=args.markdown,

@@ -23,8 +23,8 @@ PER_LENGTH = 400
 def commands_of(subject: Subject) -> list[str]:
     """All that is known of one model, in the order in which it is made; measuring lengths is for several at once."""
     name = argument(subject.name)
-    found = [train_command(subject), _evaluate(subject, name), *_heads(subject, name), _ablate(subject, name)]
-    found += [_prune(subject, name), _positions(subject, name)]
+    found = [train_command(subject), _evaluate(subject, name), *_heads(subject, name), ablate_command(subject)]
+    found += [prune_command(subject), _positions(subject, name)]
     found.append(f"headcount audit {name}{_some(subject, subject.audit.n)}" if subject.audit else "")
     return [each for each in found if each]
 
@@ -86,12 +86,14 @@ def _on(example: str) -> str:
     return f"--on={quote(example)}" if example.startswith("-") else f"--on {quote(example)}"
 
 
-def _ablate(subject: Subject, name: str) -> str:
+def ablate_command(subject: Subject) -> str:
+    """As its heads were ablated; nothing if they were not."""
     result = subject.ablation
     if result is None:
         return ""
     lengths = [str(each.length) for each in result.conditions if each.length is not None]
     flags = {
+        "data": data_of(subject),
         "replacements": "" if set(result.replacements) >= set(REPLACEMENTS.names()) else ",".join(result.replacements),
         "lengths": ",".join(lengths),
         "metric": "" if result.metric in ("free-running", "accuracy") or subject.task is None else result.metric,
@@ -99,16 +101,24 @@ def _ablate(subject: Subject, name: str) -> str:
     told = "".join(f" --{flag} {argument(value)}" for flag, value in flags.items() if value)
     n = result.conditions[0].n
     many = (f" --n {n}" if n != PER_LENGTH else "") if lengths else _some(subject, n)
-    return f"headcount ablate {name}{told}{many}{' --examples' if any(c.failures for c in result.conditions) else ''}"
+    explained = " --examples" if any(each.failures for each in result.conditions) else ""
+    return f"headcount ablate {argument(subject.name)}{told}{many}{explained}"
 
 
-def _prune(subject: Subject, name: str) -> str:
+def data_of(subject: Subject) -> str:
+    """What `--data` is given; nothing for models that have a task of their own."""
+    return "" if subject.task is not None else subject.data or "FILE"
+
+
+def prune_command(subject: Subject) -> str:
+    """As its heads were removed together; nothing if they were not."""
     result = subject.pruning
     if result is None:
         return ""
+    data = f" --data {argument(data)}" if (data := data_of(subject)) else ""
     loss = "" if result.loss == LOSS else f" --loss {result.loss:g}"
     budget = f" --budget {result.budget:g}s" if result.budget else ""
-    return f"headcount prune {name}{loss}{_some(subject, result.n)}{budget}"
+    return f"headcount prune {argument(subject.name)}{data}{loss}{_some(subject, result.n)}{budget}"
 
 
 def _positions(subject: Subject, name: str) -> str:

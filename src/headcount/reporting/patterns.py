@@ -57,6 +57,8 @@ class PatternBook:
 
     sites: tuple[SiteHeads, ...]
     pages: tuple[PatternPage, ...]
+    places: tuple[tuple[str, ...], ...] = ()
+    """What tokens of the first page's axes stand for, where those of the other pages stand for the same: `a 10s`."""
 
     @property
     def n_heads(self) -> int:
@@ -74,6 +76,7 @@ class PatternBook:
                 {"title": each.title, "note": each.note, "tokens": each.tokens, "axes": each.axes}
                 for each in self.pages
             ],
+            "places": self.places,
         }
 
     def packed(self) -> str:
@@ -99,8 +102,13 @@ def book_of(results: Sequence[Attention]) -> PatternBook | None:
     """Of results of one model, each a page; None if there are none."""
     if not results:
         return None
-    first = results[0]
-    return PatternBook(sites_of(first), tuple(page_of(each) for each in results))
+    first, pages = results[0], tuple(page_of(each) for each in results)
+    return PatternBook(sites_of(first), pages, _places(pages[0]) if first.example is None else ())
+
+
+def _places(average: PatternPage) -> tuple[tuple[str, ...], ...]:
+    """An average names places, not tokens; where it only counts them, so that they are not taken for numbers."""
+    return tuple(tuple(f"place {each}" if each.isdigit() else each for each in axis) for axis in average.tokens)
 
 
 def sites_of(result: Attention) -> tuple[SiteHeads, ...]:

@@ -17,7 +17,7 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
     """What greedy removal takes, what harmless heads leave together, what luck finds, and what was not measured."""
     result = subject.pruning
     assert result is not None, "asked of a model whose heads were removed"
-    found = [greedy_sentence(subject.title, result), *harmless_sentences(result)]
+    found = [greedy_sentence(subject.title, result), *harmless_sentences(result), *_counted_twice(subject, result)]
     found += [*_luck(result), *_without_heads(result)]
     if result.not_measured:
         text = f"Undecided, for there was no time within {result.budget:g} s: {'; '.join(result.not_measured)}."
@@ -51,6 +51,19 @@ def harmless_sentences(result: Pruning) -> list[Sentence]:
     if len(result.replacements) > 1:
         found.append(_together(result, len(result.harmless), result.harmless_left, "in every way of ablation"))
     return found
+
+
+def _counted_twice(subject: Subject, result: Pruning) -> list[Sentence]:
+    """Why the ablation counts other heads as harmless, where it does."""
+    ablation, n = subject.ablation, len(result.harmless)
+    if ablation is None or set(ablation.replacements) != set(result.replacements) or not ablation.heads[0].band:
+        return []
+    condition = ablation.conditions[0]
+    if (other := len(ablation.harmless(condition.length))) == n:
+        return []
+    text = f"The ablation above finds {counted(other, 'such head')}, on {condition.decided_on or condition.data}, and "
+    text += f"the search {n}, on {result.chosen_on}: a head near the limit falls on either side of it."
+    return [Sentence(text)]
 
 
 def _together(result: Pruning, n: int, left: Point, how: str) -> Sentence:

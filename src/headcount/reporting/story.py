@@ -73,6 +73,8 @@ class Subject:
     encodings: EncodingsShown | None = None
     """Every encoding side by side, at the same positions."""
     audit: Audit | None = None
+    data: str = ""
+    """What a model without a task is measured on, as commands are given it."""
 
     @property
     def slug(self) -> str:

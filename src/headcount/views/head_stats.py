@@ -214,8 +214,12 @@ def draw_sensitivity(result: Specialisation) -> Figure:
     found = sensitivities(result)
     figure = Page(8, 0.2 * len(found) + 1.0)
     axes, y = figure.subplots(), np.arange(len(found))
-    axes.plot([each.shift.beside for each in found], y, "|", color=GREY, markersize=8, label="beside the border")
-    axes.plot([each.shift.across for each in found], y, "d", color=PALETTE[2], markersize=4, label="across it")
+    contrast = result.contrast
+    name, words = ("sensitivity", "") if contrast is None else (contrast.name, contrast.words)
+    changed, more = "one token changed", name.removesuffix("sensitivity").strip()
+    both = f"{changed}, and a {more} with it"
+    axes.plot([each.shift.beside for each in found], y, "|", color=GREY, markersize=8, label=changed)
+    axes.plot([each.shift.across for each in found], y, "d", color=PALETTE[2], markersize=4, label=both)
     means, lows, highs = np.array([(each.shift.mean, each.low, each.high) for each in found]).T
     doubt = [means - lows, highs - means]
     look: dict[str, Any] = {"color": BLUE, "markersize": 5, "capsize": 2, "linewidth": 1}
@@ -225,8 +229,6 @@ def draw_sensitivity(result: Specialisation) -> Figure:
     axes.set_ylim(len(found) - 0.5, -0.5)
     axes.set_xlabel("share of attention that moves")
     axes.grid(axis="x", alpha=0.25)
-    contrast = result.contrast
-    name, words = ("sensitivity", "") if contrast is None else (contrast.name, contrast.words)
     figure.headline(f"{result.name}: {name} of each head", words, size=10)
     figure.key(*axes.get_legend_handles_labels(), columns=3)
     return figure

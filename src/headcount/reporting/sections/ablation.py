@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headcount.errors import argument
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
+from headcount.reporting.commands import ablate_command
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import ONE_SEED, amount, briefly, counted, interval, percent, some
 from headcount.views.ablation import QUESTIONS, draw_ranking, ranking
@@ -42,15 +43,22 @@ def conclusions(subject: Subject, rests_on: str = "") -> list[Sentence]:
     assert result is not None, "asked of a model whose heads were ablated"
     condition = result.conditions[0]
     first = sorted(_effects(result, condition, result.replacements[0]), key=lambda each: -each.drop)
+    tops = _tops(result, condition)
     return [
-        _costliest(subject.title, result, first, rests_on),
+        _costliest(subject.title, result, first, tops, rests_on),
         *([_redundant(result, condition, rests_on)] if first[0].band else []),
-        *([_agreement(result, condition, rests_on)] if len(result.replacements) > 1 else []),
+        *([_agreement(tops, rests_on)] if len(tops) > 1 else []),
     ]
 
 
-def _costliest(title: str, result: Ablation, effects: list[Effect], rests_on: str) -> Sentence:
-    """The first of the ranking, if there is one."""
+def _tops(result: Ablation, condition: Condition) -> dict[str, str]:
+    """The costliest head by each replacement."""
+    found = {each: _effects(result, condition, each) for each in result.replacements}
+    return {name: max(effects, key=lambda each: each.drop).short for name, effects in found.items()}
+
+
+def _costliest(title: str, result: Ablation, effects: list[Effect], tops: Mapping[str, str], rests_on: str) -> Sentence:
+    """The first of the ranking, if there is one; and which it is by other replacements."""
     top, replacement = effects[0], result.replacements[0]
     doubt = interval(top.low, top.high) if result.unit == "points" else interval(top.low, top.high, 1, 3)
     cost = f"{amount(top.drop, result.unit)} ({doubt}; n = {top.n:,}; by {replacement})"
@@ -62,7 +70,9 @@ def _costliest(title: str, result: Ablation, effects: list[Effect], rests_on: st
         text = f"Which head of {title} matters most is undecided: {top.short} costs {cost}, and "
         text += f"{some(rivals, 4)} may cost as much by their intervals. {ONE_SEED}"
         return Sentence(text, rests_on, is_decided=False)
-    return Sentence(f"In {title}, {top.short} matters most: without it {cost} are lost. {ONE_SEED}", rests_on)
+    others = [f"by {name} it is {head}" for name, head in tops.items() if head != top.short]
+    text = f"In {title}, {top.short} matters most: without it {cost} are lost{''.join(f'; {each}' for each in others)}."
+    return Sentence(f"{text} {ONE_SEED}", rests_on)
 
 
 def _redundant(result: Ablation, condition: Condition, rests_on: str) -> Sentence:
@@ -76,16 +86,11 @@ def _redundant(result: Ablation, condition: Condition, rests_on: str) -> Sentenc
     return Sentence(text, rests_on)
 
 
-def _agreement(result: Ablation, condition: Condition, rests_on: str) -> Sentence:
+def _agreement(tops: Mapping[str, str], rests_on: str) -> Sentence:
     """Whether the costliest head is the same whatever replaces it."""
-    tops = {}
-    for replacement in result.replacements:
-        tops[replacement] = max(_effects(result, condition, replacement), key=lambda each: each.drop)
-    names = dict.fromkeys(each.short for each in tops.values())
-    if len(names) == 1:
-        (name,) = names
-        return Sentence(f"{name} costs most with every replacement ({some(result.replacements)}).", rests_on)
-    told = some([f"{each.short} by {name}" for name, each in tops.items()])
+    if len(names := set(tops.values())) == 1:
+        return Sentence(f"{names.pop()} costs most with every replacement ({some(list(tops))}).", rests_on)
+    told = some([f"{head} by {name}" for name, head in tops.items()])
     return Sentence(f"The costliest head depends on the replacement: {told}.", rests_on, is_decided=False)
 
 
@@ -96,7 +101,7 @@ def _effects(result: Ablation, condition: Condition, replacement: str) -> list[E
 def _shown(material: Material, subject: Subject) -> list[Block]:
     result, name = subject.ablation, material.block_id("ablation", subject)
     assert result is not None, "asked of a model whose heads were ablated"
-    condition, command = result.conditions[0], f"headcount ablate {argument(subject.name)}"
+    condition, command = result.conditions[0], ablate_command(subject)
     effects = {(each.head, each.replacement): each for each in result.heads if each.length == condition.length}
     rows: list[tuple[Cell | str, ...]] = []
     for i, head in enumerate(ranking(result, condition.length)):

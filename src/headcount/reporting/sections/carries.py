@@ -26,7 +26,7 @@ MOVED = (
     "by a digit and a carry",
     "difference",
     "n",
-    "most otherwise with a carry (points)",
+    "largest change where a carry comes in (points)",
 )
 BROKEN = ("broken with a carry", "broken without", "carry lost or made up")
 """Columns of attention, and of ablation."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headcount.errors import argument
 from headcount.reporting.blocks import (
     Block,
     Cell,
@@ -16,6 +15,7 @@ from headcount.reporting.blocks import (
     Section,
     Sentence,
 )
+from headcount.reporting.commands import prune_command
 from headcount.reporting.pruning_words import conclusions, greedy_sentence, harmless_sentences, point_text, shown_score
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import ONE_SEED, briefly, short, some
@@ -61,7 +61,7 @@ def _shown(subject: Subject, name: str) -> list[Block]:
     """The curves, and the same as a table; heads by name in the order in which greedy removal takes them."""
     result = subject.pruning
     assert result is not None, "asked of a model whose heads were removed"
-    command = f"headcount prune {argument(subject.name)}"
+    command = prune_command(subject)
     measured = [curve for curve in result.curves if curve.name != "alone"]
     points = [{point.n_removed: point for point in curve.points} for curve in measured]
     chance = {each.n_removed: each for each in result.chance}

@@ -22,8 +22,10 @@ def section(material: Material) -> Section | None:
             blocks.append(Commands(commands, f"{subject.title}{_origin(subject)}:"))
     if lengths := stretch_commands(material.subjects):
         blocks.append(Commands(tuple(lengths), "How far models reach:"))
-    names = " ".join(argument(each.name) for each in material.subjects)
-    blocks.append(Commands((f"headcount report {names}",), "This report:"))
+    names = [argument(each.name) for each in material.subjects]
+    data = dict.fromkeys(argument(each.data) for each in material.subjects if each.data)
+    made = " ".join(["headcount report", *names, *(f"--data {each}" for each in data)])
+    blocks.append(Commands((made,), "This report:"))
     return Section("reproduce", "How to make it again", tuple(blocks))
 
 

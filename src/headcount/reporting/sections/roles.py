@@ -59,17 +59,16 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
     result = subject.stats
     assert result is not None, "asked of a model whose heads were measured"
     n, labelled = len(result.heads), [head for head in result.heads if head.label]
-    bar = f"{100 * result.calibration.error_rate:.2g} % of models that learned nothing"
+    bar = f"of which on average at most {100 * result.calibration.error_rate:.2g} % would get any label"
     if not labelled:
         text = (
             f"What the heads of {subject.title} do is undecided: none of {n} attends to anything that the task names "
         )
-        text += f"by more than {bar} do as well (n = {result.n:,})."
+        text += f"more than those of models that learned nothing do ({bar}; n = {result.n:,})."
         return [Sentence(text, rests_on, is_decided=False)]
-    text = (
-        f"{len(labelled)} of {counted(n, 'head')} of {subject.title} attend to something that the task names by more "
-    )
-    text += f"than all but {bar} do (n = {result.n:,}); {n - len(labelled)} have no label. {ONE_SEED}"
+    text = f"{len(labelled)} of {counted(n, 'head')} of {subject.title} attend to something that the task names, more "
+    text += f"than heads of models that learned nothing ({bar}; n = {result.n:,}); {n - len(labelled)} have no label. "
+    text += ONE_SEED
     return [Sentence(text, rests_on), *(Sentence(each, rests_on) for each in _targets(result))]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headcount.bands import BANDS
-from headcount.errors import argument
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
+from headcount.reporting.commands import ablate_command
 from headcount.reporting.parts import Part, by_kind, by_site, sites_of
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import ONE_SEED, amount, briefly, counted, interval, some
@@ -125,7 +125,7 @@ def _shown(subject: Subject, name: str) -> list[Block]:
     """The map of all heads, and a table by site and by kind of attention."""
     result = subject.ablation
     assert result is not None, "asked of a model whose heads were ablated"
-    condition, command = result.conditions[0], f"headcount ablate {argument(subject.name)}"
+    condition, command = result.conditions[0], ablate_command(subject)
     parts = by_site(result, result.replacements[0])
     alt = "Mean drop of a head: " + some([f"{each.name} {amount(each.drop, result.unit)}" for each in parts], 12) + "."
     caption = f"What each head of {subject.title} is worth, by its place: sites down, heads across"
@@ -134,7 +134,7 @@ def _shown(subject: Subject, name: str) -> list[Block]:
 
 def _table(subject: Subject, result: Ablation, name: str) -> DataTable:
     """A row for each site and, where there are several, for each kind of attention."""
-    command, unit = f"headcount ablate {argument(subject.name)}", result.unit
+    command, unit = ablate_command(subject), result.unit
     listings = [[*by_site(result, each), *_several(by_kind(result, each))] for each in result.replacements]
     bands = BANDS if any(each.band for each in result.heads) else ()
     rows: list[tuple[Cell | str, ...]] = []

@@ -238,9 +238,9 @@ function cellAt(event, element, { rows, columns }) {
   return [within(row, rows), within(column, columns)];
 }
 
-function sentenceOf({ matrix, queries, keys }, row, column) {
+function sentenceOf({ matrix, queryNames, keyNames }, row, column) {
   const weight = inDigits(weightAt(matrix, row, column));
-  return `query ‘${cut(queries[row], 40)}’ attends to key ‘${cut(keys[column], 40)}’: ${weight}`;
+  return `query ${queryNames[row]} attends to key ${keyNames[column]}: ${weight}`;
 }
 
 /** The tokens of an axis as running text, one of them marked, all of them shaded by what goes to them. */

@@ -110,7 +110,17 @@ class Patterns {
     const [queries, keys] = axes[site].map((axis) => tokens[axis]);
     const short = this.header.sites[site].heads[head];
     const about = [siteTitle(this.header.sites[site]), this.header.worth?.[short]].filter(Boolean).join(", ");
-    return { title: short, about, queries, keys, matrix: matrixOf(this.bytes, this.plan[this.page][site], head) };
+    const [queryNames, keyNames] = [this.named(queries, site, 0), this.named(keys, site, 1)];
+    const matrix = matrixOf(this.bytes, this.plan[this.page][site], head);
+    return { title: short, about, queries, keys, queryNames, keyNames, matrix };
+  }
+
+  /** Tokens in quotes and, where that is known, what each stands for: "‘7’ (a 10s)". */
+  named(tokens, site, side) {
+    const places = this.header.places?.[this.header.pages[0].axes[site][side]];
+    const isKnown = this.page > 0 && places?.length === tokens.length;
+    const place = (token, i) => (isKnown && places[i] !== token ? ` (${places[i]})` : "");
+    return tokens.map((token, i) => `‘${cut(token, 40)}’${place(token, i)}`);
   }
 
   repaint() {
@@ -331,7 +341,7 @@ function readable(header) {
     note: visible(page.note),
     tokens: page.tokens.map((axis) => axis.map(visibleToken)),
   }));
-  return { ...header, pages };
+  return { ...header, pages, places: header.places?.map((axis) => axis.map(visibleToken)) };
 }
 
 /** "Encoder self-attention, layer 0". */
