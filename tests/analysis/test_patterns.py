@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
+from headcount.analysis.head_measures import matrix_of, rounded
 from headcount.errors import InputError
 from headcount.runs.run import load
 
@@ -52,3 +56,9 @@ def test_heads_are_found_by_either_name(run):
         InputError, match=r"no head 'encoder.2.self.0'(.|\n)*4 heads at each of encoder.0.self, (.|\n)*headcount heads"
     ):
         run.attention("374+814", "E2H0")
+
+
+@given(arrays(np.float64, (1, 8), elements=st.floats(-1e30, 1e30)))
+def test_numbers_are_rounded_at_once_as_they_are_one_by_one(values):
+    values = np.concatenate([values, [[0.1234575, 1 / 1024, 2.0**-30, 0.0, -0.0, 1.0, 0.5, 1e-25]]])
+    assert matrix_of(values) == tuple(tuple(map(rounded, row)) for row in values.tolist())

@@ -130,14 +130,28 @@ def _values(chunk: AttentionChunk, targets: AttentionTargets) -> Iterator[Values
     yield SPARSITY, (n_BHQ.sqrt() - l1_BHQ / l2_BHQ) / (n_BHQ.sqrt() - 1), several, even
 
 
-def rounded(value: float, digits: int = 6) -> float:
-    """To so many digits that count: more would make results long and say nothing."""
+DIGITS = 6
+"""That count, of a number in a result: more would make results long and say nothing."""
+POWERS = np.array([float(f"1e{n}") for n in range(23)])
+"""Of ten, as far as they are exact."""
+
+
+def rounded(value: float, digits: int = DIGITS) -> float:
+    """To so many digits that count."""
     return float(f"{value:.{digits}g}")
 
 
 def matrix_of(array: NDArray[np.floating[Any]]) -> Matrix:
-    """Rounded, for a result."""
-    return tuple(tuple(map(rounded, row)) for row in array)
+    """Rounded, for a result: every number as `rounded` has it, but all at once, for there may be millions."""
+    values = np.asarray(array, dtype=np.float64)
+    after = DIGITS - 1 - np.floor(np.log10(np.abs(values, where=values != 0, out=np.ones_like(values))))
+    is_quick = (after >= 0) & (after < len(POWERS))
+    scale = POWERS[np.where(is_quick, after, 0).astype(int)]
+    scaled = values * scale
+    is_quick &= np.abs(scaled % 1 - 0.5) > 1e-6  # so near to the middle, the product's own error may tip it over
+    found = np.rint(scaled) / scale
+    found[~is_quick] = [rounded(each) for each in values[~is_quick].tolist()]
+    return tuple(map(tuple, found.tolist()))
 
 
 # --- which examples? a held-out set, or fresh sequences of one length, without padding --------------------------------
