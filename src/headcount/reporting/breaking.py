@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.bands import IMPORTANT
 from headcount.reporting.blocks import Sentence
-from headcount.reporting.words import amount, counted, percent, sentence, short, some, within
+from headcount.reporting.words import amount, counted, interval, percent, sentence, short, some
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def broken_sentences(breaks: list[Breaks], moving: list[str], rests_on: str) -> 
 
 
 def _broke(found: Proportion, which: str) -> str:
-    share = f"{percent(found.rate)}, {within(found.low, found.high)}"
+    share = f"{percent(found.rate)}, {interval(found.low, found.high)}"
     return f"{found.correct:,} of {found.n:,} sums {which} break ({share})"
 
 

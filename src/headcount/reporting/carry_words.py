@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scipy.special import stdtrit
 
 from headcount.reporting.blocks import Sentence
-from headcount.reporting.words import ONE_SEED, counted, interval, percent, some
+from headcount.reporting.words import ONE_SEED, counted, interval, share, some
 from headcount.views.head_stats import sensitivities
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def changed_sentence(result: Specialisation, rests_on: str) -> Sentence | None:
     if not found:
         return None
     top, n = found[0], sum(each.low > 0 or each.high < 0 for each in found)
-    shares = (
-        f"{percent(top.carry)} of its attention on the {top.target} where a carry comes in, {percent(top.no_carry)}"
-    )
+    shares = f"{share(top.carry)} of its attention on the {top.target} where a carry comes in, {share(top.no_carry)}"
     doubt = f"{interval(top.low, top.high)}, corrected for {len(found)} comparisons; n = {top.n:,}"
     told = f"{top.short} has {shares} where none does (difference {100 * top.mean:+.1f} points, {doubt})"
     if top.low <= 0 <= top.high:

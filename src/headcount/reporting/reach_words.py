@@ -37,8 +37,8 @@ def conclusions(subjects: Sequence[Subject], kind: str, table: TableId) -> list[
     stretched = [(each, each.stretch) for each in subjects if each.stretch]
     found = [(each, result, reach) for each, result in stretched if (reach := reach_of(result, kind))]
     own = [_own(subject, result, reach, table(kind)) for subject, result, reach in found]
-    exercise = [(each.encoding, reach) for _, each, reach in found if is_plain(each) and each.encoding in EXERCISE]
-    trained = {each.trained for _, each, _ in found if is_plain(each) and each.encoding in EXERCISE}
+    exercise = [(each.encoding, reach) for _, each, reach in found if _is_asked(each)]
+    trained = {each.trained for _, each, _ in found if _is_asked(each)}
     first = []
     if len({name for name, _ in exercise}) > 1 and len(trained) == 1 and (span := trained.pop()):
         first = [exercise_answer(exercise, span, table(kind))]
@@ -92,6 +92,22 @@ def _beyond(reaches: Mapping[str, Sequence[Reach]], longest: int) -> tuple[str, 
     parts = [f"{some(goes)} {'goes' if len(goes) == 1 else 'go'} beyond training"] if goes else []
     parts += [f"whether {some(may)} {'goes' if len(may) == 1 else 'go'} beyond training is undecided"] if may else []
     return ", and ".join(parts) + (f", {some(no)} {'does' if len(no) == 1 else 'do'} not" if no else ""), not may
+
+
+def beyond_training(subjects: Sequence[Subject], kind: str) -> list[str]:
+    """Beside the exercise's answer: other models that are right beyond their training, and what they were given."""
+    found = [(each.title, each.stretch, reach_of(each.stretch, kind)) for each in subjects if each.stretch]
+    told = [
+        f"{title} ({result.label}; {mark(result)}) {up_to(reach)} ({at(reach.last)})"
+        for title, result, reach in found
+        if reach and reach.last and result.trained and reach.length > result.trained[1] and not _is_asked(result)
+    ]
+    return [f"Right beyond training: {some(told)}."] if told and any(_is_asked(each) for _, each, _ in found) else []
+
+
+def _is_asked(result: Stretch) -> bool:
+    """Whether it is one of the exercise's."""
+    return is_plain(result) and result.encoding in EXERCISE
 
 
 def _sizes(cells: Sequence[LengthResult]) -> str:

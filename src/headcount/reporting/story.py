@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headcount.reporting import SECTIONS
-from headcount.reporting.blocks import Conclusions, Section, Sentence
+from headcount.reporting.blocks import Conclusions, Paragraph, Section, Sentence
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
@@ -123,7 +123,11 @@ def tell(material: Material) -> Story:
     sections = [each for each in told if each is not None]
     answers = _answers(sections)
     first = SECTIONS.get("asked")(material)
-    first = Section(first.id, first.title, (*first.blocks, Conclusions(answers)) if answers else first.blocks)
+    if answers:
+        # A fault of the only model is known before what was found of it; of one among several, after.
+        asked = [each for each in first.blocks if len(material.subjects) == 1 or isinstance(each, Paragraph)]
+        faults = [each for each in first.blocks if each not in asked]
+        first = Section(first.id, first.title, (*asked, Conclusions(answers), *faults))
     models = ", ".join(dict.fromkeys(each.title for each in material.subjects))
     return Story(material.title, models, (first, *sections), material.made)
 

@@ -31,6 +31,7 @@ _COLOURS = {
     "#ffffff": PAPER,
     "white": PAPER,
     "#0072b2": "var(--blue)",
+    "#56b4e9": "var(--sky)",
     "#666666": "var(--grey)",
     "#b0b0b0": "var(--edge)",
 }

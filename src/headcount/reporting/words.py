@@ -23,6 +23,17 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def share(of_one: float) -> str:
+    """Of attention, to a tenth of a per cent: what is nearer to all or nothing than that is said to be.
+
+    >>> share(0.38765), share(0.999997), share(0.00004), share(1)
+    ('38.8 %', 'over 99.9 %', 'under 0.1 %', '100 %')
+    """
+    if of_one in (0, 1) or 0.001 <= of_one <= 0.999:
+        return percent(of_one)
+    return "over 99.9 %" if of_one > 0.5 else "under 0.1 %"
+
+
 def rate(found: Proportion) -> str:
     """`1,998 of 2,000 (99.9 %, 95 % interval 99.6 to 100.0)`."""
     return f"{found.correct:,} of {found.n:,} ({percent(found.rate)}, {interval(found.low, found.high)})"

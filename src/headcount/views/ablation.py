@@ -97,7 +97,7 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     heads = [HeadId.parse(effect.head) for effect in result.heads]
     sites, n_heads = list(dict.fromkeys(head.site for head in heads)), max(head.index for head in heads) + 1
     names = [[str(site.head(i)) for i in range(n_heads)] for site in sites]
-    width = max(2.4, 0.62 * n_heads + 0.4)
+    width = max(2.2, 0.56 * n_heads + 0.2)
     across = len(panels) if n_heads <= WIDE else min(2, len(panels))
     down = -(-len(panels) // across)
     figure = Page(width * across + 1.7, 0)
@@ -128,7 +128,7 @@ def _heat(axes: Axes, names: Sequence[Sequence[str]], numbers: Mapping[str, floa
             text = f"{value:.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
             text += "†" * (names[row][column] in again)
             colour = "white" if value > 0.5 * largest else "black"
-            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+            axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
 
 
 def draw_lengths(result: Ablation) -> Figure:

@@ -60,7 +60,7 @@ def draw_stats(result: Specialisation) -> Figure:
         shades = [[row["entropy share" if name == "entropy" else name] for name in shown] for row in found]
         values = [[np.nan if each is None else each.mean for each in row] for row in shades]
         axes.imshow(values, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
-        write_cells(axes, values, [[_cell(each) for each in row.values()] for row in found], size=7.5)
+        write_cells(axes, values, [[_cell(each) for each in row.values()] for row in found], size=9)
         axes.set_xticks(range(len(shown)), [_heading(name, heads[0].find(name)) for name in shown], fontsize=8.5)
         axes.set_yticks(range(len(heads)), [head.short for head in heads], fontsize=9)
         beside = axes.secondary_yaxis("right")

@@ -30,6 +30,8 @@ MOVED = (
 )
 BROKEN = ("broken with a carry", "broken without", "carry lost or made up")
 """Columns of attention, and of ablation."""
+SHOWN = 0.0005
+"""The least that a table shows, for it has a tenth of a point."""
 
 
 def section(material: Material) -> Section | None:
@@ -129,7 +131,7 @@ def _table(subject: Subject, name: str) -> DataTable:
 def _change(found: Change | None) -> Cell:
     if found is None:
         return Cell("")
-    is_sure = found.low > 0 or found.high < 0
+    is_sure = (found.low > 0 or found.high < 0) and abs(found.mean) >= SHOWN
     text = f"{found.target} {100 * found.mean:+.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
     return Cell(text, abs(found.mean), "strong" if is_sure else "")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section
 from headcount.reporting.commands import stretch_command
-from headcount.reporting.reach_words import conclusions
+from headcount.reporting.reach_words import beyond_training, conclusions
 from headcount.reporting.reaches import RIGHT, causes_of, hardest, is_plain, is_right, named, reach_of, up_to
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.verdicts import BEYOND, POSITIONS, SHORTCUTS, notices
@@ -37,17 +37,15 @@ def section(material: Material) -> Section | None:
             "where it gives one answer to everything, that stands in place of an accuracy. `generic` models were "
             "given nothing of the task; the others what is named, so that one kind is not ranked against the other."
         ),
-        *(notice for each in subjects for notice in notices(each, [BEYOND, POSITIONS, SHORTCUTS])),
         Conclusions(tuple(found)),
         _curves(subjects, kind),
+        *(notice for each in subjects for notice in notices(each, [BEYOND, POSITIONS, SHORTCUTS])),
         *(_table(subjects, each) for each in kinds),
         _classes(subjects, kinds),
         *_causes(subjects, kind),
         *_dispersions(material, subjects, kind),
     ]
-    first = found[:2]  # what was asked, and who reaches farthest
-    text, is_decided = " ".join(each.text for each in first), all(each.is_decided for each in first)
-    answer = replace(found[0], text=text, is_decided=is_decided)
+    answer = replace(found[0], text=" ".join([found[0].text, *beyond_training(subjects, kind)]))
     return Section("reach", "How far does each encoding reach?", tuple(blocks), answer)
 
 

@@ -9,7 +9,7 @@ from headcount.errors import argument
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
 from headcount.reporting.role_words import role_blocks, role_sentences
 from headcount.reporting.story import Material, Subject
-from headcount.reporting.words import ONE_SEED, briefly, counted, percent, some, within
+from headcount.reporting.words import ONE_SEED, briefly, counted, interval, percent, share, some
 from headcount.views.head_stats import SPREAD, draw_stats
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def _target(word: str, target: str, heads: list[Attending]) -> str:
         return f"{text}."
     head, most, column = max(measured, key=lambda each: each[1].mean)
     which = "" if len(heads) == 1 else f"the most {head.short}{f' in the {column}' if column else ''} with "
-    doubt = within(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))
+    doubt = interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))
     even = "" if most.even is None else f"; if attention were even, {percent(most.even)}"
     what = "of its attention" if word else "of the largest entropy"
-    return f"{text}: {which}{percent(most.mean)} {what} ({doubt}; n = {most.n:,}{even})."
+    return f"{text}: {which}{share(most.mean)} {what} ({doubt}; n = {most.n:,}{even})."
 
 
 def _shown(subject: Subject, name: str) -> list[Block]:

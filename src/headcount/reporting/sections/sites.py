@@ -143,7 +143,8 @@ def _table(subject: Subject, result: Ablation, name: str) -> DataTable:
         worst = max(first.effects, key=lambda each: each.drop)
         counts = [Cell(str(first.count(band)), first.count(band)) for band in bands]
         cells = [_mean(result, part) for part in parts]
-        rows.append((first.name, Cell(str(len(first.effects)), len(first.effects)), *cells, worst.short, *counts))
+        top = worst.short if worst.low > 0 else Cell("none", mark="weak")
+        rows.append((first.name, Cell(str(len(first.effects)), len(first.effects)), *cells, top, *counts))
     first_way = f" ({result.replacements[0]})" if len(result.replacements) > 1 else ""
     columns = ("place", "heads", *(f"{each} ({unit} a head)" for each in result.replacements), f"costliest{first_way}")
     note = "Mean drop over heads that were ablated alone; in brackets the means of their own 95 % bounds, which hold "
