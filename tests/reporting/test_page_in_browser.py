@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsing import DARK, LIGHT, WIDE, background, grave_faults, pointed, tab_to, visit, watched
 from matplotlib.figure import Figure
 
 from headcount.reporting.blocks import (
@@ -29,13 +29,7 @@ from headcount.reporting.page import html_page
 from headcount.reporting.patterns import PatternBook, PatternPage, SiteHeads, in_hundredths
 from headcount.reporting.story import Story
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path: apt install chromium"),
-]
+pytestmark = pytest.mark.slow
 
 EVIL = "</script><img src=x onerror=alert(1)> \"'&amp;"
 TURNED = "abc\u202edcb\u2028"
@@ -138,14 +132,6 @@ def story() -> Story:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(html_page(story()), encoding="utf-8")
@@ -153,8 +139,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Open = Callable[..., Any]
-LOCAL = ("file:", "data:", "about:")
-WIDE = {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="module")
@@ -163,35 +147,6 @@ def window(browser: Any) -> Iterator[tuple[Any, list[str]]]:
     context, faults = browser.new_context(viewport=WIDE, color_scheme="light"), list[str]()
     yield watched(context, faults), faults
     context.close()
-
-
-def watched(context: Any, faults: list[str]) -> Any:
-    """A page without a network; `faults` get whatever is wrong with it."""
-
-    def note(message: Any) -> None:
-        if message.type == "error":
-            faults.append(message.text)
-
-    def refuse(dialog: Any) -> None:
-        faults.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    context.set_offline(True)
-    context.set_default_timeout(20_000)
-    page = context.new_page()
-    page.on("console", note)
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("dialog", refuse)
-    page.on("request", lambda asked: None if asked.url.startswith(LOCAL) else faults.append(asked.url))
-    return page
-
-
-def visit(page: Any, file: Path) -> Any:
-    """Until every head can be asked for."""
-    page.goto("about:blank")  # or a hash would only be scrolled to
-    page.goto(file.as_uri())
-    page.wait_for_function("() => [...document.querySelectorAll('.large h3')].every((each) => each.textContent)")
-    return page
 
 
 @pytest.fixture
@@ -223,16 +178,6 @@ def open_report(browser: Any, report: Path) -> Iterator[Open]:
     assert faults == []
 
 
-def pointed(page: Any, figure: str, row: int, column: int, shape: tuple[int, int]) -> None:
-    """Puts the pointer on a cell of the large view."""
-    cells = page.locator(f"#{figure} .cells")
-    cells.scroll_into_view_if_needed()
-    box = cells.bounding_box()
-    page.mouse.move(
-        box["x"] + (column + 0.5) * box["width"] / shape[1], box["y"] + (row + 0.5) * box["height"] / shape[0]
-    )
-
-
 def shown(text: str) -> str:
     return text.replace("\u202e", "\\u202e").replace("\u2028", "\\u2028").replace(" ", "␣" if text == " " else " ")
 
@@ -244,21 +189,8 @@ def sentence(seed: int, site: int, head: int, row: int, column: int) -> str:
     return f"query ‘{query}’ attends to key ‘{key}’: {weights_of(seed)[site][head, row, column]:.2f}"
 
 
-def tab_to(page: Any, selector: str, most: int = 60) -> None:
-    """By the Tab key alone."""
-    for _ in range(most):
-        page.keyboard.press("Tab")
-        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
-            return
-    raise AssertionError(f"{most} times Tab do not lead to {selector}")
-
-
 def column_of(page: Any, index: int) -> list[str]:
     return page.locator(f"#numbers tbody tr > :nth-child({index})").all_inner_texts()
-
-
-def background(page: Any) -> str:
-    return page.evaluate("() => getComputedStyle(document.body).backgroundColor")
 
 
 REDS = """canvas => {
@@ -266,7 +198,6 @@ REDS = """canvas => {
     return [...canvas.getContext("2d").getImageData(0, 0, width, height).data].filter((_, i) => i % 4 === 0);
 }"""
 """Of all pixels of a canvas."""
-LIGHT, DARK = "rgb(255, 255, 255)", "rgb(20, 23, 27)"
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -510,9 +441,6 @@ def test_commands_are_copied(open_report: Open, has_clipboard: bool) -> None:
     assert copied == TABLE.command
 
 
-GRAVE = ("serious", "critical")
-
-
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
@@ -543,16 +471,11 @@ def test_keys_alone_are_enough(page: Any) -> None:
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_axe_finds_no_serious_fault(page: Any, width: int) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page.set_viewport_size(WIDE | {"width": width})
     pointed(page, "heads", 1, 1, (3, 3))
     page.mouse.move(5, 5)
-    found = axe.Axe().run(page).response["violations"]
-    page.emulate_media(color_scheme="dark")  # where only colours are others
-    found += axe.Axe().run(page, options={"runOnly": ["color-contrast"]}).response["violations"]
+    assert grave_faults(page, "light", "dark") == []
     page.set_viewport_size(WIDE)
-    told = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found if each["impact"] in GRAVE]
-    assert told == []
 
 
 def test_a_phone_scrolls_down_only(open_report: Open) -> None:
