@@ -14,7 +14,7 @@ from headcount import api
 from headcount.api.reporting import gather
 from headcount.api.viewing import head_roles
 from headcount.errors import InputError
-from headcount.reporting.commands import ablate_command, prune_command
+from headcount.reporting.blocks import Commands
 from headcount.reporting.story import Material, tell
 from headcount.runs.run import Run, load
 
@@ -124,10 +124,16 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
     (found,) = gather("bert", data="data.tsv", on=[texts.TEXTS[0]], quiet=True).subjects
     assert found.ablation.conditions[0].n == len(texts.MANY)
     assert found.pruning.n_heads == len(found.ablation.heads) / 3
-    sections = [section.id for section in tell(Material("BERT", (found,), "")).sections]
-    assert sections == ["asked", "patterns", "roles", "ablation", "sites", "pruning", "reproduce"]
-    assert ablate_command(found) == "headcount ablate bert --data data.tsv"
-    assert prune_command(found) == "headcount prune bert --data data.tsv --budget 300s"
+    sections = tell(Material("BERT", (found,), "")).sections
+    told = ["asked", "patterns", "roles", "ablation", "sites", "pruning", "reproduce"]
+    assert [section.id for section in sections] == told
+    assert [line for block in sections[-1].blocks if isinstance(block, Commands) for line in block.commands] == [
+        f"headcount heads bert --on '{texts.TEXTS[0]}'",
+        "headcount heads bert --stats",
+        "headcount ablate bert --data data.tsv",
+        "headcount prune bert --data data.tsv --budget 300s",
+        f"headcount report bert --data data.tsv --on '{texts.TEXTS[0]}'",
+    ]
     again = {name: gather("bert", data=name, stored=True, quiet=True).subjects[0] for name in ("data.tsv", "other.tsv")}
     assert again["data.tsv"].ablation == found.ablation
     assert again["data.tsv"].pruning == found.pruning, "whatever time it was given"

@@ -72,7 +72,7 @@ def lab(good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Lab:
         patch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
         patch.setattr("headcount.data.from_task.REFERENCE", 2**12)
         patch.setattr("headcount.stats.N_RESAMPLES", 99)
-        patch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
+        patch.setattr("headcount.api.saving.write_figures", lambda folder, draw: ())
         settings = {"addition": good, "sortedness": sorting}
         return run_lab(Path.cwd() / FOLDER, quiet=True, settings=settings, n=20, n_examples=3)
 

@@ -85,3 +85,10 @@ def test_the_table_has_sites_and_kinds() -> None:
         "decoder cross-attention",
     ]
     assert table.rows[3][2].text == "25.00 [24.50, 25.50]"
+
+
+def test_where_nothing_is_lost_no_site_is_said_to_lose_most() -> None:
+    effects = [effect(head, 0.0, replacement=by) for by in ("zero", "mean") for head in ("E0H0", "X0H0")]
+    found = section(material(subject(ablation=ablation(*effects))))
+    assert "loses most" not in texts(found)
+    assert "none is shown to lose anything" in texts(found)

@@ -70,7 +70,9 @@ def background(page: Any) -> str:
 def grave_faults(page: Any, *themes: str) -> list[tuple[str, list[str]]]:
     """What axe calls serious or critical; colours, which take longest, in these themes."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    run = partial(axe.Axe().run, page, context={"exclude": [["svg"]]})  # ten thousand elements, and a picture is one thing
+    run = partial(
+        axe.Axe().run, page, context={"exclude": [["svg"]]}
+    )  # ten thousand elements, and a picture is one thing
     found = run(options={"rules": {"color-contrast": {"enabled": False}}}).response["violations"]
     for theme in themes:
         page.emulate_media(color_scheme=theme)

@@ -206,6 +206,7 @@ def _subject(
         weights_sha256=model.weights_sha256,
         task=None if model.task is None else model.task.name,
         data=str(data) if isinstance(data, str | Path) else "",
+        texts=tuple(on) if model.task is None else (),
         settings=settings,
         log=log,
         patterns=patterns,

@@ -74,14 +74,15 @@ def _evaluate(subject: Subject, name: str) -> str:
 def _heads(subject: Subject, name: str) -> list[str]:
     """Every example could be asked for; one shows how."""
     found = [f"headcount verify {name}"] if subject.certificate else []
-    if any(each.example is None for each in subject.patterns):
+    if subject.task is not None and any(each.example is None for each in subject.patterns):
         found.append(f"headcount heads {name} --all-test")
-    example = next((each.example for each in subject.patterns if each.example is not None), None)
-    found += [" ".join(("headcount heads", name, _on(example)))] if example is not None else []
+    shown = [*subject.texts, *(each.example for each in subject.patterns)]
+    example = next((each for each in shown if each is not None), None)
+    found += [" ".join(("headcount heads", name, on_flag(example)))] if example is not None else []
     return found + ([f"headcount heads {name} --stats"] if subject.stats or subject.roles else [])
 
 
-def _on(example: str) -> str:
+def on_flag(example: str) -> str:
     """Also of a text that begins as a flag does."""
     return f"--on={quote(example)}" if example.startswith("-") else f"--on {quote(example)}"
 

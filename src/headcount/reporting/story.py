@@ -74,7 +74,9 @@ class Subject:
     """Every encoding side by side, at the same positions."""
     audit: Audit | None = None
     data: str = ""
-    """What a model without a task is measured on, as commands are given it."""
+    """What a model without a task is measured on, as commands are given it; ..."""
+    texts: Sequence[str] = ()
+    """... and the texts that its attention is shown on."""
 
     @property
     def slug(self) -> str:

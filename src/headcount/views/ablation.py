@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MARKERS = "osD^"
 MOST_ROWS = 48
 """Heads in one ranking; of more, the first ones are shown."""
-WIDE = 6
-"""Heads of a layer beyond which the panels of a map stand two by two."""
+BROADEST = 11.5
+"""Inches of panels side by side: more could not be read on a page."""
 BORDERS = (1, 10)
 QUESTIONS = {
     "resample": "does the model use it?",
@@ -98,7 +98,7 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     sites, n_heads = list(dict.fromkeys(head.site for head in heads)), max(head.index for head in heads) + 1
     names = [[str(site.head(i)) for i in range(n_heads)] for site in sites]
     width = max(2.2, 0.56 * n_heads + 0.2)
-    across = len(panels) if n_heads <= WIDE else min(2, len(panels))
+    across = max(1, min(len(panels), int(BROADEST / width)))
     down = -(-len(panels) // across)
     figure = Page(width * across + 1.7, 0)
     titles = [wrapped(title, (figure.room - 1.6) / across, 9) for title, *_ in panels]
@@ -125,7 +125,7 @@ def _heat(axes: Axes, names: Sequence[Sequence[str]], numbers: Mapping[str, floa
     axes.imshow(values.clip(min=0) / largest, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
-            text = f"{value:.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
+            text = f"{value:z.1f}" if largest >= 1 else f"{value:.1e}".replace("e-0", "e-")
             text += "†" * (names[row][column] in again)
             colour = "white" if value > 0.5 * largest else "black"
             axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)

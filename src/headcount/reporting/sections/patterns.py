@@ -6,6 +6,7 @@ from functools import partial
 
 from headcount.errors import argument
 from headcount.reporting.blocks import Block, HeadPatterns, Paragraph, Picture, Section
+from headcount.reporting.commands import on_flag
 from headcount.reporting.patterns import book_of
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import amount, counted, short
@@ -42,9 +43,9 @@ def _book(material: Material, subject: Subject) -> HeadPatterns:
         f"{counted(book.n_heads, 'heat map')}, one for each head, of attention weights.",
         partial(draw_page, first, *kinds[0]),
     )
-    pages = counted(len(book.pages), "page")
-    caption = f"All {counted(book.n_heads, 'head')} of {subject.title}, {pages} to choose from: {first.title}"
-    command = f"headcount heads {argument(subject.name)}"
+    pages = f", {len(book.pages)} pages to choose from" if len(book.pages) > 1 else ""
+    caption = f"All {counted(book.n_heads, 'head')} of {subject.title}{pages}: {first.title}"
+    command = " ".join(["headcount heads", argument(subject.name), *map(on_flag, subject.texts[:1])])
     return HeadPatterns(name, caption, book, _worth(subject), command, picture)
 
 

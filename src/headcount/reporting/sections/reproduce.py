@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.errors import argument
 from headcount.reporting.blocks import Block, Commands, Paragraph, Section
-from headcount.reporting.commands import SAMPLE, commands_of, stretch_commands, train_command
+from headcount.reporting.commands import SAMPLE, commands_of, on_flag, stretch_commands, train_command
 from headcount.reporting.story import Material, Subject
 
 
@@ -24,7 +24,8 @@ def section(material: Material) -> Section | None:
         blocks.append(Commands(tuple(lengths), "How far models reach:"))
     names = [argument(each.name) for each in material.subjects]
     data = dict.fromkeys(argument(each.data) for each in material.subjects if each.data)
-    made = " ".join(["headcount report", *names, *(f"--data {each}" for each in data)])
+    texts = dict.fromkeys(on_flag(text) for each in material.subjects for text in each.texts)
+    made = " ".join(["headcount report", *names, *(f"--data {each}" for each in data), *texts])
     blocks.append(Commands((made,), "This report:"))
     return Section("reproduce", "How to make it again", tuple(blocks))
 

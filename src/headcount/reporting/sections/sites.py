@@ -98,9 +98,12 @@ def _critical(kinds: Sequence[Part], result: Ablation, rests_on: str) -> Sentenc
     )
 
 
-def _agreement(result: Ablation, rests_on: str) -> Sentence:
-    """Whether the costliest site is the same whatever replaces its heads."""
-    tops = {each: max(by_site(result, each), key=lambda part: part.drop).name for each in result.replacements}
+def _agreement(result: Ablation, rests_on: str) -> Sentence | None:
+    """Whether the costliest site is the same whatever replaces its heads; nothing where none is shown to lose."""
+    parts = {each: max(by_site(result, each), key=lambda part: part.drop) for each in result.replacements}
+    if not any(part.low > 0 for part in parts.values()):
+        return None
+    tops = {each: part.name for each, part in parts.items()}
     if len(set(tops.values())) == 1:
         return Sentence(f"{tops[result.replacements[0]]} loses most by {some(result.replacements)} alike.", rests_on)
     told = some([f"{name} by {replacement}" for replacement, name in tops.items()])
