@@ -41,6 +41,7 @@ from headcount.reporting.story import Material, Subject, tell
 from headcount.results import Result
 from headcount.runs.folder import RunFolder
 from headcount.tasks.base import SequenceTask, Task
+from headcount.training.device import n_threads
 from headcount.training.evaluation import Classification, Evaluation
 from headcount.views.progress import announcer, counting
 
@@ -326,7 +327,8 @@ def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool)
     every = task.split("test")
     rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
     asked = dict.fromkeys([*(text for text in on if _is_example(task, text)), *(task.show(every[row]) for row in rows)])
-    with counting(f"reading attention of {model.label}", quiet=quiet) as progress:
+    # One example at a time is too little work for two threads: they would mostly wait for each other.
+    with n_threads(1), counting(f"reading attention of {model.label}", quiet=quiet) as progress:
         for i, text in enumerate(asked):
             yield patterns_on(run, text)
             progress(i + 1, len(asked))
