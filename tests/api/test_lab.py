@@ -4,16 +4,40 @@ import html
 import re
 import shlex
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from headcount.analysis.specialisation import specialise
 from headcount.api import next_command
-from headcount.api.lab import EXAMPLE, SORTEDNESS, examples_of, run_lab
+from headcount.api.lab import EXAMPLE, SORTEDNESS, Lab, examples_of, run_lab
+from headcount.api.reporting import gather
 from headcount.cli import _parser
+from headcount.reporting.exercise import write_exercise
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run, build
 from headcount.tasks.addition import Addition, AdditionConfig
+
+EXERCISE = {
+    "problem1/results/training_log.json",
+    "problem1/results/head_analysis/head_analysis.json",
+    "problem1/results/head_analysis/ablation_results.json",
+    "problem1/results/head_analysis/head_importance.png",
+    "problem1/results/head_analysis/head_importance_ranking.txt",
+    *(f"problem2/results/{name}/training_log.json" for name in ("sinusoidal", "learned", "none")),
+    *(f"problem2/results/{name}/training_curves.png" for name in ("sinusoidal", "learned", "none")),
+    "problem2/results/extrapolation/extrapolation_results.json",
+    "problem2/results/extrapolation/extrapolation_curves.png",
+    "problem2/results/extrapolation/learned_position_embeddings.png",
+    "problem2/results/extrapolation/encoding_comparison.png",
+}
+"""Files that the exercise asks for, but for pictures of patterns."""
+
+
+def runs_of(lab: Lab) -> list[Run]:
+    assert lab.addition is not None
+    assert lab.sortedness is not None
+    return [lab.addition.run, *lab.sortedness.runs.values()]
 
 
 @pytest.mark.slow
@@ -25,6 +49,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     }
     lengths = (8, 16, 64)  # the lab's own go on to 1,024
     monkeypatch.setattr("headcount.api.lab.LENGTHS", lengths)
+    monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture")
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     lab = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     adder, sorter = lab.addition, lab.sortedness
@@ -53,6 +78,12 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert {command[0] for command in commands} >= {"train", "evaluate", "verify", "heads", "ablate", "stretch"}
     for command in commands:
         assert not _parser().parse_known_args(command)[1], command
+
+    handed_in = write_exercise(gather(*runs_of(lab), stored=True, n_examples=2, quiet=True), tmp_path / "mine")
+    names = {path.relative_to(tmp_path / "mine").as_posix() for path in handed_in}
+    patterns = {name for name in names if name.startswith("problem1/results/attention_patterns/")}
+    assert {"average-encoder-self.png", "average-decoder-cross.png"} < {Path(name).name for name in patterns}
+    assert names - patterns == EXERCISE
 
     again = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     assert again.addition.run.weights_sha256 == adder.run.weights_sha256

@@ -81,7 +81,8 @@ def _redundant(result: Ablation, condition: Condition, rests_on: str) -> Sentenc
     undecided = {each.head for each in result.heads if each.length == condition.length and each.band == "undecided"}
     ways = f"by {some(result.replacements)}" + (" alike" if len(result.replacements) > 1 else "")
     text = f"{len(harmless)} of {counted(n, 'head')} cost under 1 point alone {ways}, by the whole interval"
-    text += f"; {len(undecided)} are undecided in at least one way. " if undecided else ". "
+    verb = "is" if len(undecided) == 1 else "are"
+    text += f"; {len(undecided)} {verb} undecided in at least one way. " if undecided else ". "
     text += "That is each by itself: what can go together is another question."
     return Sentence(text, rests_on)
 
