@@ -76,6 +76,7 @@ def test_what_breaks_without_a_head() -> None:
     found = told(head_stats("E0H0", moved=0.4), head_stats("E0H1"), ablation=results)
     require_sound(found)
     assert "Without E0H0, 80 of 200 sums with a carry break (40.0 %" in texts(found)
+    assert "; without E0H0, 80 of 200 sums with a carry break" in found.answer.text
     assert "2 of 200 sums without one break (1.0 %" in texts(found)
     assert "Of 82 answers decoded there, 70 lost or made up a carry" in texts(found)
     assert "Attention and ablation agree on E0H0: a carry moves its attention" in texts(found)
@@ -98,6 +99,10 @@ def test_where_all_sums_break_alike_it_is_undecided() -> None:
     found = section(material(subject(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
     require_sound(found)
     assert "break more often than others without any head is undecided" in texts(found)
+    assert "break more often than others without any head is undecided" in found.answer.text
+    profiles = [failures("E0H0", (80, 200), (2, 200))]
+    found = section(material(subject(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
+    assert found.answer.text.count("80 of 200") == 1
 
 
 def test_where_it_is_not_stored_what_breaks_the_drop_is_told_and_the_command() -> None:

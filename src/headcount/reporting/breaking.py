@@ -59,9 +59,7 @@ def breaks_of(result: Ablation) -> list[Breaks]:
 
 def broken_sentences(breaks: list[Breaks], moving: list[str], rests_on: str) -> list[Sentence]:
     """Which heads sums with carries break without, and whether those are the heads whose attention a carry moves."""
-    needed, top = [each.short for each in breaks if each.is_for_carries], breaks[0]
-    told = f"without {top.short}, {_broke(top.carry, 'with a carry')} and {_broke(top.no_carry, 'without one')}, "
-    told += f"intervals corrected for {len(breaks)} heads"
+    needed, top, told = [each.short for each in breaks if each.is_for_carries], breaks[0], most_broken(breaks)
     if not needed:
         text = f"Whether sums with a carry break more often than others without any head is undecided: {told}."
         return [Sentence(text, rests_on, is_decided=False)]
@@ -70,6 +68,13 @@ def broken_sentences(breaks: list[Breaks], moving: list[str], rests_on: str) -> 
     parts = (told, faults if top.n_decoded else "", more if len(needed) > 1 else "")
     first = Sentence(" ".join(filter(None, map(sentence, parts))), rests_on)
     return [first, *_agreement([name for name in moving if name in needed], rests_on)] if moving else [first]
+
+
+def most_broken(breaks: list[Breaks]) -> str:
+    """What breaks without the head that sums with a carry need most beyond others, in words without a full stop."""
+    top = breaks[0]
+    told = f"without {top.short}, {_broke(top.carry, 'with a carry')} and {_broke(top.no_carry, 'without one')}"
+    return f"{told}, intervals corrected for {len(breaks)} heads"
 
 
 def _broke(found: Proportion, which: str) -> str:

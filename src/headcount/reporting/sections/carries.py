@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headcount.errors import argument
 from headcount.reporting.blocks import (
     Block,
@@ -14,10 +16,10 @@ from headcount.reporting.blocks import (
     Section,
     Sentence,
 )
-from headcount.reporting.breaking import Breaks, breaks_of, broken_sentences, worth_sentence
+from headcount.reporting.breaking import Breaks, breaks_of, broken_sentences, most_broken, worth_sentence
 from headcount.reporting.carry_words import Change, changed_sentence, changes, moved_sentence, sensitive
 from headcount.reporting.story import Material, Subject
-from headcount.reporting.words import briefly, some
+from headcount.reporting.words import ONE_SEED, briefly, some
 from headcount.views.head_stats import draw_sensitivity, sensitivities
 
 MOVED = (
@@ -51,7 +53,7 @@ def section(material: Material) -> Section | None:
     for subject in subjects:
         name = material.block_id("carries", subject)
         found = conclusions(subject, name)
-        answers.append(Sentence(briefly(found[0].text, subject.settings), name, found[0].is_decided))
+        answers.append(_answer(subject, found[0]))
         blocks += [Conclusions(tuple(found)), *_shown(subject, name)]
     return Section("carries", "What have heads to do with carries?", tuple(blocks), answers[0])
 
@@ -69,6 +71,14 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
     elif moving and subject.ablation is not None:
         found.append(worth_sentence(moving, subject.ablation, rests_on))
     return [each for each in found if each is not None]
+
+
+def _answer(subject: Subject, first: Sentence) -> Sentence:
+    """What attention says and, where that is decided, what breaks."""
+    breaks, text = _breaks(subject), first.text.removesuffix(ONE_SEED).rstrip(". ")
+    if _is_contrasted(subject) and breaks and breaks[0].is_for_carries:
+        text += f"; {most_broken(breaks)}"
+    return replace(first, text=briefly(text, subject.settings))
 
 
 def _is_contrasted(subject: Subject) -> bool:
