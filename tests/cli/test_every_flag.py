@@ -209,6 +209,8 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("report", "-o"): ("report run", "-o x.html", "out", "x.html"),
     ("report", "--title"): ("report run", "--title Mine", "title", "Mine"),
     ("report", "--on"): ("report run", "--on one --on two", "on", ["one", "two"]),
+    ("report", "--data"): ("report run", "--data x.tsv", "data", "x.tsv"),
+    ("report", "--lines"): ("report run --data x.txt", "--lines", "lines", True),
     ("report", "--examples"): ("report run", "--examples 7", "n_examples", 7),
     ("report", "--stored"): ("report run", "--stored", "stored", True),
     ("report", "--markdown"): ("report run", "--markdown", "markdown", True),

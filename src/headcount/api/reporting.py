@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from glob import escape
 from pathlib import Path
 from typing import Any, cast
@@ -321,17 +321,26 @@ def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool)
         yield average_patterns(model.task_attention(), "test")
     except HeadcountError:
         return
-    if not isinstance(model, RunModel):
-        return
-    task, run = model.task, model.run
+    task = model.task
     every = task.split("test")
     rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
     asked = dict.fromkeys([*(text for text in on if _is_example(task, text)), *(task.show(every[row]) for row in rows)])
     # One example at a time is too little work for two threads: they would mostly wait for each other.
     with n_threads(1), counting(f"reading attention of {model.label}", quiet=quiet) as progress:
         for i, text in enumerate(asked):
-            yield patterns_on(run, text)
+            try:
+                found = _on_example(model, text)
+            except HeadcountError:  # an adapter that reads no single example
+                return
+            yield found
             progress(i + 1, len(asked))
+
+
+def _on_example(model: OpenModel, text: str) -> Attention:
+    if isinstance(model, RunModel):
+        return patterns_on(model.run, text)
+    (found,) = summarise_attention(model, text).result
+    return replace(found, example=text, title=found.note or found.title, note="")
 
 
 def _is_example(task: Task, text: str) -> bool:
