@@ -13,7 +13,7 @@ import pytest
 from headcount import api
 from headcount.api.reporting import gather
 from headcount.api.viewing import head_roles
-from headcount.errors import InputError
+from headcount.errors import InputError, RunError
 from headcount.reporting.blocks import Commands
 from headcount.reporting.story import Material, tell
 from headcount.runs.run import Run, load
@@ -145,3 +145,12 @@ def test_data_are_for_models_without_a_task(runs: list[Run]) -> None:
         gather(runs[0], data="data.tsv", quiet=True)
     with pytest.raises(InputError, match="name the file"):
         api.report(runs[0], lines=True, quiet=True)
+
+
+def test_data_that_are_not_there_are_told_at_once(in_tmp: Path) -> None:
+    model = api.open_model(texts.model(texts.classifier()))
+    with pytest.raises(RunError, match=r"nowhere\.tsv"):
+        gather(model, data="nowhere.tsv", quiet=True)
+    Path("data.tsv").write_text(texts.table(("text", "label"), ("the cat", "elephant")))
+    with pytest.raises(InputError, match="elephant"):
+        gather(model, data="data.tsv", quiet=True)

@@ -168,8 +168,8 @@ def gather(
     if not models:
         raise InputError("no model to report on", "name some: headcount report runs/addition-0")
     opened = [open_model(model, run_adapter=run_adapter) for model in models]
-    if data is not None and all(model.task is not None for model in opened):
-        raise InputError("every model here has a task of its own to be measured on", "leave --data out")
+    if data is not None:
+        _require_fitting(data, [model for model in opened if model.task is None])
     titles = _titles([model.label or model.name for model in opened])
     subjects = tuple(
         _subject(model, each, on, data, n_examples, stored, quiet) for model, each in zip(opened, titles, strict=True)
@@ -178,6 +178,14 @@ def gather(
     weights = ", ".join(f"{each.title} `{each.weights_sha256[:16]}`" for each in subjects)
     made = f"Made by headcount {__version__} from results of these weights: {weights}."
     return Material(title or f"The heads of {names or f'{len(titles)} models'}", subjects, made)
+
+
+def _require_fitting(data: Data, models: Sequence[OpenModel]) -> None:
+    """That these can be measured on them, before hours of work and not after."""
+    if not models:
+        raise InputError("every model here has a task of its own to be measured on", "leave --data out")
+    for model in models:
+        model.examples(data, None, None, None)
 
 
 def _titles(names: Sequence[str]) -> list[str]:
