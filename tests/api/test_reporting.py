@@ -151,6 +151,6 @@ def test_data_that_are_not_there_are_told_at_once(in_tmp: Path) -> None:
     model = api.open_model(texts.model(texts.classifier()))
     with pytest.raises(RunError, match=r"nowhere\.tsv"):
         gather(model, data="nowhere.tsv", quiet=True)
-    Path("data.tsv").write_text(texts.table(("text", "label"), ("the cat", "elephant")))
+    Path("data.tsv").write_text(texts.table(("text", "label"), ("the cat", "cat"), ("the cat", "elephant")))
     with pytest.raises(InputError, match="elephant"):
         gather(model, data="data.tsv", quiet=True)
