@@ -47,6 +47,9 @@ def test_how_many_are_redundant() -> None:
     assert "1 of 2 heads cost under 1 point alone" in texts(told(one, none))
     assert "0 of 2 heads cost under 1 point alone" in texts(told(one, effect("X0H0", 0.2)))
     assert "what can go together is another question" in texts(told(one, none))
+    assert "among them" not in texts(told(one, none))
+    near = effect("D0H0", 0.01)
+    assert "whether D0H0 is among them is undecided" in texts(told(one, none, near))
 
 
 def test_whether_replacements_agree() -> None:

@@ -107,7 +107,7 @@ def test_the_theorem_is_asked_of_such_models_alone(changes):
 def test_that_it_can_go_on_is_held_against_whether_it_does():
     assert (
         "can go on is not that they do: a (one model), trained on lengths up to 16, is right on single adjacent swaps "
-        "up to 16; n = 200 at 256." in texts(report(subject("a", stretch=stretch(up_to=16))))
+        "up to 16 (n = 200 per length, lengths up to 256)." in texts(report(subject("a", stretch=stretch(up_to=16))))
     )
     assert "Sinusoidal positions do go on" in texts(report(subject("a", stretch=stretch(up_to=64))))
     open_one = report(subject("a", stretch=stretch(up_to=256, n=20)))

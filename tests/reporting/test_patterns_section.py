@@ -18,8 +18,10 @@ def test_below_a_head_stands_what_is_lost_without_it() -> None:
     (book,) = [block for block in made.blocks if isinstance(block, HeadPatterns)]
     assert book.worth == {"E0H0": "−3.1 points", "E0H1": "+2.0 points", "E0H2": "0.0 points", "E0H3": "0.0 points"}
     assert book.book.n_heads == 24
-    assert book.caption == "All 24 heads of adder: 374+814 = 1188 (right; probability 1.0000)"
+    assert book.caption == "All 24 heads of adder"
     assert book.command == "headcount heads runs/adder"
+    assert "a head's output is replaced by zero; other ways" in made.blocks[0].text
+    assert "replaced" not in section(material(subject(patterns=(shown,)))).blocks[0].text
 
 
 def test_weights_read_off_a_page_are_those_of_the_result() -> None:

@@ -101,9 +101,7 @@ def test_what_is_not_learned_row_by_row(shown):
     assert "one rotation takes every P(p) to P(p + k), to within" in told
     assert "All 6 positions are alike to m1" in told
     assert "In m2 (learned), t - s does not decide how like two positions are: it leaves" in told
-    assert (
-        "In m3 (length-normalised), t - s alone decides how like two positions are at length 6, and otherwise" in told
-    )
+    assert "In m3 (length-normalised), t - s alone decides how like two positions are in sequences of 6, though" in told
     assert "past the last" not in texts(report(shown("sinusoidal", n_trained=6)))
 
 

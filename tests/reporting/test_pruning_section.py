@@ -3,6 +3,7 @@
 import pytest
 from heads_by_hand import ablation, effect, material, point, pruning, require_sound, sentences, subject, texts
 
+from headcount.analysis.pruning import Curve
 from headcount.reporting.blocks import DataTable, Notice
 from headcount.reporting.sections.pruning import section
 
@@ -20,8 +21,8 @@ def test_what_can_go_and_the_trap_in_one() -> None:
     require_sound(found)
     assert found.answer.text == (
         "3 of 8 heads of adder can go together for at most 1 point: 98.8 % (95 % interval 97.8 to 99.8) is left of "
-        "99.0 % (n = 2,000 other examples); the 5 that are harmless one at a time leave 4.6 % (95 % interval 3.6 to "
-        "5.6) when all go (one seed)."
+        "99.0 % (n = 2,000 other examples); the 5 that are harmless one at a time, set to zero, leave 4.6 % (95 % "
+        "interval 3.6 to 5.6) when all go (one seed)."
     )
 
 
@@ -38,6 +39,28 @@ def test_whether_the_loss_holds_on_other_examples(drop, words, is_decided) -> No
     require_sound(found)
     assert words in found.answer.text
     assert found.answer.is_decided is is_decided
+
+
+def test_from_how_many_heads_on_it_is_too_much() -> None:
+    curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
+    assert "From 5 heads on it is more than 1 point: 95.0 % (95 % interval 94.0 to 96.0) is left" in texts(
+        told(curves=(curve,))
+    )
+    assert "it is more than" not in texts(told(curves=(Curve("greedy", curve.points[:2]),)))
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        (0.999, "by less than the intervals: which order is better is undecided"),
+        (0.98, ""),
+        (1.02, "more than greedy removal, which was no help here"),  # no share, but shows when intervals part
+    ],
+)
+def test_a_simpler_order_that_leaves_more_is_told(score, words) -> None:
+    found = told(curves=(Curve("together", (point(3, score, 0.99 - score),)),))
+    assert ("In the order of their own drops, 3 heads leave" in texts(found)) is bool(words)
+    assert words in texts(found)
 
 
 def test_where_no_head_can_go() -> None:

@@ -88,7 +88,7 @@ def test_our_accuracy_is_held_against_theirs(correct, told):
 def test_the_costliest_head_is_looked_for_in_the_same_place():
     ours = ablation(effect("encoder.1.self.2", 0.33), effect("decoder.0.self.0", 0.02, rank_low=2))
     (found,) = sentences(report(adder(ablation=ours)))
-    assert "is E1H2, with 33.0 points (95 % interval 32.0 to 34.0; n = 2,000)" in found.text
+    assert "E1H2 costs most in adder (one model): 33.0 points (95 % interval 32.0 to 34.0; n = 2,000)" in found.text
     assert (
         "name E1H1 (001 and 003), D0H1 (002) and D1H3 (004): 2 of 4 in the same kind of attention, 3 in the same"
         in found.text

@@ -129,20 +129,20 @@ def test_one_answer_is_never_an_accuracy():
     assert "“unsorted” from a at 64 (n = 200 each)" in texts(made)
     assert "no more at 64, where it answers “unsorted” to everything" in texts(made)
     row = table(made, "reach-adjacent").rows[0]
-    assert [each.text for each in row[3:]] == ["100.0 [98.1, 100.0]", "one answer: unsorted"]
-    assert [each.value for each in row[3:]] == [100, 50]
-    assert [each.mark for each in row[3:]] == ["strong", "weak"]
+    assert [each.text for each in row[2:]] == ["100.0 [98.1, 100.0]", "one answer: unsorted"]
+    assert [each.value for each in row[2:]] == [100, 50]
+    assert [each.mark for each in row[2:]] == ["strong", "weak"]
     assert "One answer" not in texts(report(a=stretch()))
 
 
 @pytest.mark.parametrize(
     ("gaps", "ids", "told"),
     [
-        (1.0, 0.5, "positions alone are enough, gaps alone are not."),
-        (0.5, 1.0, "positions alone are not, gaps alone are enough."),
-        (1.0, 1.0, "neither is enough, so it is the length itself"),
-        (0.5, 0.5, "either is enough by itself."),
-        (0.92, 0.5, "positions alone are enough, gaps alone may be, which is undecided."),
+        (1.0, 0.5, "unknown positions alone make it fail, small gaps alone do not."),
+        (0.5, 1.0, "unknown positions alone do not, small gaps alone make it fail."),
+        (1.0, 1.0, "neither makes it fail, so it is the length itself"),
+        (0.5, 0.5, "either makes it fail by itself."),
+        (0.92, 0.5, "positions alone make it fail, small gaps alone may do so, which is undecided."),
     ],
 )
 def test_what_breaks_a_model_first(gaps, ids, told):
@@ -156,7 +156,7 @@ def test_what_breaks_a_model_first(gaps, ids, told):
 
 def test_tables_have_a_row_for_each_model_and_a_column_for_each_length():
     made = report(a=stretch(), b=stretch("learned", refused_lengths=(256,), cells=stretch(up_to=8).cells[:-2]))
-    assert table(made, "reach-adjacent").columns == ("model", "configuration", "given", "8", "16", "32", "64", "256")
+    assert table(made, "reach-adjacent").columns == ("model", "given", "8", "16", "32", "64", "256")
     assert cells(made, "reach-adjacent")[1][-1] == "refused"
     assert "headcount stretch runs/a runs/b --lengths 8,16,32,64,256" in table(made, "reach-adjacent").command
     assert [row[:3] for row in cells(made, "reach-classes")] == [

@@ -5,7 +5,7 @@ from dataclasses import replace
 from heads_by_hand import ablation, certificate, effect, evaluation, material, pruning, subject
 from told_results import audit
 
-from headcount.reporting.blocks import Conclusions, Notice
+from headcount.reporting.blocks import Conclusions, Notice, Paragraph
 from headcount.reporting.story import MOST_ANSWERS, tell
 
 SETTINGS = {"digits": 3, "seed": 0, "steps": 2000}
@@ -39,6 +39,22 @@ def test_of_models_of_others_the_audit_comes_first() -> None:
     assert names(own).index("audit") > names(own).index("ablation")
     (notice,) = [block for block in own.sections[0].blocks if isinstance(block, Notice)]
     assert notice.text == "adder: the 1000s digit is 0 in 500 of 500 answers.", "a fault stands at the beginning"
+
+
+def test_how_heads_are_called_is_said_of_those_there_are() -> None:
+    (first, *_) = tell(material(subject(settings=SETTINGS, **known()))).sections
+    told = " ".join(block.text for block in first.blocks if isinstance(block, Paragraph))
+    assert "E0H1 is the encoder's layer 0, head 1 and X0H1 its attention to the encoder." in told
+    assert "L0H1" not in told
+
+
+def test_a_fault_of_one_among_several_comes_after_the_answers() -> None:
+    found = audit({"HC101": "fail"}, summary="the 1000s digit is 0 in 500 of 500 answers")
+    one, other = (subject(name, settings=SETTINGS, audit=found, **known()) for name in ("a", "b"))
+    kinds = [type(block) for block in tell(material(one, other)).sections[0].blocks]
+    assert kinds.index(Conclusions) < kinds.index(Notice)
+    kinds = [type(block) for block in tell(material(one)).sections[0].blocks]
+    assert kinds.index(Notice) < kinds.index(Conclusions)
 
 
 def test_every_block_has_an_id_of_its_own() -> None:

@@ -67,7 +67,7 @@ def broken_sentences(breaks: list[Breaks], moving: list[str], rests_on: str) -> 
     more = f"sums with a carry break more often without {some(needed[1:])} too"
     parts = (told, faults if top.n_decoded else "", more if len(needed) > 1 else "")
     first = Sentence(" ".join(filter(None, map(sentence, parts))), rests_on)
-    return [first, *_agreement([name for name in moving if name in needed], rests_on)] if moving else [first]
+    return [first, *_agreement(moving, needed, rests_on)] if moving else [first]
 
 
 def most_broken(breaks: list[Breaks]) -> str:
@@ -82,16 +82,21 @@ def _broke(found: Proportion, which: str) -> str:
     return f"{found.correct:,} of {found.n:,} sums {which} break ({share})"
 
 
-def _agreement(both: list[str], rests_on: str) -> list[Sentence]:
-    """Heads that respond to carries and that carries break without."""
+def _agreement(moving: list[str], needed: list[str], rests_on: str) -> list[Sentence]:
+    """Heads that respond to carries and that carries break without; then those of which only one of it is shown."""
+    both = [name for name in moving if name in needed]
+    only = [name for name in needed if name not in moving], [name for name in moving if name not in needed]
+    told = [f"of {some(only[0])}, which sums with a carry break without, it is not shown"] if only[0] else []
+    told += [f"{some(only[1], 4)} move with it, and nothing shows that carries need them"] if only[1] else []
+    rest = f" Else they part: {'; '.join(told)}." if told else ""
     if not both:
         text = "Attention and ablation agree on no head: none whose attention a carry moves is shown to be one without "
-        return [Sentence(f"{text}which sums with a carry break more often.", rests_on, is_decided=False)]
+        return [Sentence(f"{text}which sums with a carry break more often.{rest}", rests_on, is_decided=False)]
     whose, them = ("its", "it") if len(both) == 1 else ("their", "them")
     text = (
         f"Attention and ablation agree on {some(both, 12)}: a carry moves {whose} attention, and without {them} sums "
     )
-    return [Sentence(f"{text}with a carry break more often.", rests_on)]
+    return [Sentence(f"{text}with a carry break more often.{rest}", rests_on)]
 
 
 def worth_sentence(moving: list[str], result: Ablation, rests_on: str) -> Sentence:

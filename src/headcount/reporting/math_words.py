@@ -150,6 +150,6 @@ def reached(subjects: Sequence[Subject]) -> list[Sentence]:
         text += (
             f": {each.title} ({once(each.settings)}), trained on lengths up to {last}, is right on {named(reach.kind)} "
         )
-        text += f"{up_to(reach)}; n = {reach.cells[-1].n:,} at {reach.cells[-1].length:,}."
+        text += f"{up_to(reach)} (n = {reach.cells[-1].n:,} per length, lengths up to {reach.cells[-1].length:,})."
         sentences.append(Sentence(text, "mathematics-measured", reach.length > last or reach.most <= last))
     return sentences

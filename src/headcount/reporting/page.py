@@ -31,6 +31,8 @@ SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js", "report.
 """One module: what a file declares, those after it may use."""
 LONG_TEXT = 24
 """Letters in a table's cell, of which on takes several lines, and room for them."""
+MANY_COLUMNS = 7
+"""More stand closer to each other."""
 VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
 
 
@@ -133,7 +135,7 @@ def _(block: DataTable) -> str:
         tag("caption", tag("span", inline(block.caption))),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *rows),
-        class_="sortable",
+        class_="sortable many" if len(block.columns) > MANY_COLUMNS else "sortable",
     )
     shown = [tag("div", table, class_="scroll", **_box(block.caption)), _note(block.note), _command(block.command)]
     if block.is_folded:
@@ -152,7 +154,14 @@ def _cell(cell: Cell | str, column: int, is_number: bool) -> str:
     classes = " ".join(filter(None, ("number" if is_number else "", "prose" if is_prose else "", cell.mark)))
     value = None if cell.value is None else repr(float(cell.value))
     name = "th" if column == 0 else "td"
-    return tag(name, inline(cell.text), class_=classes or None, data_value=value, scope="row" if column == 0 else None)
+    text = _with_range(cell.text) if is_number else inline(cell.text)
+    return tag(name, text, class_=classes or None, data_value=value, scope="row" if column == 0 else None)
+
+
+def _with_range(text: str) -> str:
+    """A number and its interval, which stays in one piece where a narrow column has room for one of them in a line."""
+    number, bracket, rest = text.partition(" [")
+    return inline(number) + (f" {tag('span', inline(f'[{rest}'), class_='range')}" if bracket else "")
 
 
 def _note(text: str) -> str:

@@ -13,11 +13,20 @@ if TYPE_CHECKING:
     from headcount.stats import PairedDifference
 
 
+ORDERS = {
+    "together": "in the order of their own drops",
+    "every way": "in the order of the worst that any ablation did",
+    "gradient": "in the order of their gradients",
+}
+"""Curves that are measured beside greedy removal, and what they stand for."""
+
+
 def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
     """What greedy removal takes, what harmless heads leave together, what luck finds, and what was not measured."""
     result = subject.pruning
     assert result is not None, "asked of a model whose heads were removed"
-    found = [greedy_sentence(subject.title, result), *harmless_sentences(result), *_counted_twice(subject, result)]
+    found = [greedy_sentence(subject.title, result), *_too_many(result), *_other_orders(result)]
+    found += [*harmless_sentences(result), *_counted_twice(subject, result)]
     found += [*_luck(result), *_without_heads(result)]
     if result.not_measured:
         text = f"Undecided, for there was no time within {result.budget:g} s: {'; '.join(result.not_measured)}."
@@ -43,6 +52,40 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
         return Sentence(f"{text}{_lost(result, kept.drop)}, which is more. {ONE_SEED}")
     text += f"{_lost(result, kept.drop)}, so whether it is at most {asked} there is undecided. {ONE_SEED}"
     return Sentence(text, is_decided=False)
+
+
+def _too_many(result: Pruning) -> list[Sentence]:
+    """From how many heads on greedy removal is shown to lose more than was asked."""
+    points = _points(result, "greedy")
+    found = [each for each in points if each.n_removed > len(result.chosen) and each.drop is not None]
+    first = next((each for each in found if each.drop and each.drop.low > result.loss), None)
+    if first is None:
+        return []
+    text = (
+        f"From {counted(first.n_removed, 'head')} on it is more than {_asked(result)}: {point_text(result, first)} is "
+    )
+    return [Sentence(f"{text}left without so many.")]
+
+
+def _other_orders(result: Pruning) -> list[Sentence]:
+    """Where a simpler order leaves more than the search at the same number of heads."""
+    n, kept = len(result.chosen), result.kept
+    others = {name: each for name in ORDERS for each in _points(result, name) if each.n_removed == n and n}
+    if not others:
+        return []
+    name, best = max(others.items(), key=lambda item: item[1].score)
+    if best.score <= kept.score:
+        return []
+    text = (
+        f"{ORDERS[name].capitalize()}, {counted(n, 'head')} leave {point_text(result, best)}, more than greedy removal"
+    )
+    if best.low > kept.high:
+        return [Sentence(f"{text}, which was no help here.")]
+    return [Sentence(f"{text} by less than the intervals: which order is better is undecided.", is_decided=False)]
+
+
+def _points(result: Pruning, name: str) -> tuple[Point, ...]:
+    return next((curve.points for curve in result.curves if curve.name == name), ())
 
 
 def harmless_sentences(result: Pruning) -> list[Sentence]:

@@ -205,12 +205,12 @@ def _lost(subject: Subject, result: Stretch, reach: Reach, rests_on: str) -> lis
     text = f"Why does {subject.title} fail at {wrong.length:,}? Sequences of {ids.length} with the last positions of "
     text += f"one of {wrong.length:,} are right in {shares[0]}, those with its small gaps in {shares[1]}: "
     if is_right(ids) and is_right(gaps):
-        return [Sentence(f"{text}neither is enough, so it is the length itself, or several together.", rests_on)]
-    told = f"positions alone {_enough(ids)}, gaps alone {_enough(gaps)}"
-    told = "either is enough by itself" if is_wrong(ids) and is_wrong(gaps) else told
+        return [Sentence(f"{text}neither makes it fail, so it is the length itself, or several together.", rests_on)]
+    told = f"unknown positions alone {_enough(ids)}, small gaps alone {_enough(gaps)}"
+    told = "either makes it fail by itself" if is_wrong(ids) and is_wrong(gaps) else told
     is_decided = all(is_right(cell) or is_wrong(cell) for cell in (ids, gaps))
     return [Sentence(f"{text}{told}{'' if is_decided else ', which is undecided'}.", rests_on, is_decided)]
 
 
 def _enough(cell: LengthResult) -> str:
-    return "are enough" if is_wrong(cell) else "are not" if is_right(cell) else "may be"
+    return "make it fail" if is_wrong(cell) else "do not" if is_right(cell) else "may do so"

@@ -71,7 +71,7 @@ def differing(subjects: Sequence[Subject]) -> list[str]:
 
 def recipe_words(whose: str, task: str | None, settings: Settings) -> str:
     """Sentences about the settings that are there."""
-    learned = f"{whose} learned {data}" if (data := _data(task, settings)) else f"{whose} was trained by headcount"
+    learned = f"{whose} was trained {_data(task, settings) or 'by headcount'}"
     return " ".join(filter(None, (f"{learned}.", _size(settings), _steps(settings), _faults(settings))))
 
 

@@ -155,7 +155,7 @@ def _draw_leads(axes: Axes, result: Stretch) -> None:
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.set(ylabel="mean lead of the right class (logits)", title="How sure is it? (below 0: mostly wrong)")
     _frame(axes, result.trained)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(framealpha=0.85, edgecolor="none", fontsize=8)
 
 
 def _draw_apart(axes: Axes, result: Stretch) -> None:
@@ -174,7 +174,7 @@ def _draw_apart(axes: Axes, result: Stretch) -> None:
         _cross(axes, points, i)
     axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
     axes.set(ylabel="right (%)", ylim=(-3, 103), title="Lost to what? (adjacent swaps; ×: one answer to all)")
-    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    axes.legend(framealpha=0.85, edgecolor="none", fontsize=8, loc="lower left")
 
 
 def stretch_tables(result: Stretch) -> list[Table]:

@@ -78,11 +78,17 @@ def _costliest(title: str, result: Ablation, effects: list[Effect], tops: Mappin
 def _redundant(result: Ablation, condition: Condition, rests_on: str) -> Sentence:
     """By their intervals, in every way; and who is undecided."""
     n, harmless = len(ranking(result, condition.length)), result.harmless(condition.length)
-    undecided = {each.head for each in result.heads if each.length == condition.length and each.band == "undecided"}
+    bands: dict[str, set[str | None]] = {}
+    for each in result.heads:
+        if each.length == condition.length:
+            bands.setdefault(each.short, set()).add(each.band)
+    undecided = [
+        head for head, found in bands.items() if "undecided" in found and not found & {"important", "critical"}
+    ]
     ways = f"by {some(result.replacements)}" + (" alike" if len(result.replacements) > 1 else "")
     text = f"{len(harmless)} of {counted(n, 'head')} cost under 1 point alone {ways}, by the whole interval"
     verb = "is" if len(undecided) == 1 else "are"
-    text += f"; {len(undecided)} {verb} undecided in at least one way. " if undecided else ". "
+    text += f"; whether {some(undecided)} {verb} among them is undecided. " if undecided else ". "
     text += "That is each by itself: what can go together is another question."
     return Sentence(text, rests_on)
 
@@ -119,6 +125,11 @@ def _shown(material: Material, subject: Subject) -> list[Block]:
     clean = percent(condition.clean) if result.is_accuracy else f"{condition.clean:.4g}"
     about = f"{condition.data}, n = {condition.n:,}, {clean} with all heads"
     note = "Drop with its 95 % interval; bold where p < 0.05, corrected over heads. Rank: by the intervals of all. "
+    if condition.decided_on:
+        note += (
+            f"Heads that change any answer were measured again, on {condition.decided_on}, which alone counts for them"
+        )
+        note += f" (by resample each with {condition.donors} donors). " if condition.donors > 1 else ". "
     note += " ".join(f"{QUESTIONS[each].capitalize()} {each}." for each in result.replacements if each in QUESTIONS)
     first = effects[ranking(result, condition.length)[0], result.replacements[0]]
     told = f"The costliest is {first.short}, {_cell(result, first).text} {unit} by {result.replacements[0]}."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from headcount.heads import HeadId, HeadSite
 from headcount.reporting.blocks import Block, Notice, Paragraph, Section
-from headcount.reporting.story import Material
+from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import counted, some
 
 QUESTIONS = {
@@ -12,7 +13,31 @@ QUESTIONS = {
     "sortedness": "A model is given a sequence of numbers and says whether it is in order. It was trained on short "
     "sequences: which way of telling positions still works on long ones?",
 }
+LETTERS = {
+    "E": "E0H1 is the encoder's layer 0, head 1",
+    "D": "D0H1 the decoder's self-attention",
+    "X": "X0H1 its attention to the encoder",
+    "L": "L0H1 layer 0, head 1 of a model with one stack",
+}
+"""What short names of heads begin with."""
 OTHERS = "What do the heads of a model look at, and which of them count?"
+
+
+def _key(material: Material) -> str:
+    """How heads are called, and how what is not decided looks."""
+    stacks = {site.short[0] for each in material.subjects for site in _sites(each)}
+    named = [words for letter, words in LETTERS.items() if letter in stacks]
+    called = f"Heads are called by where they are, counted from 0: {some(named)}. " if named else ""
+    return (
+        f"{called}A point is a hundredth of all examples. What stands in grey behind a hollow dot, the data leave open."
+    )
+
+
+def _sites(subject: Subject) -> list[HeadSite]:
+    """Those that are shown or ablated."""
+    ablated = [] if subject.ablation is None else [each.head for each in subject.ablation.heads]
+    shown = [head.head for each in subject.patterns[:1] for site in each.sites for head in site.heads]
+    return [HeadId.parse(head).site for head in (*shown, *ablated)]
 
 
 def section(material: Material) -> Section:
@@ -22,6 +47,7 @@ def section(material: Material) -> Section:
         models = [each for each in material.subjects if each.task == task]
         told = f"{counted(len(models), 'model')}: {some([each.title for each in models])}."
         blocks.append(Paragraph(f"{QUESTIONS.get(task or '', OTHERS)} {told}"))
+    blocks.append(Paragraph(_key(material)))
     for subject in material.subjects:
         if subject.audit is not None and not subject.audit.is_sound:
             blocks.append(Notice("fail", f"{subject.title}: {subject.audit.summary}."))

@@ -28,8 +28,8 @@ def section(material: Material) -> Section | None:
     blocks: list[Block] = [
         Paragraph(
             "A test set is a sample; here every example there is was checked, so shares have no interval. One forward "
-            "pass decides whether an answer is right; had decoding token by token come to another verdict anywhere, "
-            "there would be no certificate."
+            "pass decides whether an answer is right. Some answers are decoded token by token as well: had one of "
+            "them come to another verdict, there would be no certificate."
         )
     ]
     for subject in subjects:

@@ -57,6 +57,12 @@ def section(material: Material) -> Section | None:
     return Section("mathematics", title, tuple(blocks))
 
 
+def _without_positions(subject: Subject) -> str:
+    """Where order comes in, if not by positions."""
+    causal = "its causal mask tells order: a number sees those before it alone"
+    return f"nothing; {causal}" if subject.settings.get("causal") else "nothing; order comes in elsewhere"
+
+
 def _width(subjects: Sequence[Subject]) -> int:
     """Of the first model with sinusoids, or else of the first that says."""
     ordered = sorted(subjects, key=lambda each: each.settings.get("encoding") != "sinusoidal")
@@ -76,7 +82,7 @@ def _measured(subjects: Sequence[Subject]) -> list[DataTable]:
         if result is None or reach is None or result.encoding not in PROMISES or not result.trained:
             continue
         has_order = result.encoding == "none" and not is_plain(result)
-        promise = "nothing; order comes in elsewhere" if has_order else PROMISES[result.encoding]
+        promise = _without_positions(each) if has_order else PROMISES[result.encoding]
         far = Cell(up_to(reach), reach.length)
         rows.append(
             (

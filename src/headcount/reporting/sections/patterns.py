@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from headcount.errors import argument
@@ -9,8 +10,15 @@ from headcount.reporting.blocks import Block, HeadPatterns, Paragraph, Picture, 
 from headcount.reporting.commands import on_flag
 from headcount.reporting.patterns import book_of
 from headcount.reporting.story import Material, Subject
-from headcount.reporting.words import amount, counted, short
+from headcount.reporting.words import amount, counted, short, some
 from headcount.views.attention import draw_page
+
+STAND_INS = {
+    "resample": "a head's output is replaced by that on another example (resample)",
+    "zero": "a head's output is replaced by zero",
+    "mean": "a head's output is replaced by its mean",
+}
+"""By replacement."""
 
 
 def section(material: Material) -> Section | None:
@@ -23,13 +31,20 @@ def section(material: Material) -> Section | None:
             "Each square is one head: rows are queries, columns are keys, and the stronger the colour of a cell, the "
             "more of the query's attention goes to that key. Choose an example, then a head, and read its weights off "
             "the large view. Below each head stands what is lost without it, where that was measured: a pattern alone "
-            "does not say whether it matters."
+            f"does not say whether it matters.{_replaced(subjects)}"
         )
     ]
     for subject in subjects:
         blocks += [Paragraph(f"The heads of {subject.title}:")] if len(subjects) > 1 else []
         blocks.append(_book(material, subject))
     return Section("patterns", "Where does each head look?", tuple(blocks))
+
+
+def _replaced(subjects: Sequence[Subject]) -> str:
+    """What stands in for an ablated head there."""
+    names = dict.fromkeys(each.ablation.replacements[0] for each in subjects if each.ablation is not None)
+    told = [STAND_INS.get(name, f"its output is replaced ({name})") for name in names]
+    return f" There, {some(told)}; other ways are in the section on what each head is worth." if told else ""
 
 
 def _book(material: Material, subject: Subject) -> HeadPatterns:
@@ -44,8 +59,10 @@ def _book(material: Material, subject: Subject) -> HeadPatterns:
         partial(draw_page, first, *kinds[0]),
     )
     pages = f", {len(book.pages)} pages to choose from" if len(book.pages) > 1 else ""
-    caption = f"All {counted(book.n_heads, 'head')} of {subject.title}{pages}: {first.title}"
-    command = " ".join(["headcount heads", argument(subject.name), *map(on_flag, subject.texts[:1])])
+    caption = f"All {counted(book.n_heads, 'head')} of {subject.title}{pages}"
+    average = [] if subject.task is None or first.example is not None else ["--all-test"]
+    shown = [*average, *map(on_flag, subject.texts[:1])]
+    command = " ".join(["headcount heads", argument(subject.name), *shown])
     return HeadPatterns(name, caption, book, _worth(subject), command, picture)
 
 

@@ -125,7 +125,11 @@ def _step(title: str, shown: PositionsShown, rests_on: str) -> Sentence:
         if error is not None and largest is not None and error < EXACT * largest:
             within = f"to within {error:.1g} of entries up to {largest:.2g}"
             turned = f": one rotation takes every P(p) to P(p + k), {within}"
-        at = f" at length {encoding.at_length}, and otherwise at another" if encoding.at_length else ""
+        at = (
+            f" in sequences of {encoding.at_length}, though not as it does at other lengths"
+            if encoding.at_length
+            else ""
+        )
         return Sentence(f"{name} alone decides how like two positions are{at}{beyond}{turned}.", rests_on)
     text = f"{name} does not decide how like two positions are: it leaves {percent(share)} of the variance of K open"
     return Sentence(f"{text}, over {shown.n_positions} positions.", rests_on)

@@ -32,10 +32,10 @@ def section(material: Material) -> Section | None:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "Heads are chosen on some examples and measured on others. Greedy removal takes at each step the head "
-            "whose loss costs least, measured again after every removal. Beside it stand the order of the heads' own "
-            "drops, which is what “harmless alone” promises, random orders, and the best of as many random sets as "
-            "greedy removal tried."
+            "A head that is removed is set to zero. Heads are chosen on some examples and measured on others. Greedy "
+            "removal takes at each step the head whose loss costs least, measured again after every removal. Beside "
+            "it stand the order of the heads' own drops, which is what “harmless alone” promises, random orders, and "
+            "the best of as many random sets as greedy removal tried."
         )
     ]
     for subject in subjects:
@@ -53,7 +53,8 @@ def _answer(material: Material, subject: Subject) -> Sentence:
     greedy, n = greedy_sentence(subject.title, result), len(result.by_zero)
     text = greedy.text.removesuffix(ONE_SEED).rstrip(". ")
     if n > 1 and result.by_zero_left.drop is not None:
-        text += f"; the {n} that are harmless one at a time leave {point_text(result, result.by_zero_left)} when all go"
+        left = point_text(result, result.by_zero_left)
+        text += f"; the {n} that are harmless one at a time, set to zero, leave {left} when all go"
     return Sentence(briefly(text, subject.settings), rests_on, greedy.is_decided)
 
 

@@ -87,10 +87,10 @@ def _table(subjects: Sequence[Subject], kind: str) -> DataTable:
             continue
         sizes |= {cell.n for cell in cells.values()}
         shown = [_field(cells[x]) if x in cells else _missing(result, x) for x in lengths]
-        rows.append((subject.title, result.label, mark(result), *shown))
+        rows.append((subject.title, mark(result), *shown))
     n = " to ".join(f"{each:,}" for each in dict.fromkeys((min(sizes), max(sizes))))
     note = f"n = {n} per field; 95 % Wilson intervals; bold where the whole interval lies above {percent(RIGHT, 0)}."
-    columns = ("model", "configuration", "given", *(f"{each:,}" for each in lengths))
+    columns = ("model", "given", *(f"{each:,}" for each in lengths))
     caption = f"Right (%) by length; unsorted ones are {named(kind)}"
     return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, stretch_command(subjects))
 
@@ -149,7 +149,9 @@ def _causes(subjects: Sequence[Subject], kind: str) -> list[DataTable]:
             rows.append((subject.title, Cell(f"{known[0].length:,}", known[0].length), *map(_field, known)))
     if not rows:
         return []
-    caption = f"What is lost to what at the first length that fails (%); unsorted ones are {named(kind)}"
+    caption = (
+        f"What makes a model fail at the first length that it fails at: right (%); unsorted ones are {named(kind)}"
+    )
     columns = ("model", "length", "at that length", "its last positions alone", "its small gaps alone")
     note = "Alone: sequences of the longest trained length, with the positions or with the gaps of the longer one."
     return [DataTable("reach-causes", caption, columns, tuple(rows), note, stretch_command(subjects))]

@@ -1,6 +1,7 @@
 // One head, large: its weights with tokens on both axes, a cursor for pointers and keys, and its tokens as text.
 
 const LARGEST_CELL = 56;
+const ENLARGED_CELL = 96;
 const ROOMY_CELL = 30; // has its weight written into it
 const LEAST_SIDE = 150; // of a map, in pixels: with fewer tokens than that on one axis its cells are no squares
 const LONGEST_LABEL = 84;
@@ -71,7 +72,8 @@ class LargeView {
     if (!this.view || !this.element.clientWidth) return;
     const { rows, columns } = this.view.matrix;
     const margin = Math.min(LONGEST_LABEL, this.widest(this.view.queries)) + 6;
-    this.cell = sizeOfCells(rows, columns, this.element.clientWidth - margin - 24, this.roomDown());
+    const largest = this.isEnlarged ? ENLARGED_CELL : LARGEST_CELL;
+    this.cell = sizeOfCells(rows, columns, this.element.clientWidth - margin - 24, this.roomDown(), largest);
     this.map.style.gridTemplateColumns = `auto ${margin}px ${columns * this.cell.width}px`;
     this.cells.style.width = `${columns * this.cell.width}px`;
     this.cells.style.height = `${rows * this.cell.height}px`;
@@ -221,9 +223,9 @@ const stepOf = (size) => Math.ceil(LABEL_LINE / size);
 const within = (i, n) => Math.max(0, Math.min(i, n - 1));
 
 /** Squares where that leaves both sides legible; whole pixels unless there are many cells. */
-function sizeOfCells(rows, columns, room, roomDown) {
-  const widest = Math.min(LARGEST_CELL, room / columns);
-  const highest = Math.min(LARGEST_CELL, roomDown / rows);
+function sizeOfCells(rows, columns, room, roomDown, largest) {
+  const widest = Math.min(largest, room / columns);
+  const highest = Math.min(largest, roomDown / rows);
   const width = Math.min(widest, Math.max(highest, LEAST_SIDE / columns));
   const height = Math.min(highest, Math.max(widest, LEAST_SIDE / rows));
   const whole = (size) => (size >= 4 ? Math.floor(size) : size);

@@ -241,7 +241,9 @@ class Patterns {
 
   toggleEnlarged() {
     this.isEnlarged = !this.isEnlarged;
+    this.large.isEnlarged = this.isEnlarged;
     this.large.enlarge.setAttribute("aria-pressed", this.isEnlarged);
+    this.large.enlarge.textContent = this.isEnlarged ? "Beside the heads" : "Enlarge";
     this.place();
     this.large.resize();
     this.large.enlarge.focus(); // it moved
