@@ -100,6 +100,20 @@ def within(low: float, high: float) -> str:
     return f"95 % interval {percent(low).removesuffix(' %')} to {percent(high).removesuffix(' %')}"
 
 
+STAND_INS = {"resample": "that on another example", "zero": "zero", "mean": "its mean"}
+"""By replacement."""
+
+
+def stand_ins(replacements: Sequence[str]) -> str:
+    """What an ablated head's output is replaced by.
+
+    >>> stand_ins(["resample"])
+    "Ablated by resample, a head's output is replaced by that on another example."
+    """
+    told = some([STAND_INS.get(name, "what the replacement gives") for name in replacements])
+    return f"Ablated by {some(replacements)}, a head's output is replaced by {told}."
+
+
 def briefly(text: str, settings: Mapping[str, object]) -> str:
     """For the beginning of a report: what one seed cannot say takes two words there.
 

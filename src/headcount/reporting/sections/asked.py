@@ -5,7 +5,7 @@ from __future__ import annotations
 from headcount.heads import HeadId, HeadSite
 from headcount.reporting.blocks import Block, Notice, Paragraph, Section
 from headcount.reporting.story import Material, Subject
-from headcount.reporting.words import counted, some
+from headcount.reporting.words import counted, some, stand_ins
 
 QUESTIONS = {
     "addition": "A model is given a sum such as 374+814 and writes the answer digit by digit. Is it right, what do "
@@ -28,9 +28,9 @@ def _key(material: Material) -> str:
     stacks = {site.short[0] for each in material.subjects for site in _sites(each)}
     named = [words for letter, words in LETTERS.items() if letter in stacks]
     called = f"Heads are called by where they are, counted from 0: {some(named)}. " if named else ""
-    return (
-        f"{called}A point is a hundredth of all examples. What stands in grey behind a hollow dot, the data leave open."
-    )
+    ways = dict.fromkeys(each.ablation.replacements[0] for each in material.with_("ablation") if each.ablation)
+    ablated = f"{stand_ins(list(ways))} A point is a hundredth of all examples. " if ways else ""
+    return f"{called}{ablated}What stands in grey behind a hollow dot, the data leave open."
 
 
 def _sites(subject: Subject) -> list[HeadSite]:

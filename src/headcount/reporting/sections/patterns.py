@@ -10,15 +10,8 @@ from headcount.reporting.blocks import Block, HeadPatterns, Paragraph, Picture, 
 from headcount.reporting.commands import on_flag
 from headcount.reporting.patterns import book_of
 from headcount.reporting.story import Material, Subject
-from headcount.reporting.words import amount, counted, short, some
+from headcount.reporting.words import amount, counted, short, stand_ins
 from headcount.views.attention import draw_page
-
-STAND_INS = {
-    "resample": "a head's output is replaced by that on another example (resample)",
-    "zero": "a head's output is replaced by zero",
-    "mean": "a head's output is replaced by its mean",
-}
-"""By replacement."""
 
 
 def section(material: Material) -> Section | None:
@@ -43,8 +36,7 @@ def section(material: Material) -> Section | None:
 def _replaced(subjects: Sequence[Subject]) -> str:
     """What stands in for an ablated head there."""
     names = dict.fromkeys(each.ablation.replacements[0] for each in subjects if each.ablation is not None)
-    told = [STAND_INS.get(name, f"its output is replaced ({name})") for name in names]
-    return f" There, {some(told)}; other ways are in the section on what each head is worth." if told else ""
+    return f" {stand_ins(list(names))} Other ways are in the section on what each head is worth." if names else ""
 
 
 def _book(material: Material, subject: Subject) -> HeadPatterns:
