@@ -49,7 +49,6 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     }
     lengths = (8, 16, 64)  # the lab's own go on to 1,024
     monkeypatch.setattr("headcount.api.lab.LENGTHS", lengths)
-    monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture")
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     lab = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     adder, sorter = lab.addition, lab.sortedness

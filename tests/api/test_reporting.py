@@ -30,9 +30,7 @@ def runs(tiny_run: Run, tiny_sorter: Run, in_tmp: Path, monkeypatch: pytest.Monk
     return [load("adder"), load("sorter")]
 
 
-@pytest.mark.usefixtures("painted")
-def test_one_file_and_what_may_stand_beside_it(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture")
+def test_one_file_and_what_may_stand_beside_it(runs: list[Run]) -> None:
     files = api.report(
         *runs, out="out/report.html", stored=True, n_examples=2, markdown=True, latex=True, exercise="mine", quiet=True
     )

@@ -26,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 FOLDER = "a lab <img src=x onerror=alert(1)>"
 """Part of every model's name."""
-SMALL = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_validation": 20, "n_test": 40, "device": "cpu", "threads": 1}
+SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "n_validation": 20, "n_test": 40, "threads": 1}
+ENCODINGS = ("sinusoidal", "learned", "none", "far")
+"""Of the lab's six sortedness models, those that are told of in different ways."""
 SECTIONS = [
     "asked",
     "training",
@@ -65,10 +67,11 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def lab(good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    sorting = SMALL | {"steps": 6, "batch_size": 8, "eval_every": 6}
+    sorting = SMALL | {"steps": 6, "batch_size": 8, "eval_every": 6, "device": "cpu"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("labs"))
         patch.setattr("headcount.api.lab.LENGTHS", (8, 16, 32))
+        patch.setattr("headcount.api.lab.SORTEDNESS", {name: SORTEDNESS[name] for name in ENCODINGS})
         patch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
         patch.setattr("headcount.data.from_task.REFERENCE", 2**12)
         patch.setattr("headcount.stats.N_RESAMPLES", 99)
@@ -148,8 +151,8 @@ def test_accuracies_are_those_of_the_evaluation(opened: Opened) -> None:
 
 def test_lengths_are_those_that_were_measured(opened: Opened) -> None:
     assert opened.lab.sortedness is not None
-    rows = {row[0]: row[3:] for row in rows_of(opened.page, "reach-adjacent")}
-    assert list(rows) == [f"sortedness-{name}" for name in SORTEDNESS]
+    rows = {row[0]: row[2:] for row in rows_of(opened.page, "reach-adjacent")}
+    assert list(rows) == [f"sortedness-{name}" for name in ENCODINGS]
     for name, result in opened.lab.sortedness.stretches.items():
         cells = sorted((each for each in result.cells if each.negative == "adjacent"), key=lambda each: each.length)
         told = [
