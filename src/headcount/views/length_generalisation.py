@@ -33,9 +33,13 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
     """One panel per kind of negative, one line per configuration, a band over its seeds."""
     cells, groups = [cell for result in results for cell in result.cells], _groups(results)
     kinds = list(dict.fromkeys(cell.negative for cell in cells))
-    figure = Page(3.4 * len(kinds) + 0.6, 4.2)
-    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for kind, axes in zip(kinds, panels, strict=True):
+    across = len(kinds) if len(kinds) < 4 else 2  # more side by side could not be read on a page
+    down = -(-len(kinds) // across)
+    figure = Page((4.8 if down > 1 else 3.4) * across + 0.6, 3.6 * down + 0.6)
+    panels = list(figure.subplots(down, across, sharey=True, sharex=down > 1, squeeze=False).flat)
+    for axes in panels[len(kinds) :]:
+        axes.remove()
+    for kind, axes in zip(kinds, panels, strict=False):
         for i, (name, group) in enumerate(groups):
             beside = 1.04 ** (i - (len(groups) - 1) / 2)  # equal lines side by side, not on top of each other
             _draw_line(axes, name, group, kind, i, beside)
@@ -43,7 +47,8 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
             _frame(axes, trained)
         axes.set(title=f"negatives: {kind}", ylim=(-3, 103))
         axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
-    panels[0].set_ylabel("right (%), half of the examples sorted")
+        axes.set_ylabel("right (%), half sorted")
+        axes.label_outer(remove_inner_ticks=False)
     figure.key(*panels[0].get_legend_handles_labels(), columns=1 if len(groups) < 5 else 2, size=10)
     n = _span(cell.n for cell in cells)
     figure.headline(

@@ -50,7 +50,8 @@ def section(material: Material) -> Section:
     blocks.append(Paragraph(_key(material)))
     for subject in material.subjects:
         if subject.audit is not None and not subject.audit.is_sound:
-            blocks.append(Notice("fail", f"{subject.title}: {subject.audit.summary}."))
+            whose = subject.title if len(material.subjects) == 1 else f"The audit finds fault with {subject.title}"
+            blocks.append(Notice("fail", f"{whose}: {subject.audit.summary}."))
     return Section("asked", "What was asked, and the answer", tuple(blocks))
 
 
