@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
+from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on, patterns_on_each
 from headcount.analysis.head_measures import matrix_of, rounded
 from headcount.errors import InputError
 from headcount.runs.run import load
@@ -62,3 +62,18 @@ def test_heads_are_found_by_either_name(run):
 def test_numbers_are_rounded_at_once_as_they_are_one_by_one(values):
     values = np.concatenate([values, [[0.1234575, 1 / 1024, 2.0**-30, 0.0, -0.0, 1.0, 0.5, 1e-25]]])
     assert matrix_of(values) == tuple(tuple(map(rounded, row)) for row in values.tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("sample:addition", ["374+814", "100+100", "999+999"]), ("sample:sortedness", ["3 1 2", "1 2 3 4", "5 5 9"])],
+)
+def test_many_examples_at_once_are_as_one_by_one(name, texts):
+    run = load(name)
+    for text, each in zip(texts, patterns_on_each(run, texts), strict=True):
+        alone = patterns_on(run, text)
+        assert (each.title, each.example, each.correct) == (alone.title, text, alone.correct)
+        for site, same in zip(each.sites, alone.sites, strict=True):
+            assert (site.queries, site.keys) == (same.queries, same.keys)
+            for head, other in zip(site.heads, same.heads, strict=True):
+                np.testing.assert_allclose(head.weights, other.weights, atol=2e-6)

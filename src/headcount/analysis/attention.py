@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,8 @@ from headcount.hooks.attention import Weights, read_attention
 from headcount.hooks.sites import Sites
 from headcount.models.reading import WEIGHTINGS, AttentionChunk, ValueNorms
 from headcount.results import Result
-from headcount.runs.run import Run
+from headcount.runs.run import Prediction, Run, predict_alike
+from headcount.tasks.base import ClassTask, SequenceTask
 
 MOST_BINS = 32
 """Bins on an axis."""
@@ -223,7 +224,26 @@ def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> Attentio
     """Every head on one example, while the model gives its own answer."""
     with ValueNorms(run.model, norm_weighted) as norms:
         found = run.predict_one(text)
-    moments = {site: (norms.share(site, weights[None])[0].numpy(), None) for site, weights in found.weights.items()}
+    shares = {site: norms.share(site, weights[None])[0] for site, weights in found.weights.items()}
+    return _patterns_of(run, found, shares, WEIGHTINGS[norm_weighted])
+
+
+def patterns_on_each(run: Run, texts: Sequence[str]) -> tuple[AttentionPatterns, ...]:
+    """The same on many examples, in their order; those with equally many tokens go through the model together."""
+    examples = [run.task.parse(text) for text in texts]
+    task = cast(ClassTask | SequenceTask, run.task)
+    sizes = [(example.shape[1:], task.encode(example).source.shape[1]) for example in examples]
+    found = dict[int, AttentionPatterns]()
+    for size in dict.fromkeys(sizes):
+        alike = [i for i, each in enumerate(sizes) if each == size]
+        together = np.concatenate([examples[i] for i in alike])
+        for i, each in zip(alike, predict_alike(run.model, run.task, together), strict=True):
+            found[i] = _patterns_of(run, each, each.weights, WEIGHTINGS[False])
+    return tuple(found[i] for i in range(len(texts)))
+
+
+def _patterns_of(run: Run, found: Prediction, weights: Mapping[HeadSite, Tensor], weighting: str) -> AttentionPatterns:
+    moments = {site: (each.numpy(), None) for site, each in weights.items()}
     steps = tuple(f"{given} → {token}" for given, token in zip(found.decoder_input, found.output_tokens, strict=True))
     verdict = f"wrong, should be {found.right}" if found.explanation else "right"
     return AttentionPatterns(
@@ -238,7 +258,7 @@ def patterns_on(run: Run, text: str, *, norm_weighted: bool = False) -> Attentio
         probability=found.probability,
         correct=not found.explanation,
         explanation=found.explanation,
-        weighting=WEIGHTINGS[norm_weighted],
+        weighting=weighting,
     )
 
 

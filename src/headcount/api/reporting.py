@@ -12,7 +12,7 @@ import numpy as np
 
 from headcount import __version__
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.attention import Attention, average_patterns, patterns_on
+from headcount.analysis.attention import Attention, average_patterns, patterns_on_each
 from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.positions import EncodingsShown, PositionsShown
@@ -333,6 +333,9 @@ def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool)
     every = task.split("test")
     rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
     asked = dict.fromkeys([*(text for text in on if _is_example(task, text)), *(task.show(every[row]) for row in rows)])
+    if isinstance(model, RunModel):
+        yield from patterns_on_each(model.run, list(asked))
+        return
     # One example at a time is too little work for two threads: they would mostly wait for each other.
     with n_threads(1), counting(f"reading attention of {model.label}", quiet=quiet) as progress:
         for i, text in enumerate(asked):
@@ -345,8 +348,6 @@ def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool)
 
 
 def _on_example(model: OpenModel, text: str) -> Attention:
-    if isinstance(model, RunModel):
-        return patterns_on(model.run, text)
     (found,) = summarise_attention(model, text).result
     return replace(found, example=text, title=found.note or found.title, note="")
 

@@ -287,54 +287,72 @@ class Prediction:
 
 def predict_one(model: Model, task: Task, example: Examples, *, with_attention: bool = True) -> Prediction:
     """One example, [1, ...], by the model's own output; attention is read only if it is asked for."""
+    (found,) = predict_alike(model, task, example, with_attention=with_attention)
+    return found
+
+
+def predict_alike(model: Model, task: Task, examples: Examples, *, with_attention: bool = True) -> list[Prediction]:
+    """Examples that have equally many tokens, in one batch without padding."""
     cache = AttentionCache() if with_attention else None
     with eval_mode(model, gradients=False) as device:
         if isinstance(model, Classifier):
-            found = _predict_class(model, cast(ClassTask, task), example, device, cache)
+            found = _predict_classes(model, cast(ClassTask, task), examples, device, cache)
         else:
-            found = _predict_sequence(model, cast(SequenceTask, task), example, device, cache)
-    return found if cache is None else replace(found, weights={site: cache[site][0].cpu() for site in model.sites})
+            found = _predict_sequences(model, cast(SequenceTask, task), examples, device, cache)
+    if cache is None:
+        return found
+    weights = {site: cache[site].cpu() for site in model.sites}
+    return [replace(each, weights={site: of[i] for site, of in weights.items()}) for i, each in enumerate(found)]
 
 
-def _predict_sequence(
-    model: EncoderDecoder, task: SequenceTask, example: Examples, device: torch.device, cache: AttentionCache | None
-) -> Prediction:
-    start, batch = task.decoding_start, task.encode(example)
+def _predict_sequences(
+    model: EncoderDecoder, task: SequenceTask, examples: Examples, device: torch.device, cache: AttentionCache | None
+) -> list[Prediction]:
+    start, batch = task.decoding_start, task.encode(examples)
     memory = model.encode(on_device(device, batch.source)[0], weights=cache)
     own_tokens = greedy(model, memory, start.first, start.n_tokens)
     own = own_tokens.cpu().numpy()
-    decoder_input = np.concatenate([[[start.first]], own[:, :-1]], axis=1)
+    first, given = np.full((len(own), 1), start.first), np.tile(start.given, (len(own), 1))
+    decoder_input = np.concatenate([first, own[:, :-1]], axis=1)
     logits = model.decode(on_device(device, decoder_input)[0], memory, weights=cache)
-    require_numbers(logits, task.show(example[0]))
-    log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum()
-    predicted = np.concatenate([[start.given], own], axis=1) if start.given else own
-    return Prediction(
-        example=task.show(example[0]),
-        predicted=task.show_tokens(predicted[0]),
-        right=task.show_tokens(batch.answer[0]),
-        explanation=task.explain(example[0], predicted[0]),
-        probability=float(log_p.exp()),
-        source=tuple(task.tokens[token] for token in batch.source[0]),
-        decoder_input=tuple(task.tokens[token] for token in decoder_input[0]),
-        output_tokens=tuple(task.tokens[token] for token in own[0]),
-        positions=tuple(position.label for position in task.answer_positions[len(start.given) :]),
-    )
+    for example, its in zip(examples, logits, strict=True):
+        require_numbers(its, task.show(example))
+    log_p = logits.log_softmax(dim=-1).gather(-1, own_tokens[..., None]).sum(dim=(1, 2))
+    predicted = np.concatenate([given, own], axis=1) if start.given else own
+    return [
+        Prediction(
+            example=task.show(example),
+            predicted=task.show_tokens(predicted[i]),
+            right=task.show_tokens(batch.answer[i]),
+            explanation=task.explain(example, predicted[i]),
+            probability=float(log_p[i].exp()),
+            source=tuple(task.tokens[token] for token in batch.source[i]),
+            decoder_input=tuple(task.tokens[token] for token in decoder_input[i]),
+            output_tokens=tuple(task.tokens[token] for token in own[i]),
+            positions=tuple(position.label for position in task.answer_positions[len(start.given) :]),
+        )
+        for i, example in enumerate(examples)
+    ]
 
 
-def _predict_class(
-    model: Classifier, task: ClassTask, example: Examples, device: torch.device, cache: AttentionCache | None
-) -> Prediction:
-    batch = task.encode(example)
+def _predict_classes(
+    model: Classifier, task: ClassTask, examples: Examples, device: torch.device, cache: AttentionCache | None
+) -> list[Prediction]:
+    batch = task.encode(examples)
     logits = model(on_device(device, batch.source)[0], weights=cache)
-    require_numbers(logits, task.show(example[0]))
-    probability = logits[0].softmax(dim=-1)
-    predicted = int(probability.argmax())
-    return Prediction(
-        example=task.show(example[0]),
-        predicted=task.classes[predicted],
-        right=task.classes[int(batch.labels[0])],
-        explanation=task.explain(example[0], predicted),
-        note=task.describe(example[0]),
-        probability=float(probability[predicted]),
-        source=tuple(task.tokens[token] for token in batch.source[0]),
-    )
+    for example, its in zip(examples, logits, strict=True):
+        require_numbers(its, task.show(example))
+    probability = logits.softmax(dim=-1)
+    predicted = probability.argmax(dim=-1).tolist()
+    return [
+        Prediction(
+            example=task.show(example),
+            predicted=task.classes[predicted[i]],
+            right=task.classes[int(batch.labels[i])],
+            explanation=task.explain(example, predicted[i]),
+            note=task.describe(example),
+            probability=float(probability[i, predicted[i]]),
+            source=tuple(task.tokens[token] for token in batch.source[i]),
+        )
+        for i, example in enumerate(examples)
+    ]
