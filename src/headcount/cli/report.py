@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from headcount.cli._command import Command, add_int, add_json, add_models_argument, all_models
+from headcount.cli._command import Command, add_int, add_json, add_models_argument, all_models, keywords
 from headcount.cli._output import Output
 
 
@@ -28,21 +28,9 @@ def run(args: argparse.Namespace) -> Output:
     """Where the files are."""
     from headcount import api
 
-    files = api.report(
-        *all_models(args.models),
-        out=args.out,
-        title=args.title,
-        on=args.on,
-        data=args.data,
-        lines=args.lines,
-        n_examples=args.examples,
-        stored=args.stored,
-        markdown=args.markdown,
-        latex=args.latex,
-        exercise=args.exercise,
-        quiet=args.quiet or args.json,
-        run_adapter=args.run_adapter,
-    )
+    asked = keywords(args, "models", "examples", "quiet")
+    quiet = args.quiet or args.json
+    files = api.report(*all_models(args.models), n_examples=args.examples, quiet=quiet, **asked)
     page = files[0]
     size = f"{Path(page).stat().st_size / 1e6:.1f} MB"
     others = [f"{len(files) - 1:,} more files beside it: {files[1].parent}"] if len(files) > 1 else []
