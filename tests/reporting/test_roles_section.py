@@ -51,7 +51,7 @@ def test_a_label_in_one_column_is_not_one_over_all() -> None:
 def test_the_table_sorts_by_value_and_has_the_contrast() -> None:
     table = next(block for block in told("", "").blocks if isinstance(block, DataTable))
     assert table.columns[-1] == "carry sensitivity (%)"
-    assert table.rows[0][2].text == "90.0 ± 1.0"
+    assert table.rows[0][2].text == "90.0 ± 2.0"
     assert table.rows[0][2].value == pytest.approx(0.9)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from scipy.special import stdtrit
+
 from headcount.errors import argument
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
 from headcount.reporting.role_words import role_blocks, role_sentences
@@ -13,6 +15,7 @@ from headcount.reporting.words import ONE_SEED, briefly, counted, interval, perc
 from headcount.views.head_stats import SPREAD, draw_stats
 
 if TYPE_CHECKING:
+    from headcount.analysis.contrasts import Shift
     from headcount.analysis.labels import Measure
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
@@ -124,7 +127,7 @@ def _shown(subject: Subject, name: str) -> list[Block]:
         (head.short, head.label or Cell("", mark="weak"), *_cells(head, (*targets, *SPREAD), contrast))
         for head in result.heads
     )
-    note = f"Mean ± standard error over examples. {result.calibration.words.capitalize()}."
+    note = f"Mean over examples ± half of its 95 % interval. {result.calibration.words.capitalize()}."
     note += f" {contrast[0].capitalize()}: {result.contrast.words}." if result.contrast else ""
     return [
         Picture(f"{name}-map", caption, alt, lambda: draw_stats(result), command),
@@ -136,8 +139,14 @@ def _cells(head: HeadStats, measures: tuple[str, ...], contrast: list[str]) -> l
     """In per cent; empty where a head cannot have it."""
     found = [*(head.find(each) for each in measures), *(head.sensitivity() for _ in contrast)]
     return [
-        Cell("") if each is None else Cell(f"{100 * each.mean:z.1f} ± {100 * each.se:.1f}", each.mean) for each in found
+        Cell("") if each is None else Cell(f"{100 * each.mean:z.1f} ± {100 * _half(each):.1f}", each.mean)
+        for each in found
     ]
+
+
+def _half(measured: Measure | Shift) -> float:
+    """Of the 95 % interval around its mean (Student's t)."""
+    return float(stdtrit(measured.n - 1, 0.975)) * measured.se
 
 
 PART = section
