@@ -106,6 +106,8 @@ def test_examples_that_are_named_come_first(runs: list[Run]) -> None:
     assert [each.example for each in adder.patterns][1] == "3+4"
     assert [each.example for each in sorter.patterns][1] == "1 2 3 4"
     assert len(adder.patterns) == len(sorter.patterns) == 3, "the average, the named one, and one of the test set"
+    with pytest.raises(InputError, match="hello"):
+        gather(*runs, on=["3+4", "hello"], stored=True, quiet=True)
 
 
 def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(

@@ -170,6 +170,7 @@ def gather(
     opened = [open_model(model, run_adapter=run_adapter) for model in models]
     if data is not None:
         _require_fitting(data, [model for model in opened if model.task is None])
+    _require_examples(on, [model.task for model in opened])
     titles = _titles([model.label or model.name for model in opened])
     subjects = tuple(
         _subject(model, each, on, data, n_examples, stored, quiet) for model, each in zip(opened, titles, strict=True)
@@ -186,6 +187,14 @@ def _require_fitting(data: Data, models: Sequence[OpenModel]) -> None:
         raise InputError("every model here has a task of its own to be measured on", "leave --data out")
     for model in models:
         model.examples(data, None, None, None)
+
+
+def _require_examples(texts: Sequence[str], tasks: Sequence[Task | None]) -> None:
+    """That each is one of some model's; any text is, for a model without a task."""
+    known = [task for task in tasks if task is not None]
+    for text in texts if len(known) == len(tasks) else ():
+        if not any(_is_example(task, text) for task in known):
+            known[0].parse(text)  # says what is wrong with it
 
 
 def _titles(names: Sequence[str]) -> list[str]:
