@@ -31,7 +31,7 @@ SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js", "report.
 """One module: what a file declares, those after it may use."""
 LONG_TEXT = 24
 """Letters in a table's cell, of which on takes several lines, and room for them."""
-MANY_COLUMNS = 7
+MANY_COLUMNS = 6
 """More stand closer to each other."""
 VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
 
