@@ -13,8 +13,10 @@ import pytest
 from headcount import api
 from headcount.api.reporting import gather
 from headcount.api.viewing import head_roles
+from headcount.data.tables import TextLines
 from headcount.errors import InputError, RunError
 from headcount.reporting.blocks import Commands
+from headcount.reporting.commands import ablate_command
 from headcount.reporting.story import Material, tell
 from headcount.runs.run import Run, load
 
@@ -138,6 +140,19 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
     assert again["data.tsv"].ablation == found.ablation
     assert again["data.tsv"].pruning == found.pruning, "whatever time it was given"
     assert again["other.tsv"].ablation is None
+
+
+def test_results_on_lines_are_not_those_on_the_whole_text(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a file's name needs a digest in that of a result."""
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
+    model = api.open_model(texts.model(hub.build("gpt2"), "$A"))
+    Path("my texts.txt").write_text("\n".join(texts.MANY))
+    api.ablate_heads(model, "my texts.txt", lines=True, save=True, quiet=True)
+    whole = gather(model, data="my texts.txt", stored=True, quiet=True).subjects[0]
+    lines = gather(model, data=TextLines("my texts.txt"), stored=True, quiet=True).subjects[0]
+    assert whole.ablation is None
+    assert lines.ablation is not None
+    assert ablate_command(lines) == f"headcount ablate {lines.name} --data 'my texts.txt' --lines"
 
 
 def test_data_are_for_models_without_a_task(runs: list[Run]) -> None:

@@ -64,6 +64,9 @@ def test_whether_replacements_agree() -> None:
     apart[1] = replace(apart[1], rank_low=2)
     assert "; by mean it is X0H0 (one seed)." in told(*apart).answer.text
     assert "it is" not in told(*both).answer.text
+    none = [*apart[:2], effect("E0H0", -0.001, replacement="mean"), effect("X0H0", 0.0, replacement="mean")]
+    assert "by mean" not in told(*none).answer.text, "nothing is lost by it, so no head costs most"
+    assert "depends on the replacement" not in texts(told(*none))
 
 
 def test_the_ranking_is_sorted_and_has_intervals() -> None:

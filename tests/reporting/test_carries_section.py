@@ -91,8 +91,10 @@ def test_attention_that_moves_where_nothing_breaks_is_not_confirmed() -> None:
     found = told(head_stats("E0H0", moved=0.4), head_stats("E0H1"), ablation=results)
     assert "Without E0H1, 80 of 200 sums with a carry" in texts(found)
     assert "Attention and ablation agree on no head" in texts(found)
-    assert "of E0H1, which sums with a carry break without, it is not shown" in texts(found)
-    assert "E0H0 move with it, and nothing shows that carries need them" in texts(found)
+    assert "Without E0H1 such sums break more often, and attention there is not shown to move; a carry moves" in texts(
+        found
+    )
+    assert "moves the attention of E0H0, which such sums are not shown to need." in texts(found)
     assert not sentences(found)[-1].is_decided
 
 

@@ -43,10 +43,17 @@ def test_whether_the_loss_holds_on_other_examples(drop, words, is_decided) -> No
 
 def test_from_how_many_heads_on_it_is_too_much() -> None:
     curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
-    assert "From 5 heads on it is more than 1 point: 95.0 % (95 % interval 94.0 to 96.0) is left" in texts(
-        told(curves=(curve,))
+    words = (
+        "Without 5 heads or more, greedy removal loses more than 1 point: 95.0 % (95 % interval 94.0 to 96.0) is left"
     )
-    assert "it is more than" not in texts(told(curves=(Curve("greedy", curve.points[:2]),)))
+    assert words in texts(told(curves=(curve,)))
+    assert "or more" not in texts(told(curves=(Curve("greedy", curve.points[:2]),)))
+    back = Curve("greedy", (*curve.points, point(6, 0.988, 0.002)))
+    assert "or more" not in texts(told(curves=(back,))), "it does not stay so"
+    much = (point(3, 0.9, 0.09), *curve.points[2:])
+    found = told(curves=(Curve("greedy", much),), kept=much[0])
+    assert "which is more" in texts(found)
+    assert "or more" not in texts(found), "it is too much already"
 
 
 @pytest.mark.parametrize(
@@ -54,12 +61,12 @@ def test_from_how_many_heads_on_it_is_too_much() -> None:
     [
         (0.999, "by less than the intervals: which order is better is undecided"),
         (0.98, ""),
-        (1.02, "more than greedy removal, which was no help here"),  # no share, but shows when intervals part
+        (1.02, "more than by greedy removal, which was no help here"),  # no share, but shows when intervals part
     ],
 )
 def test_a_simpler_order_that_leaves_more_is_told(score, words) -> None:
     found = told(curves=(Curve("together", (point(3, score, 0.99 - score),)),))
-    assert ("In the order of their own drops, 3 heads leave" in texts(found)) is bool(words)
+    assert ("Without the first 3 in the order of their own drops, " in texts(found)) is bool(words)
     assert words in texts(found)
 
 
@@ -141,4 +148,6 @@ def test_why_the_ablation_counts_other_heads_as_harmless() -> None:
         return texts(section_)
 
     assert "The ablation above finds 2 such heads" in texts_with(0.0)
-    assert "The ablation above" not in texts_with(0.3), "one and one: nothing to explain"
+    assert "The ablation above finds 1 such head, on " in texts_with(0.3), "as many, but another one"
+    found = pruning(harmless=("decoder.0.cross.0",), replacements=("zero",))
+    assert "The ablation above" not in texts_with(0.3), "the same: nothing to explain"

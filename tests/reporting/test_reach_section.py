@@ -50,6 +50,7 @@ def test_the_answer_names_others_that_do_and_what_they_were_given():
     assert "short" not in text
     assert "Right beyond" not in report(**own, short=stretch("rotary", 16)).answer.text
     assert "Right beyond" not in report(far=far).answer.text, "it is the answer itself"
+    assert "Right beyond" not in report(sinusoidal=own["sinusoidal"], far=far).answer.text, "who is farthest is"
 
 
 def test_the_answer_turns_when_one_of_them_does():

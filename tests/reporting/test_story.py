@@ -44,8 +44,9 @@ def test_of_models_of_others_the_audit_comes_first() -> None:
 def test_how_heads_are_called_is_said_of_those_there_are() -> None:
     (first, *_) = tell(material(subject(settings=SETTINGS, **known()))).sections
     told = " ".join(block.text for block in first.blocks if isinstance(block, Paragraph))
-    assert "E0H1 is the encoder's layer 0, head 1 and X0H1 its attention to the encoder." in told
+    assert "E0H1 is head 1 of layer 0 of the encoder and X0H1 is one of the decoder's attention to the encoder." in told
     assert "L0H1" not in told
+    assert "A point is a hundredth of all examples." in told
 
 
 def test_a_fault_of_one_among_several_comes_after_the_answers() -> None:

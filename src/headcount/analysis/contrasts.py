@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from headcount.analysis.labels import ALL
 from headcount.experiments.task_attention import SiteWeights, TaskAttention, task_weights
@@ -45,6 +46,10 @@ class Shift:
     se: float
     n: int
     """Examples: threes."""
+
+    def half(self, confidence: float = 0.95) -> float:
+        """Half of the interval around the mean (Student's t)."""
+        return float(stdtrit(self.n - 1, 0.5 + confidence / 2)) * self.se
 
 
 def contrast_of(model: TaskAttention) -> Contrast | None:

@@ -27,8 +27,8 @@ from headcount.api.saving import Saved, asked_data, result_name
 from headcount.api.training import evaluate, verify
 from headcount.api.viewing import head_roles, head_stats, show_positions, stretch, summarise_attention
 from headcount.auditing.audit import Audit
-from headcount.data.tables import text_lines
-from headcount.errors import HeadcountError, InputError
+from headcount.data.tables import TextLines, text_lines
+from headcount.errors import HeadcountError, InputError, argument
 from headcount.experiments.models import Data, OpenModel, RunModel
 from headcount.files import require_writable, write_atomically
 from headcount.hooks.attention import attention_of
@@ -223,14 +223,21 @@ def _subject(
         title=title,
         weights_sha256=model.weights_sha256,
         task=None if model.task is None else model.task.name,
-        data=str(data) if isinstance(data, str | Path) else "",
-        texts=tuple(on) if model.task is None else (),
+        data_flags=_data_flags(data),
+        texts=tuple(text for text in on if model.task is None or _is_example(model.task, text)),
         settings=settings,
         log=log,
         patterns=patterns,
         book=_text_book(model, on, patterns) if model.task is None else None,
         **found,
     )
+
+
+def _data_flags(data: Data) -> str:
+    """As commands are given them; nothing for what is no file."""
+    if isinstance(data, TextLines):
+        return f"--data {argument(data.file)} --lines"
+    return f"--data {argument(data)}" if isinstance(data, str | Path) else ""
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -255,18 +262,21 @@ def _read(model: OpenModel, wanted: Wanted, data: Data) -> Result | None:
     if not model.has_output:
         return None
     folder: RunFolder = model.output
-    named = data is not None and wanted.field in ON_DATA
-    stem = result_name(wanted.stem, data=asked_data(data)) if named else wanted.stem
-    files = sorted(folder.result_file("x").parent.glob(f"{escape(stem)}*.json"), key=lambda file: -file.stat().st_mtime)
-    whole = [file for name in (f"{stem}-examples", stem) for file in files if file.stem == name]
-    for file in (*whole, *files):
+    stem, named = wanted.stem, [f"{wanted.stem}-examples", wanted.stem]
+    if data is not None and wanted.field in ON_DATA:
+        stem = result_name(wanted.stem, data=asked_data(data))
+        named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
+    results = folder.result_file("x").parent
+    found = [file for file in results.glob(f"{escape(stem)}*.json") if not file.stem.startswith(f"{stem}-lines")]
+    newest = sorted(found, key=lambda file: -file.stat().st_mtime)
+    for file in (*(each for name in named if (each := results / f"{name}.json").exists()), *newest):
         for kind in wanted.types:
             try:
-                found = folder.read_result(file.stem, kind)
+                result = folder.read_result(file.stem, kind)
             except HeadcountError:
                 continue
-            if getattr(found, "weights_sha256", model.weights_sha256) == model.weights_sha256:
-                return found
+            if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
+                return result
     return None
 
 
@@ -343,7 +353,10 @@ def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool)
     rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
     asked = dict.fromkeys([*(text for text in on if _is_example(task, text)), *(task.show(every[row]) for row in rows)])
     if isinstance(model, RunModel):
-        yield from patterns_on_each(model.run, list(asked))
+        try:
+            yield from patterns_on_each(model.run, list(asked))
+        except HeadcountError as error:  # such as a sequence that is longer than its positions
+            announcer(quiet)(f"no attention on single examples: {error.what}")
         return
     # One example at a time is too little work for two threads: they would mostly wait for each other.
     with n_threads(1), counting(f"reading attention of {model.label}", quiet=quiet) as progress:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.bands import IMPORTANT
 from headcount.reporting.blocks import Sentence
-from headcount.reporting.words import amount, counted, interval, percent, sentence, short, some
+from headcount.reporting.words import amount, counted, percent, sentence, short, some, within
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def most_broken(breaks: list[Breaks]) -> str:
     """What breaks without the head that sums with a carry need most beyond others, in words without a full stop."""
     top = breaks[0]
     told = f"without {top.short}, {_broke(top.carry, 'with a carry')} and {_broke(top.no_carry, 'without one')}"
-    return f"{told}, intervals corrected for {len(breaks)} heads"
+    return f"{told}, intervals corrected for {counted(len(breaks), 'head')}"
 
 
 def _broke(found: Proportion, which: str) -> str:
-    share = f"{percent(found.rate)}, {interval(found.low, found.high)}"
+    share = f"{percent(found.rate)}, {within(found.low, found.high)}"
     return f"{found.correct:,} of {found.n:,} sums {which} break ({share})"
 
 
@@ -86,9 +86,12 @@ def _agreement(moving: list[str], needed: list[str], rests_on: str) -> list[Sent
     """Heads that respond to carries and that carries break without; then those of which only one of it is shown."""
     both = [name for name in moving if name in needed]
     only = [name for name in needed if name not in moving], [name for name in moving if name not in needed]
-    told = [f"of {some(only[0])}, which sums with a carry break without, it is not shown"] if only[0] else []
-    told += [f"{some(only[1], 4)} move with it, and nothing shows that carries need them"] if only[1] else []
-    rest = f" Else they part: {'; '.join(told)}." if told else ""
+    told = []
+    if only[0]:
+        told.append(f"without {some(only[0])} such sums break more often, and attention there is not shown to move")
+    if only[1]:
+        told.append(f"a carry moves the attention of {some(only[1], 4)}, which such sums are not shown to need")
+    rest = f" {sentence('; '.join(told))}" if told else ""
     if not both:
         text = "Attention and ablation agree on no head: none whose attention a carry moves is shown to be one without "
         return [Sentence(f"{text}which sums with a carry break more often.{rest}", rests_on, is_decided=False)]

@@ -94,7 +94,6 @@ def ablate_command(subject: Subject) -> str:
         return ""
     lengths = [str(each.length) for each in result.conditions if each.length is not None]
     flags = {
-        "data": data_of(subject),
         "replacements": "" if set(result.replacements) >= set(REPLACEMENTS.names()) else ",".join(result.replacements),
         "lengths": ",".join(lengths),
         "metric": "" if result.metric in ("free-running", "accuracy") or subject.task is None else result.metric,
@@ -103,12 +102,12 @@ def ablate_command(subject: Subject) -> str:
     n = result.conditions[0].n
     many = (f" --n {n}" if n != PER_LENGTH else "") if lengths else _some(subject, n)
     explained = " --examples" if any(each.failures for each in result.conditions) else ""
-    return f"headcount ablate {argument(subject.name)}{told}{many}{explained}"
+    return f"headcount ablate {argument(subject.name)}{_on_data(subject)}{told}{many}{explained}"
 
 
-def data_of(subject: Subject) -> str:
-    """What `--data` is given; nothing for models that have a task of their own."""
-    return "" if subject.task is not None else subject.data or "FILE"
+def _on_data(subject: Subject) -> str:
+    """Nothing for models that have a task of their own."""
+    return "" if subject.task is not None else f" {subject.data_flags or '--data FILE'}"
 
 
 def prune_command(subject: Subject) -> str:
@@ -116,10 +115,9 @@ def prune_command(subject: Subject) -> str:
     result = subject.pruning
     if result is None:
         return ""
-    data = f" --data {argument(data)}" if (data := data_of(subject)) else ""
     loss = "" if result.loss == LOSS else f" --loss {result.loss:g}"
     budget = f" --budget {result.budget:g}s" if result.budget else ""
-    return f"headcount prune {argument(subject.name)}{data}{loss}{_some(subject, result.n)}{budget}"
+    return f"headcount prune {argument(subject.name)}{_on_data(subject)}{loss}{_some(subject, result.n)}{budget}"
 
 
 def _positions(subject: Subject, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from headcount.reporting.blocks import Sentence
@@ -55,16 +56,13 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
-    """From how many heads on greedy removal is shown to lose more than was asked."""
-    points = _points(result, "greedy")
-    found = [each for each in points if each.n_removed > len(result.chosen) and each.drop is not None]
-    first = next((each for each in found if each.drop and each.drop.low > result.loss), None)
-    if first is None:
+    """From how many heads on greedy removal is shown to lose more than was asked, and stays so."""
+    over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))
+    *_, first = (None, *over)
+    if first is None or first.n_removed <= len(result.chosen):
         return []
-    text = (
-        f"From {counted(first.n_removed, 'head')} on it is more than {_asked(result)}: {point_text(result, first)} is "
-    )
-    return [Sentence(f"{text}left without so many.")]
+    text = f"Without {counted(first.n_removed, 'head')} or more, greedy removal loses more than {_asked(result)}: "
+    return [Sentence(f"{text}{point_text(result, first)} is left without {first.n_removed}.")]
 
 
 def _other_orders(result: Pruning) -> list[Sentence]:
@@ -76,9 +74,7 @@ def _other_orders(result: Pruning) -> list[Sentence]:
     name, best = max(others.items(), key=lambda item: item[1].score)
     if best.score <= kept.score:
         return []
-    text = (
-        f"{ORDERS[name].capitalize()}, {counted(n, 'head')} leave {point_text(result, best)}, more than greedy removal"
-    )
+    text = f"Without the first {n} {ORDERS[name]}, {point_text(result, best)} is left, more than by greedy removal"
     if best.low > kept.high:
         return [Sentence(f"{text}, which was no help here.")]
     return [Sentence(f"{text} by less than the intervals: which order is better is undecided.", is_decided=False)]
@@ -99,13 +95,14 @@ def harmless_sentences(result: Pruning) -> list[Sentence]:
 def _counted_twice(subject: Subject, result: Pruning) -> list[Sentence]:
     """Why the ablation counts other heads as harmless, where it does."""
     ablation, n = subject.ablation, len(result.harmless)
-    if ablation is None or set(ablation.replacements) != set(result.replacements) or not ablation.heads[0].band:
+    if ablation is None or set(ablation.replacements) != set(result.replacements) or ablation.metric != result.metric:
         return []
     condition = ablation.conditions[0]
-    if (other := len(ablation.harmless(condition.length))) == n:
+    other = ablation.harmless(condition.length)
+    if condition.length is not None or not ablation.heads[0].band or set(other) == set(result.harmless):
         return []
-    text = f"The ablation above finds {counted(other, 'such head')}, on {condition.decided_on or condition.data}, and "
-    text += f"the search {n}, on {result.chosen_on}: a head near the limit falls on either side of it."
+    text = f"The ablation above finds {counted(len(other), 'such head')}, on {condition.decided_on or condition.data}, "
+    text += f"and the search {n}, on {result.chosen_on}: near the limit, other or fewer examples decide otherwise."
     return [Sentence(text)]
 
 

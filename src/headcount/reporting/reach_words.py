@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 TableId = Callable[[str], str]
 """Of the table of a kind of negative."""
+ASKED = "Trained on lengths"
+"""How the exercise's answer begins."""
 EASIEST = "shuffle"
 SPOKEN = {"none": "a model without positions"}
 """Of encodings."""
@@ -74,7 +76,7 @@ def exercise_answer(found: Sequence[tuple[str, Reach]], trained: tuple[int, int]
     what, is_decided = _beyond(reaches, trained[1])
     n = _sizes([cell for _, reach in found for cell in reach.cells])
     seeds = "one seed each" if len(found) == len(reaches) else f"{len(found)} runs"
-    text = f"Trained on lengths {trained[0]} to {trained[1]} and tried on {named(found[0][1].kind)}, {some(told)}"
+    text = f"{ASKED} {trained[0]} to {trained[1]} and tried on {named(found[0][1].kind)}, {some(told)}"
     return Sentence(f"{text}: {what} ({n} per length, {seeds}).", rests_on, is_decided)
 
 
@@ -94,15 +96,17 @@ def _beyond(reaches: Mapping[str, Sequence[Reach]], longest: int) -> tuple[str, 
     return ", and ".join(parts) + (f", {some(no)} {'does' if len(no) == 1 else 'do'} not" if no else ""), not may
 
 
-def beyond_training(subjects: Sequence[Subject], kind: str) -> list[str]:
-    """Beside the exercise's answer: other models that are right beyond their training, and what they were given."""
+def beyond_training(subjects: Sequence[Subject], kind: str, answer: Sentence) -> list[str]:
+    """Beside the exercise's answer, if it is one: others that are right beyond training, and what they were given."""
+    if not answer.text.startswith(ASKED):
+        return []
     found = [(each.title, each.stretch, reach_of(each.stretch, kind)) for each in subjects if each.stretch]
     told = [
         f"{title} ({result.label}; {mark(result)}) {up_to(reach)} ({at(reach.last)})"
         for title, result, reach in found
         if reach and reach.last and result.trained and reach.length > result.trained[1] and not _is_asked(result)
     ]
-    return [f"Right beyond training: {some(told)}."] if told and any(_is_asked(each) for _, each, _ in found) else []
+    return [f"Right beyond training: {some(told)}."] if told else []
 
 
 def _is_asked(result: Stretch) -> bool:

@@ -73,10 +73,10 @@ class Subject:
     encodings: EncodingsShown | None = None
     """Every encoding side by side, at the same positions."""
     audit: Audit | None = None
-    data: str = ""
-    """What a model without a task is measured on, as commands are given it; ..."""
+    data_flags: str = ""
+    """What a model without a task is measured on, as commands are given it: `--data texts.txt --lines`."""
     texts: Sequence[str] = ()
-    """... and the texts that its attention is shown on."""
+    """Texts or examples that its patterns begin with, for they were named."""
 
     @property
     def slug(self) -> str:

@@ -108,10 +108,10 @@ def stand_ins(replacements: Sequence[str]) -> str:
     """What an ablated head's output is replaced by.
 
     >>> stand_ins(["resample"])
-    "Ablated by resample, a head's output is replaced by that on another example."
+    "By resample a head's output is replaced by that on another example."
     """
-    told = some([STAND_INS.get(name, "what the replacement gives") for name in replacements])
-    return f"Ablated by {some(replacements)}, a head's output is replaced by {told}."
+    told = [f"by {name} a head's output is replaced by {STAND_INS.get(name, 'another')}" for name in replacements]
+    return sentence(some(told))
 
 
 def briefly(text: str, settings: Mapping[str, object]) -> str:

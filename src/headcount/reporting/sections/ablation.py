@@ -52,9 +52,10 @@ def conclusions(subject: Subject, rests_on: str = "") -> list[Sentence]:
 
 
 def _tops(result: Ablation, condition: Condition) -> dict[str, str]:
-    """The costliest head by each replacement."""
+    """The costliest head by each replacement that any head is shown to cost something by."""
     found = {each: _effects(result, condition, each) for each in result.replacements}
-    return {name: max(effects, key=lambda each: each.drop).short for name, effects in found.items()}
+    tops = {name: max(effects, key=lambda each: each.drop) for name, effects in found.items()}
+    return {name: top.short for name, top in tops.items() if top.low > 0}
 
 
 def _costliest(title: str, result: Ablation, effects: list[Effect], tops: Mapping[str, str], rests_on: str) -> Sentence:

@@ -14,23 +14,25 @@ QUESTIONS = {
     "sequences: which way of telling positions still works on long ones?",
 }
 LETTERS = {
-    "E": "E0H1 is the encoder's layer 0, head 1",
-    "D": "D0H1 the decoder's self-attention",
-    "X": "X0H1 its attention to the encoder",
-    "L": "L0H1 layer 0, head 1 of a model with one stack",
+    "E": "E0H1 is head 1 of layer 0 of the encoder",
+    "D": "D0H1 is one of the decoder's self-attention",
+    "X": "X0H1 is one of the decoder's attention to the encoder",
+    "L": "L0H1 is head 1 of layer 0 where there is one stack",
 }
 """What short names of heads begin with."""
 OTHERS = "What do the heads of a model look at, and which of them count?"
 
 
 def _key(material: Material) -> str:
-    """How heads are called, and how what is not decided looks."""
+    """How heads are called, and what an ablation does."""
     stacks = {site.short[0] for each in material.subjects for site in _sites(each)}
     named = [words for letter, words in LETTERS.items() if letter in stacks]
     called = f"Heads are called by where they are, counted from 0: {some(named)}. " if named else ""
     ways = dict.fromkeys(each.ablation.replacements[0] for each in material.with_("ablation") if each.ablation)
-    ablated = f"{stand_ins(list(ways))} A point is a hundredth of all examples. " if ways else ""
-    return f"{called}{ablated}What stands in grey behind a hollow dot, the data leave open."
+    ablated = stand_ins(list(ways)) if ways else ""
+    in_points = any(each.ablation.unit == "points" for each in material.with_("ablation") if each.ablation)
+    points = "A point is a hundredth of all examples." if in_points else ""
+    return " ".join(filter(None, (called.strip(), ablated, points)))
 
 
 def _sites(subject: Subject) -> list[HeadSite]:
@@ -47,7 +49,7 @@ def section(material: Material) -> Section:
         models = [each for each in material.subjects if each.task == task]
         told = f"{counted(len(models), 'model')}: {some([each.title for each in models])}."
         blocks.append(Paragraph(f"{QUESTIONS.get(task or '', OTHERS)} {told}"))
-    blocks.append(Paragraph(_key(material)))
+    blocks += [Paragraph(key)] if (key := _key(material)) else []
     for subject in material.subjects:
         if subject.audit is not None and not subject.audit.is_sound:
             whose = subject.title if len(material.subjects) == 1 else f"The audit finds fault with {subject.title}"

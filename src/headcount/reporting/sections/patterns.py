@@ -52,8 +52,8 @@ def _book(material: Material, subject: Subject) -> HeadPatterns:
     )
     pages = f", {len(book.pages)} pages to choose from" if len(book.pages) > 1 else ""
     caption = f"All {counted(book.n_heads, 'head')} of {subject.title}{pages}"
-    average = [] if subject.task is None or first.example is not None else ["--all-test"]
-    shown = [*average, *map(on_flag, subject.texts[:1])]
+    is_average = subject.task is not None and first.example is None
+    shown = ["--all-test"] if is_average else map(on_flag, subject.texts[:1])
     command = " ".join(["headcount heads", argument(subject.name), *shown])
     return HeadPatterns(name, caption, book, _worth(subject), command, picture)
 

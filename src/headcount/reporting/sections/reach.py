@@ -45,7 +45,7 @@ def section(material: Material) -> Section | None:
         *_causes(subjects, kind),
         *_dispersions(material, subjects, kind),
     ]
-    answer = replace(found[0], text=" ".join([found[0].text, *beyond_training(subjects, kind)]))
+    answer = replace(found[0], text=" ".join([found[0].text, *beyond_training(subjects, kind, found[0])]))
     return Section("reach", "How far does each encoding reach?", tuple(blocks), answer)
 
 

@@ -23,9 +23,9 @@ def section(material: Material) -> Section | None:
     if lengths := stretch_commands(material.subjects):
         blocks.append(Commands(tuple(lengths), "How far models reach:"))
     names = [argument(each.name) for each in material.subjects]
-    data = dict.fromkeys(argument(each.data) for each in material.subjects if each.data)
+    data = dict.fromkeys(each.data_flags for each in material.subjects if each.data_flags)
     texts = dict.fromkeys(on_flag(text) for each in material.subjects for text in each.texts)
-    made = " ".join(["headcount report", *names, *(f"--data {each}" for each in data), *texts])
+    made = " ".join(["headcount report", *names, *data, *texts])
     blocks.append(Commands((made,), "This report:"))
     return Section("reproduce", "How to make it again", tuple(blocks))
 

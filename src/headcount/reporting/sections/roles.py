@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from scipy.special import stdtrit
-
 from headcount.errors import argument
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
 from headcount.reporting.role_words import role_blocks, role_sentences
@@ -15,7 +13,6 @@ from headcount.reporting.words import ONE_SEED, briefly, counted, interval, perc
 from headcount.views.head_stats import SPREAD, draw_stats
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import Shift
     from headcount.analysis.labels import Measure
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
@@ -106,10 +103,11 @@ def _target(word: str, target: str, heads: list[Attending]) -> str:
         return f"{text}."
     head, most, column = max(measured, key=lambda each: each[1].mean)
     which = "" if len(heads) == 1 else f"the most {head.short}{f' in the {column}' if column else ''} with "
-    doubt = interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))
+    is_near_all = most.mean > 0.999  # to a tenth of a per cent an interval would say no more
+    doubt = "" if is_near_all else f"{interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))}; "
     even = "" if most.even is None else f"; if attention were even, {percent(most.even)}"
     what = "of its attention" if word else "of the largest entropy"
-    return f"{text}: {which}{share(most.mean)} {what} ({doubt}; n = {most.n:,}{even})."
+    return f"{text}: {which}{share(most.mean)} {what} ({doubt}n = {most.n:,}{even})."
 
 
 def _shown(subject: Subject, name: str) -> list[Block]:
@@ -139,14 +137,9 @@ def _cells(head: HeadStats, measures: tuple[str, ...], contrast: list[str]) -> l
     """In per cent; empty where a head cannot have it."""
     found = [*(head.find(each) for each in measures), *(head.sensitivity() for _ in contrast)]
     return [
-        Cell("") if each is None else Cell(f"{100 * each.mean:z.1f} ± {100 * _half(each):.1f}", each.mean)
+        Cell("") if each is None else Cell(f"{100 * each.mean:z.1f} ± {100 * each.half():.1f}", each.mean)
         for each in found
     ]
-
-
-def _half(measured: Measure | Shift) -> float:
-    """Of the 95 % interval around its mean (Student's t)."""
-    return float(stdtrit(measured.n - 1, 0.975)) * measured.se
 
 
 PART = section

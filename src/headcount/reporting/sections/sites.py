@@ -99,13 +99,13 @@ def _critical(kinds: Sequence[Part], result: Ablation, rests_on: str) -> Sentenc
 
 
 def _agreement(result: Ablation, rests_on: str) -> Sentence | None:
-    """Whether the costliest site is the same whatever replaces its heads; nothing where none is shown to lose."""
+    """Whether the costliest site is the same whatever replaces its heads, of replacements by which one loses."""
     parts = {each: max(by_site(result, each), key=lambda part: part.drop) for each in result.replacements}
-    if not any(part.low > 0 for part in parts.values()):
+    tops = {each: part.name for each, part in parts.items() if part.low > 0}
+    if len(tops) < 2:
         return None
-    tops = {each: part.name for each, part in parts.items()}
     if len(set(tops.values())) == 1:
-        return Sentence(f"{tops[result.replacements[0]]} loses most by {some(result.replacements)} alike.", rests_on)
+        return Sentence(f"{next(iter(tops.values()))} loses most by {some(list(tops))} alike.", rests_on)
     told = some([f"{name} by {replacement}" for replacement, name in tops.items()])
     return Sentence(f"Which site loses most depends on the replacement: {told}.", rests_on, is_decided=False)
 
