@@ -62,11 +62,13 @@ def _ranking(result: Ablation) -> str:
     condition, replacement = result.conditions[0], result.replacements[0]
     mine = (each for each in result.heads if (each.length, each.replacement) == (condition.length, replacement))
     effects = {each.head: each for each in mine}
-    lines = [f"drop by {replacement}, {result.unit}, on {condition.data} (n = {condition.n:,}), 95 % interval"]
+    again = f"; larger n: {condition.decided_on}" if condition.decided_on else ""
+    lines = [f"drop by {replacement}, {result.unit}, 95 % interval, n; on {condition.data}{again}"]
     scale = 100 if result.unit == "points" else 1
     for i, head in enumerate(ranking(result, condition.length)):
         drop, low, high = (scale * each for each in (effects[head].drop, effects[head].low, effects[head].high))
-        lines.append(f"{i + 1:3d}. {head}: {drop:.2f} [{low:.2f}, {high:.2f}] {effects[head].band or ''}".rstrip())
+        told = f"{i + 1:3d}. {head}: {drop:.2f} [{low:.2f}, {high:.2f}] n = {effects[head].n:,} "
+        lines.append(f"{told}{effects[head].band or ''}".rstrip())
     return "\n".join(lines) + "\n"
 
 
