@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headcount.api import predict
+
 EXAMPLES = {
     "addition": "374+814 = 1188",
     "sortedness": "3 5 4 9: unsorted",
@@ -29,6 +31,22 @@ def test_the_python_example_runs(in_tmp, capsys):
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out.splitlines()[-3:] == ["1188", "torch.Size([4, 7])", "1199"]
     assert Path("runs/mine/figures/curves.png").exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/heads.md", "examples/notebooks/adder.ipynb"])
+def test_the_demonstration_is_what_the_sample_does(page):
+    """One head is enough, and the carry is one too many, not one too few."""
+    text = (README.parent / page).read_text()
+    assert "a carry that is not there" in text or "a carry from the 10s that is not there" in text
+    assert "no longer carries" not in text
+    commands = re.findall(r"predict sample:addition 999\+100 --without (\S+)", text)
+    ablated = re.findall(r"headcount\.ablated\(run, \[([^\]]+)\]", text)
+    heads = {*commands, *(each.strip('\\"') for each in ablated)}
+    assert heads == {"E0H2"}
+    demonstration = predict("sample:addition", "999+100", without=["E0H2"])
+    assert demonstration.without is not None
+    assert demonstration.without.predicted == "1199"
+    assert "made up a carry from the 10s" in demonstration.without.explanation
 
 
 @pytest.mark.parametrize(

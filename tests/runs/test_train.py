@@ -1,6 +1,7 @@
 """A run folder under fire: killed, interrupted, full disk, damaged files, wrong folders."""
 
 import errno
+import functools
 import json
 import os
 import random
@@ -242,13 +243,22 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, number):
             if last_step == self.step:
                 os.kill(os.getpid(), number)
 
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]  # a shell's job may ignore them
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Interrupted, match=r"--resume") as stopped:
         train_run(config, tmp_path / "run", listeners=[Interrupter(3)])
     assert str(tmp_path / "run") in str(stopped.value)
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     again = train_run(config, tmp_path / "run", resume=True)
     assert again.weights_sha256 == train_run(config, tmp_path / "whole").weights_sha256
+
+
+def test_ctrl_c_tests_pass_in_a_background_job(tmp_path: Path) -> None:
+    """A shell starts background jobs with SIGINT ignored."""
+    test = f"{__file__}::{test_ctrl_c_saves_and_says_how_to_go_on.__name__}[{signal.SIGINT:d}]"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}", test]
+    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    job = subprocess.run(command, capture_output=True, text=True, preexec_fn=ignore, check=False)
+    assert job.returncode == 0, job.stdout
 
 
 def test_a_finished_run_is_never_overwritten(tiny_run, tiny):

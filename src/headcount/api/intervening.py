@@ -119,7 +119,7 @@ def ablated(
 
     >>> import headcount
     >>> run = headcount.load("sample:addition")
-    >>> with headcount.ablated(run, ["E0H2", "E1H3", "X1H1", "X1H2"]):
+    >>> with headcount.ablated(run, ["E0H2"]):
     ...     run.predict("999+100")
     '1199'
     >>> run.predict("999+100")

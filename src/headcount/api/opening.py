@@ -116,7 +116,7 @@ def predict(
 ) -> PredictionPair:
     """The model's own answer; with `without`, also its answer while these heads are ablated, decoded for real.
 
-    >>> found = predict("sample:addition", "999+100", without=["E0H2", "E1H3", "X1H1", "X1H2"])
+    >>> found = predict("sample:addition", "999+100", without=["E0H2"])
     >>> found.clean.predicted, found.without.predicted
     ('1099', '1199')
     """
