@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.errors import InputError, InstrumentError
+from headcount.errors import InputError, InstrumentError, shortened
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.parameters import ParameterProjection, products_called
-from headcount.hooks.sites import Sites
+from headcount.hooks.sites import Sites, layers_inside
 
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
@@ -125,7 +125,7 @@ def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
     """The z that a projection was called with."""
     if not args or not isinstance(args[0], Tensor):
         what = f"the output projection of {name} was not called with a tensor"
-        raise InstrumentError(what, "its input cannot be gated")
+        raise InstrumentError(what, "its input cannot be gated; or is this a whole attention block?")
     return args[0]
 
 
@@ -196,8 +196,10 @@ class Capture:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         name = self._turns.next(module)
+        if not isinstance(output, Tensor):
+            raise _no_projection(name, module, f"returns a {type(output).__name__}, not a tensor")
         # Copies, for the model may go on to add to its tensors in place.
         self._kept.setdefault(name, []).append((input_of(name, args).clone(), output.clone()))
 
@@ -219,7 +221,7 @@ class Capture:
             only = torch.zeros_like(z)
             only[..., i, :] = z[..., i, :]
             joined = join_heads(only, self._sites[site].head_axis)
-            alone.append(project(self._sites[site].projection, joined) - bias)
+            alone.append(self._projected(site, joined) - bias)
         return torch.stack(alone, dim=-2)
 
     def bias(self, site: HeadSite) -> Float[Tensor, " d_model"]:
@@ -229,8 +231,18 @@ class Capture:
         """
         z, projection = self._only_call(site)[0], self._sites[site].projection
         if self._sites[site].head_axis is not None or isinstance(projection, ParameterProjection):
-            return project(projection, torch.zeros_like(z))
-        return project(projection, z.new_zeros(1, z.shape[-1]))[0]
+            return self._projected(site, torch.zeros_like(z))
+        return self._projected(site, z.new_zeros(1, z.shape[-1]))[0]
+
+    def _projected(self, site: HeadSite, z: Tensor) -> Tensor:
+        projection = self._sites[site].projection
+        try:
+            return project(projection, z)
+        except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
+            if not layers_inside(projection):
+                raise
+            what = f"cannot be called with z alone ({type(error).__name__}: {error})"
+            raise _no_projection(site, projection, shortened(what, 240)) from error
 
     def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor]:
         calls = self._kept.get(site, [])
@@ -240,6 +252,14 @@ class Capture:
                 "make exactly one forward pass inside the context" if calls else "the model never called it",
             )
         return calls[0]
+
+
+def _no_projection(name: HeadSite, module: nn.Module, why: str) -> InputError:
+    layers = layers_inside(module)
+    return InputError(
+        f"{type(module).__name__} is not an output projection of {name}: it {why}",
+        f"name the output projection inside it: {', '.join(layers)}" if layers else "is its path right?",
+    )
 
 
 @contextmanager

@@ -198,9 +198,9 @@ def judge(slices: Sequence[Sequence[Patterns]], *, is_mixed: bool = False) -> He
     >>> judge([[one, one], [other, other]])
     HeadCheck(is_checked=True, fault='')
     >>> judge([[one, other]]).fault
-    '1 slice of z holds more than one head'
+    '1 of 1 slices of z follow several attention patterns'
     >>> judge([[one], [one]]).fault
-    '2 slices of z share the attention pattern of a head'
+    '2 slices of z follow 1 attention pattern'
     """
     kinds = {patterns for each in slices for patterns in each}
     n_patterns = len(frozenset[tuple[int, int]]().union(*kinds))
@@ -208,10 +208,11 @@ def judge(slices: Sequence[Sequence[Patterns]], *, is_mixed: bool = False) -> He
     if not is_apart or (len(kinds) == 1 < len(slices) and n_patterns > 1):
         fault = "a linear layer stands between its attention and z" if is_mixed else ""
         return HeadCheck(is_checked=is_mixed, fault=fault)
-    merged = sum(len(set(each)) > 1 for each in slices)
-    if merged:
-        return HeadCheck(True, f"{merged} slice{'s' * (merged > 1)} of z hold{'s' * (merged == 1)} more than one head")
-    shared = sum(sum(each[0] == other[0] for other in slices) > 1 for each in slices)
-    if shared:
-        return HeadCheck(True, f"{shared} slices of z share the attention pattern of a head")
+    n_merged = sum(len(set(each)) > 1 for each in slices)
+    if n_merged:
+        return HeadCheck(True, f"{n_merged} of {len(slices)} slices of z follow several attention patterns")
+    if len(kinds) < len(slices):
+        return HeadCheck(
+            True, f"{len(slices)} slices of z follow {len(kinds)} attention pattern{'s'[: len(kinds) - 1]}"
+        )
     return HeadCheck(True)

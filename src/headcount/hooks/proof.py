@@ -20,7 +20,7 @@ from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, eval_mode
 from headcount.hooks.own_attention import check_heads
-from headcount.hooks.sites import Site, Sites
+from headcount.hooks.sites import Site, Sites, layers_inside
 
 TOLERANCE = 1e-4
 """Largest difference between two ways to compute the same in single precision, as a share of the largest value."""
@@ -60,7 +60,7 @@ def prove(
             proof = replace(
                 _prove_site(model, sites, name, few, clean, logits), follows_attention=checks[name].is_checked
             )
-            _require(proof, tolerance(clean.output(name).dtype))
+            _require(proof, tolerance(clean.output(name).dtype), layers_inside(sites[name].projection))
             if fault := checks[name].fault:
                 raise InstrumentError(
                     f"the heads at {name} are not heads: {fault}", *_advice(sites[name], clean.z(name))
@@ -95,14 +95,15 @@ def _prove_site(
 def _advice(site: Site, z: Tensor) -> list[str]:
     """Say how to name heads whose slices of z are not heads."""
     n_heads, axes = len(site.heads), list(z.flatten(start_dim=-2).shape)
-    advice = ["ablating them would remove parts of several heads, or of one: check n_heads, the path and head_axis"]
+    advice = [f"n_heads={n_heads}, the path or head_axis is wrong: an ablation would not remove one head"]
     if site.head_axis is None and z.dim() == 5:
         axis = 2 if axes[2] == n_heads != axes[1] else 1
         advice.append(f"z has shape {axes}: if axis {axis} counts heads, give n_heads={axes[axis]}, head_axis={axis}")
     return advice
 
 
-def _require(found: SiteProof, most: float) -> None:
+def _require(found: SiteProof, most: float, layers: Sequence[str]) -> None:
+    block = f"if this is a whole attention block, name its output projection: {', '.join(layers)}" if layers else ""
     faults = [
         (found.sum_error, f"its heads' contributions miss its output by {found.sum_error:.1e} of the largest value"),
         (found.shut_error, f"with all heads silent it still adds more than its bias (by {found.shut_error:.1e})"),
@@ -112,7 +113,9 @@ def _require(found: SiteProof, most: float) -> None:
     for error, why in faults:
         if not error <= most:  # NaN fails too
             raise InstrumentError(
-                f"the instrument does not act at {found.site}: {why}", "so ablating heads there would prove nothing"
+                f"the instrument does not act at {found.site}: {why}",
+                "so ablating heads there would prove nothing",
+                *filter(None, [block]),
             )
 
 

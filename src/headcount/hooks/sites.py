@@ -296,15 +296,18 @@ def _paths(model: nn.Module) -> list[str]:
 
 def _projections_inside(path: str, module: nn.Module) -> list[str]:
     """Return paths that look like output projections inside a whole attention block; none for any other module."""
-    inside = [path for path, each in module.named_parameters() if each.dim() > 1]
-    if len(inside) < 2 or isinstance(module, nn.Sequential):
-        return []
-    own, found = (path.rpartition(".")[2], type(module).__name__), []
-    for each in (weight.removesuffix(".weight") for weight in inside):
+    own, found = (path.rpartition(".")[2], type(module).__name__), list[str]()
+    for each in () if isinstance(module, nn.Sequential) else layers_inside(module):
         *above, last = each.split(".")
         if last.lower() in _LAST and any(map(_ATTENTION.search, (*own, *above))):
             found.append(f"{path}.{each}")
     return found
+
+
+def layers_inside(module: nn.Module) -> list[str]:
+    """Return the paths of weights inside a module that has several, as a whole attention block does."""
+    inside = [path.removesuffix(".weight") for path, each in module.named_parameters() if each.dim() > 1]
+    return inside if len(inside) > 1 else []
 
 
 def _width(module: nn.Module) -> int | None:
@@ -383,6 +386,10 @@ def guess(model: nn.Module) -> list[Guess]:
             layers.setdefault(_starred(path), []).append((path, module))
         elif pattern := _projection_pattern(model, path, module):
             layers.setdefault(pattern, []).append((path, module))
+    for path, parameter in model.named_parameters():
+        *above, last = path.split(".")
+        if parameter.dim() > 1 and last.lower() in _LAST and any(map(_ATTENTION.search, above)):
+            layers.setdefault(_starred(path), []).extend(parameters_at(model, path))
     guesses = []
     for (pattern, found), role in zip(layers.items(), _roles(list(layers)), strict=True):
         counts = {_count_above(model, *each) for each in found}
