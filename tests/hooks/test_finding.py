@@ -108,13 +108,10 @@ def test_ten_comes_after_nine() -> None:
 
 
 def test_what_is_not_there_gets_suggestions() -> None:
-    with pytest.raises(
-        InputError, match=r"no module or parameter of Module is at 'encoder_layers\.\*\.self_attn\.W_out'(.|\n)*W_o"
-    ):
+    missing = "no module or parameter of Module is at "
+    with pytest.raises(InputError, match=missing + r"'encoder_layers\.\*\.self_attn\.W_out'(.|\n)*W_o"):
         Sites.of(tree(ADDER), "encoder_layers.*.self_attn.W_out", n_heads=4)
-    with pytest.raises(
-        InputError, match=r"no module or parameter of Module is at 'q'\n  it has, for example: encoder_layers, "
-    ):
+    with pytest.raises(InputError, match=missing + r"'q'\n  it has, for example: encoder_layers, "):
         Sites.of(tree(ADDER), "q", n_heads=4)
 
 

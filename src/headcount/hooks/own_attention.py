@@ -211,8 +211,5 @@ def judge(slices: Sequence[Sequence[Patterns]], *, is_mixed: bool = False) -> He
     n_merged = sum(len(set(each)) > 1 for each in slices)
     if n_merged:
         return HeadCheck(True, f"{n_merged} of {len(slices)} slices of z follow several attention patterns")
-    if len(kinds) < len(slices):
-        return HeadCheck(
-            True, f"{len(slices)} slices of z follow {len(kinds)} attention pattern{'s'[: len(kinds) - 1]}"
-        )
-    return HeadCheck(True)
+    patterns = "1 attention pattern" if len(kinds) == 1 else f"{len(kinds)} attention patterns"
+    return HeadCheck(True, f"{len(slices)} slices of z follow {patterns}" if len(kinds) < len(slices) else "")
