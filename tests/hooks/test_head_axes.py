@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
 
+import faulty_models as faulty
 import parameter_models as models
 import pytest
 import torch
+from foreign_models import N_TOKENS, built
 from parameter_models import N_HEADS, ParameterModel, parameter_model
 from torch import Tensor
+from traced_cuts import adapted
 
 import headcount
 from headcount.errors import InputError, InstrumentError
@@ -20,8 +25,9 @@ from headcount.hooks.proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites, guess
 from headcount.hooks.wrapping import wrap
+from headcount.surgery.tracing import cut_traced
 
-TOKENS = torch.randint(11, (200, 7), generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randint(11, (120, 7), generator=torch.Generator().manual_seed(0))
 FEW = TOKENS[:6]
 STYLES = {
     "a hook point": (models.Attention, "hook_z", 1),
@@ -217,3 +223,70 @@ def test_axes_that_cannot_be_are_refused() -> None:
         Sites.of(model, "layers.*.attn.W_O", n_heads=N_HEADS, head_axis=0)
     with pytest.raises(InputError, match="leave it out"):
         Sites.of(torch.nn.TransformerEncoderLayer(8, 2, 8), "self_attn", head_axis=1)
+
+
+@pytest.mark.parametrize(
+    ("style", "why"), [("einsum, heads first", "is a parameter"), ("a module", "an axis of their own")]
+)
+def test_what_they_cannot_be_is_said(style: str, why: str) -> None:
+    """Cut out, or audited in an intervention of others."""
+    model, sites = case(style)
+    with pytest.raises(InputError, match=rf"heads cannot be cut out of layer\.0\.self: .*{why}"):
+        cut_traced(adapted(Given(model, sites)), [HeadId.parse("L0H1")], [FEW])
+    with pytest.raises(InputError, match=r"interventions at layer\.0\.self cannot be audited"):
+        headcount.audit_intervention(model, FEW, headcount.ablated(model, "L0H1", sites=sites), ["L0H1"], sites=sites)
+
+
+class Given(headcount.Adapter):
+    """A model and its sites, brought by an adapter."""
+
+    def __init__(self, model: ParameterModel, sites: Sites | None = None) -> None:
+        self.model, self.given = model, sites
+
+    def build(self) -> ParameterModel:
+        return self.model
+
+    def sites(self, model: Any) -> Sites:
+        return self.given or Sites.of(model, "layers.*.attn", n_heads=N_HEADS)
+
+
+def test_an_adapter_that_names_blocks_is_told_what_is_in_them() -> None:
+    with pytest.raises(InputError, match=r"layers\.0\.attn is a whole attention block(.|\n)*layers\.\*\.attn\.W_O"):
+        adapted(Given(parameter_model(models.Attention)))
+
+
+def test_half_of_the_rows_by_gates_of_their_own() -> None:
+    """Gates per row, as many experiments in one batch have them."""
+    model, sites = case("einsum, heads first")
+    gate = torch.ones(len(FEW), N_HEADS)
+    gate[:3, 1] = 0.0
+    with torch.no_grad(), Gates(sites, {HeadSite("layer", 0): gate}):
+        mixed = model(FEW)
+    with torch.no_grad(), zeroed(model, "einsum, heads first", HeadId.parse("L0H1")):
+        ablated = model(FEW)
+    torch.testing.assert_close(mixed, torch.cat([ablated[:3], model(FEW)[3:]]), rtol=0, atol=1e-12)
+
+
+def test_the_weight_of_a_layer_that_is_never_called() -> None:
+    """`F.linear(z, self.out.weight)` passes hooks on the layer by; its weight can be named."""
+    model = built(faulty.Bypasses)
+    sites = Sites.of(model, "blocks.*.attn.out.weight", n_heads=2)
+    tokens = FEW % N_TOKENS
+    assert all(each.follows_attention for each in prove(model, sites, [tokens]))
+    expected = deepcopy(model)
+    with torch.no_grad(), Gates(sites, closed_gates(sites, [HeadId.parse("L1H0")])):
+        expected.blocks[1].attn.out.weight[:, :4] = 0.0
+        torch.testing.assert_close(model(tokens), expected(tokens), rtol=0, atol=1e-12)
+
+
+def test_a_copy_of_a_model_has_projections_of_its_own() -> None:
+    model, sites = case("einsum, heads first")
+    prove(model, sites, [FEW])
+    whole = deepcopy(wrap(model, sites))
+    with torch.no_grad():
+        for layer in whole.model.layers:
+            layer.attn.W_O *= 2
+        with Gates(whole.head_sites, closed_gates(whole.head_sites, [HeadId.parse("L0H1")])):
+            ablated = whole(FEW)
+        with zeroed(whole.model, "einsum, heads first", HeadId.parse("L0H1")):
+            torch.testing.assert_close(ablated, whole(FEW), rtol=0, atol=1e-12)

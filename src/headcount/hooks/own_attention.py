@@ -65,7 +65,8 @@ def check_heads(
         if name in checks:
             site = sites[name]
             split = split_heads(name, z, len(site.heads), site.head_axis)
-            checks[name] = _check(split, origins.patterns, is_mixed=origins.stage(z) == MIXTURE)
+            with torch._C.DisableTorchFunction():  # what is computed here is not the model's
+                checks[name] = _check(split, origins.patterns, is_mixed=origins.stage(z) == MIXTURE)
         origins.clear()
         return (z.detach(), *args[1:])
 
@@ -176,7 +177,8 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _check(z: Tensor, patterns_of: Callable[[Tensor], Patterns], *, is_mixed: bool) -> HeadCheck:
     """Judge the slices of z [..., head, d_head] by the patterns of some numbers of each."""
-    features = sorted({0, min(1, z.shape[-1] - 1), z.shape[-1] // 2, z.shape[-1] - 1})
+    last = z.shape[-1] - 1
+    features = sorted({0, min(1, last), last})  # neighbours differ where heads take turns, ends where a slice has two
     for place in _places(z):
         slices = [[patterns_of(head[i]) for i in features] for head in z[place]]
         slices = [[patterns for patterns in each if patterns] for each in slices]
