@@ -241,13 +241,13 @@ class Given(headcount.Adapter):
     """A model and its sites, brought by an adapter."""
 
     def __init__(self, model: ParameterModel, sites: Sites | None = None) -> None:
-        self.model, self.given = model, sites
+        self.model, self.own_sites = model, sites
 
     def build(self) -> ParameterModel:
         return self.model
 
     def sites(self, model: Any) -> Sites:
-        return self.given or Sites.of(model, "layers.*.attn", n_heads=N_HEADS)
+        return self.own_sites or Sites.of(model, "layers.*.attn", n_heads=N_HEADS)
 
 
 def test_an_adapter_that_names_blocks_is_told_what_is_in_them() -> None:

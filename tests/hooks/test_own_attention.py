@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import foreign_models as foreign
-import hub_models as hub
 import pytest
 import torch
+from counted_heads import recounted, require_refused
 from foreign_models import N_HEADS, N_TOKENS, Attention, D, built
 from torch import Tensor, nn
 
@@ -19,40 +18,12 @@ from headcount.api.opening import open_model
 from headcount.cli import main
 from headcount.errors import InputError, InstrumentError
 from headcount.heads import HeadSite
-from headcount.hooks.own_attention import check_heads
 from headcount.hooks.proof import prove
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import wrap
 
 TOKENS = torch.randint(N_TOKENS, (5, 6), generator=torch.Generator().manual_seed(0))
 FIRST = HeadSite("layer", 0)
-
-
-def recounted(sites: Sites, share: float) -> Sites:
-    """The same sites with another number of heads at each."""
-    return Sites(
-        {
-            name: replace(site, heads=tuple(map(name.head, range(int(len(site.heads) * share)))))
-            for name, site in sites.items()
-        }
-    )
-
-
-def require_refused(model: nn.Module, sites: Sites, inputs: Any) -> None:
-    """Twice and half as many heads are seen through at every site."""
-    twice, half = recounted(sites, 2), recounted(sites, 0.5)
-    for check in check_heads(model, twice, inputs, twice).values():
-        assert "attention pattern" in check.fault
-    for check in check_heads(model, half, inputs, half).values():
-        assert "several attention patterns" in check.fault
-
-
-@pytest.mark.parametrize("name", hub.FAMILIES)
-def test_every_family_has_heads_and_no_other_number_of_them(name: str) -> None:
-    wrapped, inputs = wrap(hub.build(name)), hub.inputs_of(name)
-    checks = check_heads(wrapped, wrapped.head_sites, inputs, wrapped.sites)
-    assert all(check.is_checked and not check.fault for check in checks.values())
-    require_refused(wrapped, wrapped.head_sites, inputs)
 
 
 @pytest.mark.parametrize("name", ["sample:addition", "sample:sortedness"])
@@ -296,10 +267,6 @@ def test_a_block_is_no_projection() -> None:
         Sites.of(built(foreign.Model), "blocks.*.attn", n_heads=2)
     with pytest.raises(InputError, match=r"(.|\n)*blocks\.\*\.attn\.out"):
         Sites.of(built(foreign.Model), "blocks.*", n_heads=2)
-    with pytest.raises(InputError, match=r"h\.0\.attn is a whole(.|\n)*transformer\.h\.\*\.attn\.c_proj"):
-        Sites.of(hub.build("gpt2"), "transformer.h.*.attn", n_heads=4)
-    with pytest.raises(InputError, match=r"is a whole(.|\n)*attention\.output\.dense"):
-        Sites.of(hub.build("bert"), "bert.encoder.layer.*.attention", n_heads=4)
 
 
 class Unknown(nn.Module):
