@@ -108,15 +108,16 @@ def test_ten_comes_after_nine() -> None:
 
 
 def test_what_is_not_there_gets_suggestions() -> None:
-    with pytest.raises(InputError, match=r"no module of Module is at 'encoder_layers\.\*\.self_attn\.W_out'(.|\n)*W_o"):
+    missing = "no module or parameter of Module is at "
+    with pytest.raises(InputError, match=missing + r"'encoder_layers\.\*\.self_attn\.W_out'(.|\n)*W_o"):
         Sites.of(tree(ADDER), "encoder_layers.*.self_attn.W_out", n_heads=4)
-    with pytest.raises(InputError, match=r"no module of Module is at 'q'\n  it has, for example: encoder_layers, "):
+    with pytest.raises(InputError, match=missing + r"'q'\n  it has, for example: encoder_layers, "):
         Sites.of(tree(ADDER), "q", n_heads=4)
 
 
 def test_a_dot_is_a_dot_and_a_star_is_one_name() -> None:
     for pattern in ("encoder_layers*self_attn.W_o", "encoder_layers.*.self.attn.W_o", "encoder.layers.*.self_attn.W_o"):
-        with pytest.raises(InputError, match="no module of Module"):
+        with pytest.raises(InputError, match="no module or parameter of Module"):
             Sites.of(tree(ADDER), pattern, n_heads=2)
 
 

@@ -9,17 +9,20 @@ import hub_models as hub
 import numpy as np
 import pytest
 import torch
+from counted_heads import require_refused
 from hub_by_hand import PROJECTIONS, Place, answer, places, shown, without
 from own_models import trace
 from tensor_experiments import tensor_experiment
 from torch import Tensor
 
+from headcount.errors import InputError
 from headcount.experiments.interventions import run_interventions
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import prove
 from headcount.hooks.replay import CachedPass, Intervention, plain_pass, sweep
+from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import wrap
 
 close = {"atol": 1e-9, "rtol": 1e-9}
@@ -202,7 +205,16 @@ def test_the_instrument_is_proven(name: str) -> None:
         before, wrapped = trace(model), wrap(model)
         proof = prove(wrapped, wrapped.head_sites, hub.inputs_of(name, dtype))
         assert [each.site for each in proof] == [str(site) for site in wrapped.sites]
+        assert all(each.follows_attention for each in proof)
         assert trace(model) == before
+    require_refused(wrapped, wrapped.head_sites, hub.inputs_of(name, dtype))
+
+
+def test_a_block_is_no_projection() -> None:
+    with pytest.raises(InputError, match=r"h\.0\.attn is a whole(.|\n)*transformer\.h\.\*\.attn\.c_proj"):
+        Sites.of(hub.build("gpt2"), "transformer.h.*.attn", n_heads=4)
+    with pytest.raises(InputError, match=r"is a whole(.|\n)*attention\.output\.dense"):
+        Sites.of(hub.build("bert"), "bert.encoder.layer.*.attention", n_heads=4)
 
 
 # --- where heads look -----------------------------------------------------------------------------------------------

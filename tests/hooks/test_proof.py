@@ -23,6 +23,7 @@ TOKENS = torch.randint(N_TOKENS, (5, 6), generator=torch.Generator().manual_seed
 def test_our_models_are_proven(model: Model, inputs: tuple[Tensor, ...]) -> None:
     proof = prove(model, Sites.of(model), inputs)
     assert [each.site for each in proof] == [str(site) for site in model.sites]
+    assert all(each.follows_attention for each in proof)
     assert all(each.sum_error < 1e-12 and each.shut_error < 1e-12 and each.output_change > 1e-4 for each in proof)
 
 

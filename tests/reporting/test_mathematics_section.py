@@ -128,11 +128,15 @@ def test_results_say_how_far_off_the_other_formulas_are():
     ]
     proven = replace(
         ablation(effect("encoder.0.self.0", 0.1)),
-        proof=(SiteProof("encoder.0.self", 2e-7, 0.0, 1.0, 0.0), SiteProof("encoder.1.self", 5e-7, 0.0, 1.0, 0.0)),
+        proof=(
+            SiteProof("encoder.0.self", 2e-7, 0.0, 1.0, 0.0),
+            SiteProof("encoder.1.self", 5e-7, 0.0, 1.0, 0.0, True),
+        ),
     )
     made = formulas(report(subject("a", positions=known[0], ablation=proven), subject("b", positions=known[1])))
     assert "add up to the output to within 5.0e-07 of its largest entry" in made["gate"].error
     assert "the bias alone is left, exactly" in made["gate"].error
+    assert "At 1 of them, each head's slice of z was seen to follow its own attention pattern" in made["gate"].error
     assert "What a adds at 6 positions is this to within" in made["sinusoidal"].error
     assert (
         "Of 1 row of b that training never met, cosines to what it was are 1 to within 1.0e-08" in made["learned"].error

@@ -80,7 +80,8 @@ def test_proof_in_the_models_own_precision(name: str) -> None:
     assert prove_cut(model, cut, map(str, heads), inputs) <= 1e-5
     with pytest.raises(CheckFailed, match="differ by"):
         prove_cut(model, cut, heads[:-1], inputs)
-    prove(wrap(cut), wrap(cut).head_sites, inputs)  # the instruments act on it
+    proof = prove(wrap(cut), wrap(cut).head_sites, inputs)  # the instruments act on it
+    assert all(each.follows_attention for each in proof)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -85,7 +85,7 @@ def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
         replacements=tuple(kinds),
         heads=tuple(effect(h, k, i, length) for length in lengths for k in kinds for i, h in enumerate(heads)),
         conditions=tuple(condition(heads, kinds, length) for length in lengths),
-        proof=tuple(SiteProof(site, 1e-7, 2e-7, 3.0, 0.0) for site in SITES),
+        proof=tuple(SiteProof(site, 1e-7, 2e-7, 3.0, 0.0, True) for site in SITES),
     )
     return Ablation.from_json(result.to_json())
 
@@ -275,13 +275,19 @@ def test_notes_count_bands_and_say_what_would_decide():
     assert f"gradient importance against zero: {told}" in notes
     assert any("40,000 fresh examples alone" in note for note in notes)
     assert any("mean: over 32,768 inputs" in note for note in notes)
-    assert "at each of 3 sites" in notes[-1]
-    assert "80 answers of ablations decoded for real" in notes[-1]
+    verified = "head contributions + bias = block output (max error 1e-07); with all heads off, only the bias remains"
+    own = "each head's slice of z follows its own attention pattern"
+    assert notes[-1] == f"Verified at 3 attention blocks: {verified}; {own}."
+    some = replace(result, proof=(replace(result.proof[0], follows_attention=False), *result.proof[1:]))
+    assert view.ablation_notes(some, some.conditions[0])[-1] == (
+        f"Verified at 3 attention blocks: {verified}. Not checked at 1 of them: whether {own}."
+    )
+    assert "80 answers of ablations decoded for real gave the same results" in notes[-2]
     (agreement,) = result.conditions[0].agreements
     flat = replace(result.conditions[0], agreements=(replace(agreement, found=None),), decoded=0)
     flat_notes = view.ablation_notes(replace(result, conditions=(flat,)), flat)
     assert "gradient importance against zero: all drops are equal" in flat_notes
-    assert "decoded" not in flat_notes[-1]
+    assert not any("decoded" in note for note in flat_notes)
 
 
 def test_notes_ask_first_whether_the_model_uses_a_head():

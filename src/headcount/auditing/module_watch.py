@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from headcount.errors import InputError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import unfused_forward
+from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 
@@ -180,6 +181,11 @@ class BlockLayout:
         """All but what a pass has to show."""
         paths = {module: path for path, module in model.named_modules()}
         for name, site in sites.items():
+            if site.head_axis is not None or isinstance(site.projection, ParameterProjection):
+                raise InputError(
+                    f"interventions at {name} cannot be audited",
+                    "heads must stand side by side in the last axis of z, and a module must project them",
+                )
             if site.projection not in paths:
                 raise InputError(f"the output projection of {name} is not in this model", "are these its sites?")
         projections = {paths[projection]: names for projection, names in sites.projections.items()}

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
-from headcount.hooks.gates import SharedSiteCounter, eval_mode, input_of, unfused
+from headcount.hooks.gates import SharedSiteCounter, eval_mode, input_of, join_heads, split_heads, unfused
 from headcount.hooks.sites import Sites
 
 Weights = Float[Tensor, "row head query key"]
@@ -41,8 +41,10 @@ def read_attention(
         if name in shown:
             raise InstrumentError(f"the output projection of {name} was called twice in one pass")
         shown.add(name)
-        z = input_of(name, args)
-        show(name, _of_site(name, len(sites[name].heads), len(inputs[0]), z, *seen.take()))
+        z, n_heads = input_of(name, args), len(sites[name].heads)
+        if sites[name].head_axis is not None:
+            z = join_heads(split_heads(name, z, n_heads, sites[name].head_axis))  # side by side
+        show(name, _of_site(name, n_heads, len(inputs[0]), z, *seen.take()))
 
     with ExitStack() as hooks, torch.no_grad(), eval_mode(model), unfused(sites), seen:
         for projection in sites.projections:
@@ -79,7 +81,7 @@ class _Seen(TorchFunctionMode):
             weights: Any = func(*args, **kwargs | {"need_weights": True, "average_attn_weights": False})[1]
             self._weights.append(weights)
         elif func is F.scaled_dot_product_attention:
-            self._weights.append(_computed(*args, **kwargs))
+            self._weights.append(computed_weights(*args, **kwargs))
             self._products.append(result)
         elif func in SOFTMAX and result.dim() >= 3:
             dim = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
@@ -90,7 +92,7 @@ class _Seen(TorchFunctionMode):
         return result
 
 
-def _computed(
+def computed_weights(
     query: Tensor,
     key: Tensor,
     value: Tensor,

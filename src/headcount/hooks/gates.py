@@ -23,9 +23,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.errors import InputError, InstrumentError
+from headcount.errors import InputError, InstrumentError, shortened
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.sites import Sites
+from headcount.hooks.parameters import ParameterProjection, products_called
+from headcount.hooks.sites import Sites, layers_inside
 
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
@@ -112,41 +113,57 @@ class Gates:
             return None
         self.calls[name] += 1
         z, value, gate = input_of(name, args), self._replacements.get(name), self._acting[name]
+        axis = self._sites[name].head_axis
         if value is not None and not isinstance(value, Tensor):
-            value = value(split_heads(name, z, gate.shape[1]))
+            value = value(split_heads(name, z, gate.shape[1], axis))
         elif value is not None and self._allow_prefix:
-            value = value[:, : z.shape[1]]
-        return (gated(name, z, gate, value), *args[1:]), kwargs
+            value = value[:, : split_heads(name, z, gate.shape[1], axis).shape[1]]
+        return (gated(name, z, gate, value, axis), *args[1:]), kwargs
 
 
 def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
     """The z that a projection was called with."""
     if not args or not isinstance(args[0], Tensor):
         what = f"the output projection of {name} was not called with a tensor"
-        raise InstrumentError(what, "its input cannot be gated")
+        raise InstrumentError(what, "its input cannot be gated; or is this a whole attention block?")
     return args[0]
 
 
-def split_heads(name: HeadSite, z: Tensor, n_heads: int) -> Float[Tensor, "row query head d_head"]:
-    """What each head found, side by side in z."""
+def split_heads(
+    name: HeadSite, z: Tensor, n_heads: int, head_axis: int | None = None
+) -> Float[Tensor, "row query head d_head"]:
+    """Return the output of each head: a view of z."""
+    if head_axis is not None:
+        if not -z.dim() <= head_axis < z.dim() or z.shape[head_axis] != n_heads:
+            raise InstrumentError(
+                f"z at {name} has shape {tuple(z.shape)}: its axis {head_axis} does not count {n_heads} heads",
+                "give head_axis=1 for [batch, head, position, d_head], 2 for [batch, position, head, d_head], and "
+                "leave it out for heads side by side in the last axis",
+            )
+        return z.movedim(head_axis, -2)
     if z.shape[-1] % n_heads or z.dim() < 2:
         raise InstrumentError(f"z at {name} has shape {tuple(z.shape)}, which {n_heads} heads cannot share")
     return z.unflatten(-1, (n_heads, -1))
 
 
-def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None) -> Tensor:
-    """The mixture g z + (1 - g) r; an open gate hands z on bit for bit."""
-    z_BQHE = split_heads(name, z, gate.shape[1])
+def join_heads(z_BQHE: Float[Tensor, "row query head d_head"], head_axis: int | None = None) -> Tensor:
+    """Return z as the output projection takes it: the inverse of `split_heads`."""
+    return z_BQHE.flatten(start_dim=-2) if head_axis is None else z_BQHE.movedim(-2, head_axis)
+
+
+def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis: int | None = None) -> Tensor:
+    """Return the mixture g z + (1 - g) r; an open gate hands z on bit for bit."""
+    z_BQHE = split_heads(name, z, gate.shape[1], head_axis)
     rows = (len(z), len(gate))
     if rows[0] != rows[1] and 1 not in rows:
         raise InstrumentError(
             f"{rows[1]} rows of gates at {name}, but the pass has {rows[0]} rows", "give one row per example, or one"
         )
-    g = gate.to(z)[(slice(None), *[None] * (z.dim() - 2), slice(None), None)]
+    g = gate.to(z)[(slice(None), *[None] * (z_BQHE.dim() - 3), slice(None), None)]
     if value is None:
-        return (z_BQHE * g).flatten(start_dim=-2)
+        return join_heads(z_BQHE * g, head_axis)
     mixed = z_BQHE * g + (1 - g) * value.to(z)
-    return torch.where(g == 1, z_BQHE, mixed).flatten(start_dim=-2)  # 1 z + 0 r would turn -0 into 0
+    return join_heads(torch.where(g == 1, z_BQHE, mixed), head_axis)  # 1 z + 0 r would turn -0 into 0
 
 
 def project(projection: nn.Module, z: Tensor) -> Tensor:
@@ -179,14 +196,16 @@ class Capture:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         name = self._turns.next(module)
+        if not isinstance(output, Tensor):
+            raise _no_projection(name, module, f"returns a {type(output).__name__}, not a tensor")
         # Copies, for the model may go on to add to its tensors in place.
         self._kept.setdefault(name, []).append((input_of(name, args).clone(), output.clone()))
 
     def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
-        """What each head found."""
-        return self._only_call(site)[0].unflatten(-1, (len(self._sites[site].heads), -1))
+        """Return the output of each head."""
+        return split_heads(site, self._only_call(site)[0], len(self._sites[site].heads), self._sites[site].head_axis)
 
     def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:
         """What the block adds to the residual stream."""
@@ -201,13 +220,29 @@ class Capture:
         for i in range(z.shape[-2]):
             only = torch.zeros_like(z)
             only[..., i, :] = z[..., i, :]
-            alone.append(project(self._sites[site].projection, only.flatten(start_dim=-2)) - bias)
+            joined = join_heads(only, self._sites[site].head_axis)
+            alone.append(self._projected(site, joined) - bias)
         return torch.stack(alone, dim=-2)
 
     def bias(self, site: HeadSite) -> Float[Tensor, " d_model"]:
-        """What the block adds when all its heads are ablated: the projection of nothing."""
-        z = self._only_call(site)[0]
-        return project(self._sites[site].projection, z.new_zeros(1, z.shape[-1]))[0]
+        """Return the projection of nothing: what the block adds when all its heads are ablated.
+
+        A parameter or an axis of heads may ask for all axes of z; then the bias has those of the output.
+        """
+        z, projection = self._only_call(site)[0], self._sites[site].projection
+        if self._sites[site].head_axis is not None or isinstance(projection, ParameterProjection):
+            return self._projected(site, torch.zeros_like(z))
+        return self._projected(site, z.new_zeros(1, z.shape[-1]))[0]
+
+    def _projected(self, site: HeadSite, z: Tensor) -> Tensor:
+        projection = self._sites[site].projection
+        try:
+            return project(projection, z)
+        except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
+            if not layers_inside(projection):
+                raise
+            what = f"cannot be called with z alone ({type(error).__name__}: {error})"
+            raise _no_projection(site, projection, shortened(what, 240)) from error
 
     def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor]:
         calls = self._kept.get(site, [])
@@ -217,6 +252,14 @@ class Capture:
                 "make exactly one forward pass inside the context" if calls else "the model never called it",
             )
         return calls[0]
+
+
+def _no_projection(name: HeadSite, module: nn.Module, why: str) -> InputError:
+    layers = layers_inside(module)
+    return InputError(
+        f"{type(module).__name__} is not an output projection of {name}: it {why}",
+        f"name the output projection inside it: {', '.join(layers)}" if layers else "is its path right?",
+    )
 
 
 @contextmanager
@@ -238,10 +281,10 @@ def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.dev
 
 @contextmanager
 def unfused(sites: Sites) -> Iterator[None]:
-    """Inside, PyTorch's own attention modules among the sites call their output projections; contexts may nest.
+    """Inside, every output projection of the sites is called as a module, so that hooks act on it; contexts may nest.
 
-    They compute it without a call else, so that hooks there never fire. The fused paths of `nn.TransformerEncoderLayer`
-    and of the module itself are off meanwhile.
+    PyTorch's own attention modules and projections that are parameters compute it without a call otherwise. The fused
+    paths of `nn.TransformerEncoderLayer` and of `nn.MultiheadAttention` are off meanwhile.
     """
     attentions = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
     closed = [mha for mha in attentions if "forward" not in mha.__dict__]
@@ -250,7 +293,8 @@ def unfused(sites: Sites) -> Iterator[None]:
     try:
         for mha in closed:
             mha.__dict__["forward"] = partial(unfused_forward, mha)
-        yield
+        with products_called(sites.projections):
+            yield
     finally:
         for mha in closed:
             mha.__dict__.pop("forward", None)

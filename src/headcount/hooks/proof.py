@@ -6,10 +6,11 @@ At every site, on a few rows:
     all gates shut leave the bias alone                                  (nothing passes around the projection's input)
     noise in place of z changes the model's output                       (the block's output is used at all)
     noise in one row changes the output of that row alone                (rows come first, and do not mix)
+    each head's slice of z depends on its own attention pattern alone    (a head is a head: own_attention.py)
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from torch import Tensor, nn
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
 from headcount.hooks.gates import Capture, Gates, eval_mode
-from headcount.hooks.sites import Sites
+from headcount.hooks.own_attention import check_heads
+from headcount.hooks.sites import Site, Sites, layers_inside
 
 TOLERANCE = 1e-4
 """Largest difference between two ways to compute the same in single precision, as a share of the largest value."""
@@ -40,41 +42,68 @@ class SiteProof:
     """How much noise in place of z changes the model's output."""
     cross_row_effect: float
     """How much noise in one row changes the output of the others."""
+    follows_attention: bool = False
+    """Whether each head's slice of z was seen to depend on its own attention pattern alone; False: not checked."""
 
 
 def prove(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite] | None = None
 ) -> tuple[SiteProof, ...]:
-    """Proof for every site, or for those `at` which something is done; an error says which one failed and how."""
-    few = [each[:ROWS] for each in inputs]
-    n_rows, proofs = len(few[0]), []
+    """Prove the hooks at every site, or `at` those where something is done; an error says which one failed and how."""
+    few, at = [each[:ROWS] for each in inputs], tuple(sites if at is None else at)
+    proofs = []
     with eval_mode(model), torch.no_grad():
         with Capture(sites) as clean:
             logits = first_tensor(model(*few))
-        for name in sites if at is None else at:
-            site = sites[name]
-            z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
-            sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
-            shut = {name: torch.zeros(1, len(site.heads))}
-            with Gates(sites, shut), Capture(sites) as ablated:
-                model(*few)
-            shut_error = difference(ablated.output(name), bias.expand_as(output))
-            noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z) * z.std().clamp(min=1.0)
-            with Gates(sites, shut, {name: noise}):
-                output_change = float((first_tensor(model(*few)) - logits).abs().max())
-            cross_row_effect = 0.0
-            if n_rows > 1 and len(logits) == n_rows:  # what noise in the first row does to the others
-                first_shut = torch.ones(n_rows, len(site.heads))
-                first_shut[0] = 0.0
-                with Gates(sites, {name: first_shut}, {name: noise}):
-                    cross_row_effect = difference(first_tensor(model(*few))[1:], logits[1:])
-            found = SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
-            _require(found, tolerance(output.dtype))
-            proofs.append(found)
+        checks = check_heads(model, sites, few, at)
+        for name in at:
+            proof = replace(
+                _prove_site(model, sites, name, few, clean, logits), follows_attention=checks[name].is_checked
+            )
+            _require(proof, tolerance(clean.output(name).dtype), layers_inside(sites[name].projection))
+            if fault := checks[name].fault:
+                raise InstrumentError(
+                    f"the heads at {name} are not heads: {fault}", *_advice(sites[name], clean.z(name))
+                )
+            proofs.append(proof)
     return tuple(proofs)
 
 
-def _require(found: SiteProof, most: float) -> None:
+def _prove_site(
+    model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], clean: Capture, logits: Tensor
+) -> SiteProof:
+    """Measure at one site what the gates do, in three passes."""
+    n_rows, n_heads = len(inputs[0]), len(sites[name].heads)
+    z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
+    sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
+    shut = {name: torch.zeros(1, n_heads)}
+    with Gates(sites, shut), Capture(sites) as ablated:
+        model(*inputs)
+    shut_error = difference(ablated.output(name), bias.expand_as(output))
+    noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z) * z.std().clamp(min=1.0)
+    with Gates(sites, shut, {name: noise}):
+        output_change = float((first_tensor(model(*inputs)) - logits).abs().max())
+    cross_row_effect = 0.0
+    if n_rows > 1 and len(logits) == n_rows:  # what noise in the first row does to the others
+        first_shut = torch.ones(n_rows, n_heads)
+        first_shut[0] = 0.0
+        with Gates(sites, {name: first_shut}, {name: noise}):
+            cross_row_effect = difference(first_tensor(model(*inputs))[1:], logits[1:])
+    return SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
+
+
+def _advice(site: Site, z: Tensor) -> list[str]:
+    """Say how to name heads whose slices of z are not heads."""
+    n_heads, axes = len(site.heads), list(z.flatten(start_dim=-2).shape)
+    advice = [f"n_heads={n_heads}, the path or head_axis is wrong: an ablation would not remove one head"]
+    if site.head_axis is None and z.dim() == 5:
+        axis = 2 if axes[2] == n_heads != axes[1] else 1
+        advice.append(f"z has shape {axes}: if axis {axis} counts heads, give n_heads={axes[axis]}, head_axis={axis}")
+    return advice
+
+
+def _require(found: SiteProof, most: float, layers: Sequence[str]) -> None:
+    block = f"if this is a whole attention block, name its output projection: {', '.join(layers)}" if layers else ""
     faults = [
         (found.sum_error, f"its heads' contributions miss its output by {found.sum_error:.1e} of the largest value"),
         (found.shut_error, f"with all heads silent it still adds more than its bias (by {found.shut_error:.1e})"),
@@ -84,7 +113,9 @@ def _require(found: SiteProof, most: float) -> None:
     for error, why in faults:
         if not error <= most:  # NaN fails too
             raise InstrumentError(
-                f"the instrument does not act at {found.site}: {why}", "so ablating heads there would prove nothing"
+                f"the instrument does not act at {found.site}: {why}",
+                "so ablating heads there would prove nothing",
+                *filter(None, [block]),
             )
 
 

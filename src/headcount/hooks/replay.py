@@ -28,7 +28,17 @@ from torch.utils import _pytree as pytree
 
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.gates import Gates, SharedSiteCounter, Values, closed_gates, gated, input_of, project, unfused
+from headcount.hooks.gates import (
+    Gates,
+    SharedSiteCounter,
+    Values,
+    closed_gates,
+    gated,
+    input_of,
+    project,
+    split_heads,
+    unfused,
+)
 from headcount.hooks.proof import difference, first_tensor, tolerance
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH
@@ -179,8 +189,8 @@ class CachedPass:
         return sum(tensors.values())
 
     def z(self, site: HeadSite) -> Tensor:
-        """What the heads of a site found, [row, query, head, d_head]."""
-        return self.site_records[site].z.unflatten(-1, (len(self.sites[site].heads), -1))
+        """Return the outputs of a site's heads, [row, query, head, d_head]."""
+        return split_heads(site, self.site_records[site].z, len(self.sites[site].heads), self.sites[site].head_axis)
 
     def first_site(self, heads: Collection[HeadId]) -> HeadSite:
         """Where a pass without these heads begins to differ."""
@@ -189,7 +199,7 @@ class CachedPass:
 
     def _record(self, former: CachedPass | None) -> Any:
         names, closed = self.sites.projections, closed_gates(self.sites, self.base)
-        concerned = list(self.model.modules())
+        concerned = list(dict.fromkeys([*self.model.modules(), *names]))  # a parameter's projection is not in the model
         patcher: ReplayPatcher | None = None
         patching: AbstractContextManager[None] = nullcontext()
         if former is not None:
@@ -279,8 +289,8 @@ class CachedPass:
             self._tilers[len(interventions)] = BatchTiler(self.n_rows, len(interventions))
         tiler, order = self._tilers[len(interventions)], list(self.site_records)
         gates, values = self.gates_and_values(interventions, order[order.index(site) + 1 :], self.n_rows)
-        patcher = ReplayPatcher(self.site_records[site], self._projected(site, interventions), tiler)
         try:
+            patcher = ReplayPatcher(self.site_records[site], self._projected(site, interventions), tiler)
             patching = patcher.patching(self._patched_modules(site))
             with unfused(self.sites), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
                 output = self.model(*(tiler.repeat(each) for each in self.inputs))
@@ -323,14 +333,15 @@ class CachedPass:
 
     def _projected(self, site: HeadSite, interventions: Sequence[Intervention]) -> Tensor:
         """The output of a site's projection with each intervention."""
-        record, projection = self.site_records[site], self.sites[site].projection
+        record, projection, head_axis = self.site_records[site], self.sites[site].projection, self.sites[site].head_axis
         if record.z._version != record.version:
             raise ReplayError(f"z at {site} is changed in place later in the pass", "no pass can begin there")
-        weight = _plain_weight(projection)
+        weight = _plain_weight(projection) if head_axis is None else None
         if weight is None or not record.call.is_intact:
             gates, values = self.gates_and_values(interventions, [site], self.n_rows)
             z = record.z.repeat(len(interventions), *[1] * (record.z.dim() - 1))
-            return project(projection, gated(site, z, gates[site], values.get(site))).to(record.call.output.dtype)
+            mixed = gated(site, z, gates[site], values.get(site), head_axis)
+            return project(projection, mixed).to(record.call.output.dtype)
         # Of a plain layer, the output less that of the ablated heads, which is quicker.
         z, output = self.z(site), record.call.output
         weight_DHE = weight.to(z.dtype).unflatten(1, (z.shape[-2], -1))  # as autocast does

@@ -1,8 +1,9 @@
 """Where heads meet the residual stream, and how that is found in other people's modules.
 
-The input of an attention block's output projection is its heads' outputs side by side, z [..., head * d_head]. That is
-the one place where a head can be ablated, scaled, replaced and measured, in everybody's models alike. Projections are
-found by path; paths are guessed, too, to be confirmed by whoever asked.
+The input of an attention block's output projection is its heads' outputs, z: side by side [..., head * d_head], or with
+an axis of their own. That is the one place where a head can be ablated, scaled, replaced and measured, in everybody's
+models alike. Projections, modules or parameters, are found by path; paths are guessed, too, to be confirmed by whoever
+asked.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
+from headcount.hooks.parameters import ParameterProjection
 
 NamedPatterns = str | Sequence[str]
 LISTED = 40
@@ -74,6 +76,8 @@ class Site:
     """Which call of the projection in a pass, where several sites share one (ALBERT's layers)."""
     mha: nn.MultiheadAttention | None = None
     """PyTorch's own attention, if that is whose projection it is: it must be opened to call it."""
+    head_axis: int | None = None
+    """The axis of z that counts heads: 1 in [batch, head, position, d_head]. None: side by side in the last axis."""
 
 
 class Sites(dict[HeadSite, Site]):
@@ -107,17 +111,27 @@ class Sites(dict[HeadSite, Site]):
 
     @classmethod
     def of(
-        cls, model: nn.Module, *patterns: str, n_heads: int | Mapping[str, int] | None = None, **named: NamedPatterns
+        cls,
+        model: nn.Module,
+        *patterns: str,
+        n_heads: int | Mapping[str, int] | None = None,
+        head_axis: int | None = None,
+        **named: NamedPatterns,
     ) -> Sites:
-        """The sites that a model names itself, or those whose output projections are at these paths.
+        """Return the sites that a model names itself, or those whose output projections are at these paths.
 
-        `*` stands for a layer's number: Sites.of(model, "encoder_layers.*.self_attn.W_o", n_heads=4). Which stack and
-        kind is meant is read off the path; say it if that fails: Sites.of(model, cross="dec.*.attn2.o", n_heads=4),
-        with the names `layer` (a single stack), `encoder`, `decoder` and `cross`.
+        `*` stands for a layer's number: Sites.of(model, "encoder_layers.*.self_attn.W_o", n_heads=4). A path leads to a
+        module whose input is z, or to a parameter that z is multiplied with. Which stack and kind is meant is read off
+        the path; say it if that fails: Sites.of(model, cross="dec.*.attn2.o", n_heads=4), with the names `layer` (a
+        single stack), `encoder`, `decoder` and `cross`.
+
+        `head_axis` is the axis of z that counts heads: 1 if z is [batch, head, position, d_head], 2 if it is [batch,
+        position, head, d_head]. Without it, heads stand side by side in the last axis of z.
         """
         model = unwrap(model)
         if patterns or named:
-            return cls(_find_sites(model, patterns, named, n_heads))
+            found = _find_sites(model, patterns, named, n_heads)
+            return cls({name: replace(site, head_axis=_axis(site, head_axis)) for name, site in found.items()})
         if isinstance(model, SupportsSites):
             return model.head_sites
         if not isinstance(model, SupportsHeads):
@@ -182,6 +196,18 @@ def modules_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
     return sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", each[0])])
 
 
+def parameters_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
+    """Return paths and projections of the parameters that a pattern matches; layers that share one share both."""
+    shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+    found, projections = list[tuple[str, nn.Module]](), dict[int, ParameterProjection]()
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        if shape.fullmatch(path):
+            above, _, name = path.rpartition(".")
+            new = ParameterProjection(model.get_submodule(above), name)
+            found.append((path, projections.setdefault(id(parameter), new)))
+    return sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", each[0])])
+
+
 def find_mha(model: nn.Module) -> dict[HeadSite, Site]:
     """PyTorch's own attention modules, which tell how many heads they have."""
     found, n_layers = {}, Counter[str]()
@@ -207,12 +233,12 @@ def _find_sites(
         asked += [(pattern, role) for pattern in ([given] if isinstance(given, str) else given)]
     found: dict[HeadSite, Site] = {}
     for pattern, role in asked:
-        matches = modules_at(model, pattern)
+        matches = modules_at(model, pattern) or parameters_at(model, pattern)
         if not matches:
-            starred = list(dict.fromkeys(_starred(path) for path, _ in model.named_modules() if path))
+            starred = list(dict.fromkeys(_starred(path) for path in _paths(model)))
             close = get_close_matches(pattern, starred, n=3, cutoff=0.4)
             raise InputError(
-                f"no module of {type(model).__name__} is at {pattern!r}",
+                f"no module or parameter of {type(model).__name__} is at {pattern!r}",
                 f"close to it: {', '.join(close)}" if close else f"it has, for example: {', '.join(starred[:8])}",
             )
         for layer, (path, module) in enumerate(matches):
@@ -242,10 +268,46 @@ def _site_at(
         count = _count_above(model, path, module)
         outputs = "" if count is None else f"; a module above it says {count}"
         raise InputError(f"how many heads end in {path}?", f"say n_heads=...{outputs}")
+    if candidates := _projections_inside(path, module):
+        raise InputError(
+            f"{path} is a whole attention block ({type(module).__name__}), not an output projection",
+            f"name the output projection inside it: {', '.join(map(_starred, candidates))}",
+        )
     width = _width(module)
     if width is not None and (count < 1 or width % count):
         raise InputError(f"{count} heads cannot share the {width} inputs of {path}", "is n_heads right?")
     return Site(module, tuple(map(name.head, range(count))))
+
+
+def _axis(site: Site, head_axis: int | None) -> int | None:
+    """Refuse an axis that cannot count heads."""
+    if head_axis is not None and site.mha is not None:
+        raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads stand side by side")
+    if head_axis == 0:
+        raise InputError("head_axis=0 is the axis of the batch", "rows come first in z; [batch, head, ...] has axis 1")
+    return head_axis
+
+
+def _paths(model: nn.Module) -> list[str]:
+    """Return the paths of all modules, then those of parameters that are no module's weight or bias."""
+    named = (path for path, _ in (*model.named_modules(), *model.named_parameters()))
+    return [path for path in named if path.rpartition(".")[2] not in ("", "weight", "bias")]
+
+
+def _projections_inside(path: str, module: nn.Module) -> list[str]:
+    """Return paths that look like output projections inside a whole attention block; none for any other module."""
+    own, found = (path.rpartition(".")[2], type(module).__name__), list[str]()
+    for each in () if isinstance(module, nn.Sequential) else layers_inside(module):
+        *above, last = each.split(".")
+        if last.lower() in _LAST and any(map(_ATTENTION.search, (*own, *above))):
+            found.append(f"{path}.{each}")
+    return found
+
+
+def layers_inside(module: nn.Module) -> list[str]:
+    """Return the paths of weights inside a module that has several, as a whole attention block does."""
+    inside = [path.removesuffix(".weight") for path, each in module.named_parameters() if each.dim() > 1]
+    return inside if len(inside) > 1 else []
 
 
 def _width(module: nn.Module) -> int | None:
@@ -324,6 +386,10 @@ def guess(model: nn.Module) -> list[Guess]:
             layers.setdefault(_starred(path), []).append((path, module))
         elif pattern := _projection_pattern(model, path, module):
             layers.setdefault(pattern, []).append((path, module))
+    for path, parameter in model.named_parameters():
+        *above, last = path.split(".")
+        if parameter.dim() > 1 and last.lower() in _LAST and any(map(_ATTENTION.search, above)):
+            layers.setdefault(_starred(path), []).extend(parameters_at(model, path))
     guesses = []
     for (pattern, found), role in zip(layers.items(), _roles(list(layers)), strict=True):
         counts = {_count_above(model, *each) for each in found}

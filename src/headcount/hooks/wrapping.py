@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.families import BOTH, AttentionLayout, Family, family_of, model_types
+from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
 
@@ -138,7 +139,10 @@ def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:
     found = {}
     for name, site in sites.items():
         turn = f" (call {site.call})" if len(sites.projections[site.projection]) > 1 else ""
-        found[name] = paths.get(site.projection, "?") + turn
+        path = paths.get(site.projection, "?")
+        if isinstance(site.projection, ParameterProjection):
+            path = f"{paths.get(site.projection.holder, '?')}.{site.projection.name}".lstrip(".")
+        found[name] = path + turn
     return found
 
 

@@ -52,16 +52,20 @@ def row_sums(subjects: Sequence[Subject]) -> str:
 
 
 def proofs(subjects: Sequence[Subject]) -> str:
-    """What was proven before heads were ablated."""
+    """Say what was verified before heads were ablated."""
     found = [proof for each in subjects if each.ablation for proof in each.ablation.proof]
     if not found:
         return ""
     summed, shut = max(each.sum_error for each in found), max(each.shut_error for each in found)
+    left = f"to within {shut:.1e}" if shut else "exactly"
     text = (
         f"At {counted(len(found), 'attention block')}, heads and bias add up to the output to within {summed:.1e} of "
+        f"its largest entry, and with every g = 0 and r = 0 the bias alone is left, {left}."
     )
-    left = f"to within {shut:.1e}" if shut else "exactly"
-    return f"{text}its largest entry, and with every g = 0 and r = 0 the bias alone is left, {left}."
+    n_followed = sum(each.follows_attention for each in found)
+    if n_followed:
+        text += f" At {n_followed} of them, each head's slice of z was seen to follow its own attention pattern alone."
+    return text
 
 
 def as_computed(subjects: Sequence[Subject]) -> str:

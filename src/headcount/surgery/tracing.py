@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import Capture, eval_mode
+from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 from headcount.surgery.plan import CustomCut, Places, SitePlan, apply_to_sites, is_linear, n_inputs
@@ -71,6 +72,10 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
     sites = traced.head_sites
     if len(sites.projections[sites[name].projection]) > 1:
         raise InputError(f"{name} takes turns with other sites at one projection", "its heads can only be ablated")
+    is_parameter, has_axis = isinstance(sites[name].projection, ParameterProjection), sites[name].head_axis is not None
+    if is_parameter or has_axis:
+        why = "its output projection is a parameter" if is_parameter else "heads have an axis of their own in its z"
+        raise InputError(f"heads cannot be cut out of {name}: {why}", "they can be ablated: headcount.ablated")
     gone, failed = [sites[name].heads[place] for place in places], list[str]()
     for plan in _plans(traced, name, places, inputs):
         try:

@@ -309,7 +309,7 @@ def _roughly(n: int) -> str:
 
 
 def _method_notes(result: Ablation, condition: Condition) -> list[str]:
-    """What replaced heads, which were measured again, and the proof that it acted."""
+    """List what replaced heads, which heads were measured again, and what was verified."""
     notes = []
     if condition.n_mean:
         noise = "what is left of its noise is in the intervals, and p is for this mean"
@@ -322,17 +322,24 @@ def _method_notes(result: Ablation, condition: Condition) -> list[str]:
         )
     if condition.decided_on:
         notes.append(f"measured again, where any answer changed: on {condition.decided_on} alone (marked n)")
-    decoded = ""
     if condition.decoded:
         every = set(condition.decoded_replacements) >= set(result.replacements)
         which = "" if every else f" {' and '.join(condition.decoded_replacements)}"
-        decoded = f"; {condition.decoded:,} answers of{which} ablations decoded for real, each as found"
-    worst = max(each.sum_error for each in result.proof)
-    notes.append(
-        f"acted: at each of {len(result.proof)} sites, contributions and bias make up the output (to {worst:.0e}), "
-        f"and all gates shut leave the bias{decoded}"
-    )
-    return notes
+        notes.append(f"{condition.decoded:,} answers of{which} ablations decoded for real gave the same results")
+    return [*notes, _proof_sentence(result)]
+
+
+def _proof_sentence(result: Ablation) -> str:
+    """Say what was verified at the attention blocks before heads were ablated."""
+    n, n_followed = len(result.proof), sum(each.follows_attention for each in result.proof)
+    parts = [
+        f"head contributions + bias = block output (max error {max(each.sum_error for each in result.proof):.0e})",
+        "with all heads off, only the bias remains",
+    ]
+    own_pattern = "each head's slice of z follows its own attention pattern"
+    unchecked = "" if n_followed == n else f" Not checked at {n - n_followed} of them: whether {own_pattern}."
+    verified = "; ".join(parts if unchecked else [*parts, own_pattern])
+    return f"Verified at {n} attention block{'s' if n > 1 else ''}: {verified}.{unchecked}"
 
 
 def failure_tables(result: Ablation, condition: Condition, replacement: str) -> list[Table]:
