@@ -205,7 +205,8 @@ def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding]) -> dict[st
         return name
 
     for name in (name for name, each in found.items() if each.verdict == FAIL):
-        for other in (by_id.get(each, "") for each in checks[name].explains):
+        explains = checks[name].explains if found[name].explains is None else found[name].explains
+        for other in (by_id.get(each, "") for each in explains):
             if other in found and other not in follows and root(name) != other:
                 follows[other] = name
     return {name: checks[root(name)].id for name in follows}

@@ -49,6 +49,8 @@ class Finding:
     evidence: Evidence = field(default_factory=dict)
     right_despite_fault: NDArray[np.bool_] | None = None
     """[example]: which of the audited examples the fault leaves right; None if it does not say."""
+    explains: tuple[str, ...] | None = None
+    """Checks that follow from this finding, where these are fewer than those that its check names."""
 
 
 def passed(finding: str, **evidence: float | int | str | None) -> Finding:

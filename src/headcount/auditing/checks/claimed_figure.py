@@ -118,10 +118,10 @@ def _of_sequences(observed: Observed) -> dict[str, float]:
     if found.free is not None:
         hits = found.free_hits
         shares |= {
-            "accuracy by digit": hits.ravel(),
+            "accuracy by digit": found.written_hits[found.counted],
             "exact match that leaves zeros out": (hits | is_zero).all(axis=1),
             "exact match without the first digit": hits[:, 1:].all(axis=1),
-            "accuracy by digit that leaves zeros out": hits[~is_zero],
+            "accuracy by digit that leaves zeros out": found.written_hits[~is_zero],
         }
     shares["the share of right answers that begin with 0"] = is_zero[:, 0]
     measured = {name: float(np.mean(hits)) for name, hits in shares.items() if np.size(hits)}
