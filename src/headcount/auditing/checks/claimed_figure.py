@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from headcount.auditing.check import FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
+from headcount.auditing.check import CONCLUSIONS, FAIL, WARN, Check, Evidence, Finding, not_applicable, passed
 from headcount.auditing.observed import Observed
 from headcount.auditing.standing import standing
 from headcount.data.adapter_task import AdapterModel
@@ -129,4 +129,4 @@ def _of_sequences(observed: Observed) -> dict[str, float]:
     return measured | ({} if constant is None else {"the best constant answer": constant.share})
 
 
-PART = Check("HC802", "Is the author's figure what the model does?", run)
+PART = Check("HC802", "Is the author's figure what the model does?", run, affects=CONCLUSIONS)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.auditing.check import NOT_APPLICABLE, Check, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import NOT_APPLICABLE, PADDED, Check, Finding, failed, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.data.from_adapter import encoded
 from headcount.errors import InputError
@@ -118,6 +118,7 @@ def _same_input(task: Task, short: str, same: list[str], symbols: set[str]) -> F
         told,
         cause=f"padding has the id of the symbol {symbol}, and nothing else tells the two apart",
         fix="give padding an id of its own, and hide it from attention and from the pooling",
+        affects=PADDED if task.output_type == "class" else "",  # written answers are measured with padding
         symbol=symbol,
     )
 

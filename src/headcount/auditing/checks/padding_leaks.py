@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import PADDED, Check, Finding, failed, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.auditing.padding import (
     LogitDifference,
@@ -67,6 +67,7 @@ def _padding_is_read(found: LogitDifference, n: int, longest: int) -> Finding:
         cause="padding is read: attention, the pooling or the positions do not leave it out",
         fix="hide padding from attention (key_padding_mask) and from the pooling, and count positions from the first "
         "token",
+        affects=PADDED,
         changed=found.changed,
         moved=found.moved,
         n=n,
