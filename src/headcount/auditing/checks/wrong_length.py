@@ -103,5 +103,5 @@ PART = Check(
     asks="sequence",
     needs_decoding=True,
     is_quick=True,
-    explains=("HC101", "HC102", "HC104", "HC301", *FIGURES),
+    explains=tuple(sorted(("HC101", "HC102", "HC104", "HC301", *FIGURES))),
 )
