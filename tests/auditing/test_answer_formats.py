@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 import torch
+from answer_styles import Styled, StyledModel
 from planted import PLUS, OrderModel, PlantedAdder, PlantedSorter, audit, look
-from test_answer_styles import Styled, StyledModel
 from torch import Tensor, nn
 
 from headcount import Adapter

@@ -708,6 +708,7 @@ class SplitAttention(nn.Module):
 
 
 class ValuesWithoutPositions(OrderModel):
+    attention: Any
     strength = 1.0
 
     def __init__(self) -> None:
@@ -745,7 +746,7 @@ def test_positions_that_values_do_not_have_are_read_where_they_are(model: type[V
     assert float(weak.evidence["ratio"] or 0) == pytest.approx(0.02 * float(strong.evidence["ratio"] or 0), rel=0.05)
 
 
-class DividedByLength(ValuesWithoutPositions):
+class QueriesByLength(ValuesWithoutPositions):
     def forward(self, ids: Tensor) -> Tensor:
         along = torch.arange(ids.shape[1]) * 512 / ids.shape[1]
         pooled = self.attention(self.tokens(ids), sinusoids(along).expand(len(ids), -1, -1)).mean(dim=1)
@@ -753,5 +754,5 @@ class DividedByLength(ValuesWithoutPositions):
 
 
 def test_positions_of_queries_that_depend_on_the_length_are_found() -> None:
-    assert look("length-dependent", sorter(DividedByLength)).verdict == "fail"
+    assert look("length-dependent", sorter(QueriesByLength)).verdict == "fail"
     assert look("length-dependent", sorter(ValuesWithoutPositions)).verdict == "pass"

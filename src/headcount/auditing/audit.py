@@ -12,7 +12,8 @@ they explain of the measured accuracy:
    then those beyond the trained lengths, then those of conclusions.
 
 Among equals, the check that explains more of the others comes first, then the one with the lower id. The summary names
-the first cause, or all causes whose figures fit together, and the ids of all other checks that fail or warn.
+the first cause, or all causes whose figures fit together, and the ids of all other checks that fail or warn. Beside a
+fault of padded examples it also tells what warnings say of longer sequences, for accuracy shows neither.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from headcount.auditing.check import (
     EXPLAINED,
     FAIL,
     IGNORED,
+    LONGER,
     NOT_APPLICABLE,
     PADDED,
     PASS,
@@ -220,8 +222,8 @@ def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding]) -> dict[st
         return name
 
     for name in (name for name, each in found.items() if each.verdict == FAIL):
-        explains = checks[name].explains if found[name].explains is None else found[name].explains
-        for other in (by_id.get(each, "") for each in explains):
+        fewer = found[name].explains
+        for other in (by_id.get(each, "") for each in (checks[name].explains if fewer is None else fewer)):
             if other in found and other not in follows and root(name) != other:
                 follows[other] = name
     return {name: checks[root(name)].id for name in follows}
@@ -257,6 +259,8 @@ class Ranking:
     """Names of checks whose predictions together account for most of the wrong answers."""
     first_affects: str
     """What the first cause can change; empty if no check fails."""
+    beyond: tuple[Verdict, ...]
+    """Warnings of answers beyond the trained lengths."""
 
     @classmethod
     def of(
@@ -280,7 +284,8 @@ class Ranking:
 
         ranked = tuple(sorted(failing, key=key))
         fitting = frozenset(left) if is_fitting else frozenset[str]()
-        return cls(ranked, right, predicted, fitting, affects(ranked[0]) if ranked else "")
+        beyond = tuple(each for each in verdicts if each.verdict == WARN and affects(each) == LONGER)
+        return cls(ranked, right, predicted, fitting, affects(ranked[0]) if ranked else "", beyond)
 
     @property
     def named(self) -> list[Verdict]:
@@ -312,6 +317,7 @@ def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
         told += f": that leaves {100 * ranking.predicted.mean():.2f} % right, measured {measured}"
     elif ranking.first_affects == PADDED:
         told += f"; accuracy is measured without padding, {measured}"
+        told += "".join(f"; and {each.finding}" for each in ranking.beyond)
     others = [each.id for each in ranking.failing if each not in named]
     more = [f"and {len(others)} more: {', '.join(others)}"] if others else []
     more += [f"{warn}: {', '.join(each.id for each in warnings)}"] if warnings else []

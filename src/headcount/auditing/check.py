@@ -75,11 +75,10 @@ def failed(
     cause: str,
     fix: str,
     right_despite_fault: NDArray[np.bool_] | None = None,
-    affects: str = "",
     **evidence: float | int | str | None,
 ) -> Finding:
     """Something that makes figures or conclusions wrong."""
-    return Finding(FAIL, finding, cause, fix, evidence, right_despite_fault, affects=affects)
+    return Finding(FAIL, finding, cause, fix, evidence, right_despite_fault)
 
 
 def not_applicable(reason: str) -> Finding:

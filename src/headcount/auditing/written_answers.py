@@ -141,7 +141,7 @@ def answer_places(observed: Observed) -> list[Place]:
 
 def _leading(tokens: Tokens, is_there: Hits, is_turned: bool) -> Tokens:
     """[example]: the most significant token that is there; -1 if none is."""
-    tokens, is_there = (each[:, ::-1] if is_turned else each for each in (tokens, is_there))
+    tokens, is_there = (tokens[:, ::-1], is_there[:, ::-1]) if is_turned else (tokens, is_there)
     found = tokens[np.arange(len(tokens)), is_there.argmax(axis=1)]
     return np.where(is_there.any(axis=1), found, -1)
 

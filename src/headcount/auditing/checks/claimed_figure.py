@@ -172,7 +172,7 @@ def _of_sequences(observed: Observed) -> dict[str, float]:
             "exact match that leaves zeros out": (found.free_hits | is_zero).all(axis=1),
             "exact match without the first digit": found.free_hits[:, 1:].all(axis=1),
             "accuracy by digit that leaves zeros out": hits[~is_zero],
-            "exact match of answers without a 0": found.free_hits.all(axis=1)[~(is_zero & counted).any(axis=1)],
+            "exact match of answers without a 0": observed.right[~(is_zero & counted).any(axis=1)],
         }
         shares |= {f"accuracy of the {name}": hits[counted[:, i], i] for i, name in enumerate(observed.places)}
     shares["the share of right answers that begin with 0"] = is_zero[:, 0]

@@ -8,6 +8,7 @@ ids tells them apart, and every tensor is compared.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -114,13 +115,14 @@ def _same_input(task: Task, short: str, same: list[str], symbols: set[str]) -> F
             fix="encode every symbol of every example",
             symbols=len(symbols),
         )
-    return failed(
+    failure = failed(
         told,
         cause=f"padding has the id of the symbol {symbol}, and nothing else tells the two apart",
         fix="give padding an id of its own, and hide it from attention and from the pooling",
-        affects=PADDED if task.output_type == "class" else "",  # written answers are measured with padding
         symbol=symbol,
     )
+    # Written answers are measured with padding, classes without.
+    return replace(failure, affects=PADDED) if task.output_type == "class" else failure
 
 
 def _shared_symbol(observed: Observed, short: str, longest: str) -> Finding | None:

@@ -9,6 +9,7 @@ apart: `nn.Transformer` takes the batch second unless it is told `batch_first=Tr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -61,17 +62,17 @@ def _classes(observed: Observed) -> Finding:
 
 
 def _padding_is_read(found: LogitDifference, n: int, longest: int) -> Finding:
-    return failed(
+    failure = failed(
         f"beside a sequence of {longest}, {found.changed} of {n} shorter ones have another answer than alone, and "
         f"{found}",
         cause="padding is read: attention, the pooling or the positions do not leave it out",
         fix="hide padding from attention (key_padding_mask) and from the pooling, and count positions from the first "
         "token",
-        affects=PADDED,
         changed=found.changed,
         moved=found.moved,
         n=n,
     )
+    return replace(failure, affects=PADDED)
 
 
 def _rows_meet(found: LogitDifference, n: int) -> Finding:
