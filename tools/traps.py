@@ -74,12 +74,23 @@ IN_LIBRARIES = {
 HEAD = """# Traps: every known way of fooling oneself, by id
 
 `headcount audit MODEL` runs every check that applies to a run or to an adapter's model. Its first line is the cause,
-with the figure that the fault predicts beside the measured one. Each check has a stable id. Exit code 1 if one fails.
+with the figure that the fault predicts beside the measured one, and the ids of all other checks that fail or warn. Each
+check has a stable id. Exit code 1 if one fails.
 
     headcount audit sample:addition
     headcount audit adder_adapter.py:Adder --only HC101,sees-ahead
     headcount audit 'submissions/*/adder_adapter.py:Adder' --markdown
     headcount audit sample:sortedness --ignore HC403="classes are skewed on purpose" --json
+
+Failing checks are ranked by what they explain of the measured accuracy:
+
+1. faults that make every figure meaningless (HC205);
+2. faults that predict which of the audited examples stay right, if their predictions together account for at least half
+   of the wrong answers; the fault whose prediction agrees with the measurement on most examples comes first;
+3. faults that change the answers to the audited examples and predict no figure;
+4. faults that predict a figure which does not fit;
+5. faults that cannot change the measured accuracy: those of padded examples (classifiers are measured without padding),
+   then those beyond the trained lengths, then those of conclusions.
 
 Verdicts: *pass*; *warn* (it may mislead); *fail* (figures or conclusions are wrong); *explained* (it only follows
 from another one, which is named); *ignored* (with the reason that was given); *not applicable* (with the reason).

@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import pytest
-from planted import OrderModel, PlantedAdder, PlantedSorter, look, look_at, observed
+import torch
+from planted import (
+    END,
+    SURE,
+    OrderModel,
+    PlainAdder,
+    PlainModel,
+    PlantedAdder,
+    PlantedSorter,
+    look,
+    look_at,
+    observed,
+)
 from torch import Tensor, nn
 
 import headcount
+from headcount import Adapter
 from headcount.auditing.audit import explain_errors
 from headcount.auditing.observed import Observed
+from headcount.errors import InputError
 from headcount.experiments.models import RunModel
+from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training.evaluation import SequenceModel, evaluate_sequences
 
 pytestmark = pytest.mark.slow  # seconds together
@@ -99,6 +115,39 @@ class WrongWayRound(PlantedSorter):
     model_class = Reversed
 
 
+class FewOfTheSorted(OrderModel):
+    """Three quarters of the sorted sequences are called unsorted."""
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return super().is_sorted(ids, visible) & (ids[:, :8].sum(dim=1) % 4 == 0)
+
+
+class MissesSorted(PlantedSorter):
+    model_class = FewOfTheSorted
+
+
+class TrainedByHeart(PlantedAdder):
+    """Right on the examples of training alone: held-out sums lose their last digit."""
+
+    def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
+        task = Addition(AdditionConfig(**self.settings))
+        is_new = task.is_held_out(np.array([list(map(int, question.split("+"))) for question in questions]))
+        answers = super().generate(model, questions)
+        return [answer[:-1] + "x" if new else answer for answer, new in zip(answers, is_new, strict=True)]
+
+
+class NeverTheEnd(PlainModel):
+    """Every token but the end is right."""
+
+    def right(self, source: Tensor, written: Tensor) -> Tensor:
+        return super().right(source, written).index_fill(2, torch.tensor([END]), -SURE)
+
+
+class EndsWrong(PlainAdder):
+    model_class = NeverTheEnd
+    generate = Adapter.generate
+
+
 @pytest.mark.parametrize(
     ("share", "adapter", "scoring"),
     [
@@ -111,6 +160,11 @@ class WrongWayRound(PlantedSorter):
         (0.0175, PlantedAdder, "the best constant answer"),
         (0.5, PlantedSorter, "the share of examples that are sorted"),
         (1.0, WrongWayRound, "the share of answers that are wrong"),
+        (0.25, MissesSorted, "accuracy on sorted examples"),
+        (1.0, TrainedByHeart, "exact match on training examples"),
+        (0.73, EndsWrong, "teacher-forced accuracy by token with end tokens"),
+        (0.75, EndsWrong, "teacher-forced accuracy by token with padding counted as right"),
+        (1.0, LastDigitWrong, "accuracy of the 10s"),
     ],
 )
 def test_the_scoring_that_gives_a_figure_is_named(share: float, adapter: type[PlantedAdder], scoring: str) -> None:
@@ -118,6 +172,26 @@ def test_the_scoring_that_gives_a_figure_is_named(share: float, adapter: type[Pl
     assert found.verdict == "fail"
     assert scoring in str(found.evidence["scoring"]).split(", ")
     assert found.finding.startswith(f"the author reports {100 * share:.2f} %, and ")
+
+
+@pytest.mark.parametrize(("share", "n", "is_fit"), [(0.75, 200, True), (0.75, 20_000, True), (0.7, 20_000, False)])
+def test_a_figure_of_another_test_set_may_differ_by_chance(share: float, n: int, is_fit: bool) -> None:
+    """Accuracy by digit is 78 % of 400 examples here, which may be off by 4 points whatever the author's number is."""
+    adapter = type("Claims", (claiming(share, NeverPredictsTheFirst),), {"claimed_n": n})
+    named = str(look("claimed-figure", adapter).evidence.get("scoring", "")).split(", ")
+    assert ("accuracy by digit" in named) == is_fit
+
+
+def test_a_score_of_the_models_own_answers_is_a_warning() -> None:
+    found = look("claimed-figure", claiming(0.4, MissesSorted))
+    assert found.verdict == "warn"
+    assert "F1 of sorted" in str(found.evidence["scoring"])
+
+
+@pytest.mark.parametrize("n", [0, -1, "500", 2.5])
+def test_a_number_of_examples_that_is_none_is_refused(n: object) -> None:
+    with pytest.raises(InputError, match="is no number of examples"):
+        observed(type("Claims", (PlantedAdder,), {"claimed_n": n}))
 
 
 def test_a_figure_that_nothing_gives_is_named() -> None:

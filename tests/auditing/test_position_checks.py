@@ -689,3 +689,70 @@ def test_order_that_comes_from_heads_or_not_at_all(of: Any) -> None:
     found = look_at("pooled-order", of())
     assert found.verdict == "pass"
     assert float(found.evidence["headless"] or 0) < 0.6
+
+
+# --- positions in queries and keys alone ------------------------------------------------------------------------------
+
+
+class SplitAttention(nn.Module):
+    """Values are read first, and without positions, as in DETR."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.v, self.q, self.k, self.out = (nn.Linear(D, D) for _ in range(4))
+
+    def forward(self, x: Tensor, places: Tensor) -> Tensor:
+        v, q, k = self.v(x), self.q(x + places), self.k(x + places)
+        q, k, v = (each.unflatten(2, (N_HEADS, -1)).transpose(1, 2) for each in (q, k, v))
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class ValuesWithoutPositions(OrderModel):
+    attention: Any
+    strength = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = SplitAttention()
+
+    def attend(self, x: Tensor, places: Tensor) -> Tensor:
+        return self.attention(x, places)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        places = self.strength * sinusoids(torch.arange(ids.shape[1])).expand(len(ids), -1, -1)
+        pooled = self.attend(self.tokens(ids), places).mean(dim=1)
+        return 10.0 * F.one_hot(self.is_sorted(ids, ids != 100).long(), 2) + 0.1 * self.head(pooled)
+
+
+class InlineValuesWithoutPositions(ValuesWithoutPositions):
+    """The same without a module around the attention that hooks could see."""
+
+    def attend(self, x: Tensor, places: Tensor) -> Tensor:
+        return SplitAttention.forward(self.attention, x, places)
+
+
+SPLIT = [ValuesWithoutPositions, InlineValuesWithoutPositions]
+
+
+@pytest.mark.parametrize("model", SPLIT)
+def test_positions_that_values_do_not_have_are_read_where_they_are(model: type[ValuesWithoutPositions]) -> None:
+    strong, weak = (
+        look("weak-positions", sorter(type(f"Of{strength}", (model,), {"strength": strength})))
+        for strength in (1.0, 0.02)
+    )
+    assert strong.verdict == "pass"
+    assert "positions are no weaker than they should be" in strong.finding
+    assert weak.verdict == "warn"
+    assert float(weak.evidence["ratio"] or 0) == pytest.approx(0.02 * float(strong.evidence["ratio"] or 0), rel=0.05)
+
+
+class QueriesByLength(ValuesWithoutPositions):
+    def forward(self, ids: Tensor) -> Tensor:
+        along = torch.arange(ids.shape[1]) * 512 / ids.shape[1]
+        pooled = self.attention(self.tokens(ids), sinusoids(along).expand(len(ids), -1, -1)).mean(dim=1)
+        return 10.0 * F.one_hot(self.is_sorted(ids, ids != 100).long(), 2) + 0.1 * self.head(pooled)
+
+
+def test_positions_of_queries_that_depend_on_the_length_are_found() -> None:
+    assert look("length-dependent", sorter(QueriesByLength)).verdict == "fail"
+    assert look("length-dependent", sorter(ValuesWithoutPositions)).verdict == "pass"

@@ -1,11 +1,24 @@
-"""Every check that applies, and what is at the bottom of what they find.
+"""Run every check that applies, and find the cause among the checks that fail.
 
-A fault that says which examples it leaves right is held against what was measured: if the two agree, it is the cause,
-and the sentence has both figures. Checks that only follow from another one are told as explained by it.
+A check that only follows from another one is reported as explained by it. The other failing checks are ranked by what
+they explain of the measured accuracy:
+
+1. faults that make every figure meaningless, such as an adapter that returns the answers it is given;
+2. faults that predict which of the audited examples stay right, if their predictions together account for at least half
+   of the wrong answers; the fault whose prediction agrees with the measurement on most examples comes first;
+3. faults that change the answers to the audited examples and predict no figure;
+4. faults that predict a figure which does not fit;
+5. faults that cannot change the measured accuracy: those of padded examples (classifiers are measured without padding),
+   then those beyond the trained lengths, then those of conclusions.
+
+Among equals, the check that explains more of the others comes first, then the one with the lower id. The summary names
+the first cause, or all causes whose figures fit together, and the ids of all other checks that fail or warn. Beside a
+fault of padded examples it also tells what warnings say of longer sequences, for accuracy shows neither.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,17 +27,20 @@ import numpy as np
 
 from headcount.auditing import CHECKS
 from headcount.auditing.check import (
+    AFFECTED,
     EXPLAINED,
     FAIL,
     IGNORED,
+    LONGER,
     NOT_APPLICABLE,
+    PADDED,
     PASS,
     WARN,
     Check,
     Finding,
     not_applicable,
 )
-from headcount.auditing.observed import Observed
+from headcount.auditing.observed import Hits, Observed
 from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
 from headcount.results import Result
@@ -71,6 +87,8 @@ class Audit(Result):
     measured: float
     """The share that is right."""
     verdicts: tuple[Verdict, ...]
+    causes: tuple[str, ...] = ()
+    """The ids of failing checks, ranked by what they explain of the measured accuracy."""
 
     def of(self, verdict: str) -> list[Verdict]:
         """The checks that said this."""
@@ -142,19 +160,18 @@ def _judged(
     ignored = _ignored(checks, ignore)
     roots = _roots(checks, found)
     verdicts = tuple(_verdict(name, checks[name], each, roots, ignored) for name, each in found.items())
-    still_right = [found[each.check].right_despite_fault for each in verdicts if each.verdict == FAIL]
-    told = [each for each in still_right if each is not None]
-    predicted = np.all(told, axis=0) if told else None
+    ranking = Ranking.of(observed.right, checks, found, verdicts)
     return Audit(
         name=observed.model.name,
         weights_sha256=observed.model.weights_sha256,
         task=observed.task.name,
         n=observed.n,
         is_quick=is_quick,
-        summary=_summary(verdicts, found, predicted, observed.right),
-        predicted=None if predicted is None else float(predicted.mean()),
+        summary=_summary(ranking, verdicts),
+        predicted=None if ranking.predicted is None else float(ranking.predicted.mean()),
         measured=float(observed.right.mean()),
         verdicts=verdicts,
+        causes=tuple(each.id for each in ranking.failing),
     )
 
 
@@ -205,7 +222,8 @@ def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding]) -> dict[st
         return name
 
     for name in (name for name, each in found.items() if each.verdict == FAIL):
-        for other in (by_id.get(each, "") for each in checks[name].explains):
+        fewer = found[name].explains
+        for other in (by_id.get(each, "") for each in (checks[name].explains if fewer is None else fewer)):
             if other in found and other not in follows and root(name) != other:
                 follows[other] = name
     return {name: checks[root(name)].id for name in follows}
@@ -224,23 +242,83 @@ def _verdict(
     return replace(verdict, verdict=EXPLAINED, explained_by=roots[name]) if name in roots else verdict
 
 
-def _summary(
-    verdicts: Sequence[Verdict], found: Mapping[str, Finding], predicted: np.ndarray | None, right: np.ndarray
-) -> str:
-    """The cause, with the figure that it predicts beside the one that was measured."""
-    failing = [each for each in verdicts if each.verdict == FAIL]
-    if not failing:
-        counts = {name: sum(each.verdict == name for each in verdicts) for name in (PASS, WARN, NOT_APPLICABLE)}
-        told = f"nothing found: {counts[PASS]} checks passed, {counts[NOT_APPLICABLE]} do not apply"
-        warnings = "; ".join(each.finding for each in verdicts if each.verdict == WARN)
-        return f"{told}, {counts[WARN]} warn: {warnings}" if warnings else told
-    with_figures = [each for each in failing if found[each.check].right_despite_fault is not None]
+MOSTLY = 0.5
+"""Share of the wrong answers that predictions have to account for."""
 
-    def percent(hits: np.ndarray) -> str:
-        return f"{100 * hits.mean():.2f} %"
 
-    causes = "; and ".join(each.finding for each in with_figures or failing[:1])
-    if predicted is None:
-        return causes
-    others = f" (and {len(failing) - len(with_figures)} more)" if len(failing) > len(with_figures) else ""
-    return f"{causes}: that leaves {percent(predicted)} right, measured {percent(right)}{others}"
+@dataclass(frozen=True)
+class Ranking:
+    """Failing checks in the order of what they explain of the measured accuracy: see the module's docstring."""
+
+    failing: tuple[Verdict, ...]
+    right: Hits
+    """[example]: which answers are right."""
+    predicted: Hits | None
+    """[example]: which answers all faults together leave right; None if none of them says so."""
+    fitting: frozenset[str]
+    """Names of checks whose predictions together account for most of the wrong answers."""
+    first_affects: str
+    """What the first cause can change; empty if no check fails."""
+    beyond: tuple[Verdict, ...]
+    """Warnings of answers beyond the trained lengths."""
+
+    @classmethod
+    def of(
+        cls, right: Hits, checks: Mapping[str, Check], found: Mapping[str, Finding], verdicts: Sequence[Verdict]
+    ) -> Ranking:
+        """Rank the failing checks."""
+        failing = [each for each in verdicts if each.verdict == FAIL]
+        left = {each.check: hits for each in failing if (hits := found[each.check].right_despite_fault) is not None}
+        predicted = np.all(list(left.values()), axis=0) if left else None
+        is_fitting = predicted is not None and _share_explained(predicted, right) >= MOSTLY
+        explained = Counter(each.explained_by for each in verdicts)
+
+        def affects(verdict: Verdict) -> str:
+            return found[verdict.check].affects or checks[verdict.check].affects
+
+        def key(verdict: Verdict) -> tuple[int, int, float, int]:
+            hits = left.get(verdict.check)
+            group = 1 if hits is None else 0 if is_fitting else 2
+            agreement = 0.0 if hits is None else float((hits == right).mean())
+            return AFFECTED.index(affects(verdict)), group, -agreement, -explained[verdict.id]
+
+        ranked = tuple(sorted(failing, key=key))
+        fitting = frozenset(left) if is_fitting else frozenset[str]()
+        beyond = tuple(each for each in verdicts if each.verdict == WARN and affects(each) == LONGER)
+        return cls(ranked, right, predicted, fitting, affects(ranked[0]) if ranked else "", beyond)
+
+    @property
+    def named(self) -> list[Verdict]:
+        """The first cause, and all others whose figures fit together with it."""
+        first = self.failing[0]
+        return [each for each in self.failing if each is first or {first.check, each.check} <= self.fitting]
+
+
+def _share_explained(predicted: Hits, right: Hits) -> float:
+    """Return the share of wrong answers that a prediction accounts for, less right answers that it takes for wrong."""
+    n_wrong = int((~right).sum())
+    if not n_wrong:
+        return float((predicted == right).all())
+    return (int((~predicted & ~right).sum()) - int((~predicted & right).sum())) / n_wrong
+
+
+def _summary(ranking: Ranking, verdicts: Sequence[Verdict]) -> str:
+    """Name the cause, with the figure that it predicts beside the measured one, and the ids of everything else."""
+    warnings = [each for each in verdicts if each.verdict == WARN]
+    warn = f"{len(warnings)} {'warns' if len(warnings) == 1 else 'warn'}"
+    if not ranking.failing:
+        counts = Counter(each.verdict for each in verdicts)
+        if warnings:
+            return f"no check fails; {warn}: {'; '.join(each.finding for each in warnings)}"
+        return f"nothing found: {counts[PASS]} checks passed, {counts[NOT_APPLICABLE]} do not apply"
+    named, measured = ranking.named, f"{100 * ranking.right.mean():.2f} %"
+    told = "; and ".join(each.finding for each in named)
+    if named[0].check in ranking.fitting and ranking.predicted is not None:
+        told += f": that leaves {100 * ranking.predicted.mean():.2f} % right, measured {measured}"
+    elif ranking.first_affects == PADDED:
+        told += f"; accuracy is measured without padding, {measured}"
+        told += "".join(f"; and {each.finding}" for each in ranking.beyond)
+    others = [each.id for each in ranking.failing if each not in named]
+    more = [f"and {len(others)} more: {', '.join(others)}"] if others else []
+    more += [f"{warn}: {', '.join(each.id for each in warnings)}"] if warnings else []
+    return f"{told} ({'; '.join(more)})" if more else told

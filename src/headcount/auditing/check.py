@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 PASS, WARN, FAIL, NOT_APPLICABLE = "pass", "warn", "fail", "not applicable"
 EXPLAINED, IGNORED = "explained", "ignored"
 """What became of a warning or a failure: another one is its cause, or the user said why it is none."""
+MEASUREMENT, ANSWERS, PADDED, LONGER, CONCLUSIONS = "measurement", "answers", "padded", "longer", "conclusions"
+AFFECTED = (MEASUREMENT, ANSWERS, PADDED, LONGER, CONCLUSIONS)
+"""What a fault can change, the most telling first: every figure; which audited examples are right; answers to examples
+that are padded, which the audited ones are not; answers beyond the trained lengths; what is concluded from figures."""
 Evidence = Mapping[str, float | int | str | None]
 
 
@@ -49,6 +53,10 @@ class Finding:
     evidence: Evidence = field(default_factory=dict)
     right_despite_fault: NDArray[np.bool_] | None = None
     """[example]: which of the audited examples the fault leaves right; None if it does not say."""
+    explains: tuple[str, ...] | None = None
+    """Checks that follow from this finding, where these are fewer than those that its check names."""
+    affects: str = ""
+    """What the fault can change, one of AFFECTED, where that is another thing than its check says."""
 
 
 def passed(finding: str, **evidence: float | int | str | None) -> Finding:
@@ -95,3 +103,5 @@ class Check:
     """Whether it needs no more passes than the answers that every verb has anyway."""
     explains: tuple[str, ...] = ()
     """Checks that fail whenever this one does, and then say nothing of their own."""
+    affects: str = ANSWERS
+    """What the fault that it looks for can change, one of AFFECTED."""

@@ -96,11 +96,27 @@ class Observed:
         """Answers both ways."""
         return cast(SequenceModel, self.answers).answer(self.examples)
 
+    @cached_property
+    def readable(self) -> SequenceAnswers:
+        """The answers with what stands between their tokens left out, so that 1 1 8 reads as 118.
+
+        Only exact match takes an answer as it was written.
+        """
+        found = self.sequences
+        texts = without_separators(found.texts)
+        is_other = isinstance(self.answers, AdapterSequences) and texts != list(found.texts)
+        return cast(AdapterSequences, self.answers).with_texts(found, texts) if is_other else found
+
+    @property
+    def right_without_separators(self) -> Hits:
+        """[example]: which answers are right once separators are left out."""
+        return np.asarray(self.readable.free_hits.all(axis=1)) if self.decodes else self.right
+
     @property
     def free(self) -> Tokens:
-        """[example, place]: the answers as the model writes them itself; -1 for what is no answer at all."""
-        assert self.sequences.free is not None, "ask `decodes` first"
-        return self.sequences.free
+        """[example, place]: the readable answers as the model writes them itself; -1 for what is no answer at all."""
+        assert self.readable.free is not None, "ask `decodes` first"
+        return self.readable.free
 
     @property
     def decodes(self) -> bool:
@@ -178,6 +194,38 @@ class Observed:
         batch = cast(SequenceTask, self.task).encode(examples)
         names: Sequence[str] = ("source",) if self.task.output_type == "class" else ("source", "decoder_input")
         return tuple(on_device(device, *(getattr(batch, name) for name in names)))
+
+
+SEPARATORS = (" ", ",", ", ", ";", "|", ".", "-", "\t")
+"""What may stand between the characters of every answer."""
+USUAL = 0.9
+"""Share of answers of several characters that a separator has to part, to be taken for one."""
+
+
+def without_separators(texts: Sequence[str]) -> list[str]:
+    """Leave out what stands between all characters of nearly all texts, or before every third digit.
+
+    >>> without_separators(["1 1 8", "4 2", "7"]), without_separators(["1,188", "420"])
+    (['118', '42', '7'], ['1188', '420'])
+    >>> without_separators(["118", "1 8"])  # a space in few of them stands for something else
+    ['118', '1 8']
+    """
+    for separator in SEPARATORS:
+        parts = [text.strip().split(separator) for text in texts]
+        for is_parted in (_in_characters, _in_thousands):
+            several = [each for each in parts if len("".join(each)) > (1 if is_parted is _in_characters else 3)]
+            if several and sum(map(is_parted, several)) >= USUAL * len(several):
+                return ["".join(each) if is_parted(each) else text for each, text in zip(parts, texts, strict=True)]
+    return list(texts)
+
+
+def _in_characters(parts: Sequence[str]) -> bool:
+    return len(parts) > 1 and all(len(each) == 1 and each.isalnum() for each in parts)
+
+
+def _in_thousands(parts: Sequence[str]) -> bool:
+    first, *rest = parts
+    return bool(rest) and "".join(parts).isdigit() and 0 < len(first) < 4 and all(len(each) == 3 for each in rest)
 
 
 def row_keys(examples: Examples) -> list[bytes]:

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any, Self, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from headcount.auditing.observed import Observed
@@ -13,23 +14,35 @@ from headcount.tasks.base import ClassTask, Examples
 
 UNSEEN = "where its first attention block reads the embeddings was not found"
 MIXED = "tokens are mixed before the first attention block, so that what is added for a place cannot be told"
+N_PROJECTIONS = 3
+"""Queries, keys and values."""
 VARIES = 1e-5
 """Of the largest value: what differs by more is not the same."""
 
 
 def first_stream(observed: Observed, examples: Examples) -> Tensor | None:
-    """[row, position, width]: the input of the first attention block, or of its first linear layer if it has some.
+    """[row, position, width]: what the first attention block reads; None if `first_streams` finds nothing.
 
-    None where that cannot be told, such as in a model without heads.
+    Where queries, keys and values have different inputs, the vectors of each position are joined.
+    """
+    streams = first_streams(observed, examples)
+    return torch.cat(streams, dim=2) if streams else None
+
+
+def first_streams(observed: Observed, examples: Examples) -> list[Tensor]:
+    """Return the different inputs [row, position, width] of the first attention block, or of its linear layers.
+
+    Queries, keys and values may have different ones, such as where positions are added to queries and keys alone.
+    Nothing is returned where the inputs cannot be told, such as in a model without heads.
     """
     sites, module, inputs = observed.model.sites, observed.model.module, observed.inputs(examples)
     if not sites:
-        return None
+        return []
     with eval_mode(module, gradients=False), unfused(sites), StreamReader(module, sites.projections) as seen:
         module(*inputs)
-    if seen.stream is not None and len(set(seen.stream.shape[:2])) == 1 < len(examples) == len(seen.stream):
-        return first_stream(observed, examples[:-1])  # else rows and positions could not be told apart
-    return _rows_first(seen.stream, len(examples))
+    if seen.streams and len(set(seen.streams[0].shape[:2])) == 1 < len(examples) == len(seen.streams[0]):
+        return first_streams(observed, examples[:-1])  # else rows and positions could not be told apart
+    return [each for stream in seen.streams if (each := _rows_first(stream, len(examples))) is not None]
 
 
 def is_mixed(observed: Observed, examples: Examples) -> bool:
@@ -68,10 +81,10 @@ class StreamReader:
 
     def __init__(self, model: nn.Module, projections: Iterable[nn.Module]) -> None:
         self._model, self._projections = model, set(projections)
-        self._open: list[tuple[Tensor | None, int]] = []  # modules that have not returned: input, linear inputs before
+        self._open: list[tuple[list[Tensor], int]] = []  # modules that have not returned: inputs, linear inputs before
         self._linear: list[Tensor] = []
         self._is_done = False
-        self.stream: Tensor | None = None
+        self.streams: list[Tensor] = []
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
@@ -87,32 +100,43 @@ class StreamReader:
         if self._is_done:
             return
         if module in self._projections:
-            self.stream, self._is_done = self._found(), True
+            self.streams, self._is_done = self._distinct(), True
             return
-        given = next(filter(_is_stream, (*args, *kwargs.values())), None)
-        copied = None if given is None else given.detach().clone()  # what comes later may write into it
-        self._open.append((copied, len(self._linear)))
-        if isinstance(module, nn.Linear) and copied is not None:
-            self._linear.append(copied)
+        given = [each.detach().clone() for each in (*args, *kwargs.values()) if _is_stream(each)]  # may be written into
+        self._open.append((given, len(self._linear)))
+        if isinstance(module, nn.Linear):
+            self._linear += given[:1]
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not self._is_done:
             self._open.pop()
 
-    def _found(self) -> Tensor | None:
-        """Of the innermost block around the projection; without blocks, what the last linear layer read: values."""
+    def _candidates(self) -> list[Tensor]:
+        """Inputs of linear layers in the innermost block around the projection, or else of the block itself.
+
+        Without blocks, they are what the last linear layers read: queries, keys and values.
+        """
         for given, n_before in reversed(self._open):
-            if given is not None:
-                return self._linear[n_before] if len(self._linear) > n_before else given
-        return self._linear[-1] if self._linear else None
+            if given:
+                return self._linear[n_before:] or given
+        return self._linear[: -N_PROJECTIONS - 1 : -1]
+
+    def _distinct(self) -> list[Tensor]:
+        """Candidates of the shape of the first one, each once."""
+        found: list[Tensor] = []
+        for each in self._candidates():
+            is_alike = not found or each.shape == found[0].shape
+            if is_alike and not any(torch.equal(each, other) for other in found):
+                found.append(each)
+        return found
 
 
 def _is_stream(given: Any) -> bool:
     return isinstance(given, Tensor) and given.dim() == 3 and given.is_floating_point()
 
 
-def _rows_first(stream: Tensor | None, n_rows: int) -> Tensor | None:
+def _rows_first(stream: Tensor, n_rows: int) -> Tensor | None:
     """Some models have positions first."""
-    if stream is None or n_rows not in stream.shape[:2]:
+    if n_rows not in stream.shape[:2]:
         return None
     return (stream if stream.shape[0] == n_rows else stream.transpose(0, 1)).double().cpu()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +27,7 @@ from headcount.external.user_code import user_code_errors
 from headcount.hooks.gates import eval_mode
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task
-from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, rows_at_once
+from headcount.training.answers import BLOCK, ClassAnswers, SequenceAnswers, leading_zeros, rows_at_once
 from headcount.training.evaluation import Claim
 
 if TYPE_CHECKING:
@@ -123,9 +123,17 @@ class AdapterSequences(AdapterModel):
             self._by_token(examples[rows], is_label.cpu().numpy(), is_hit.cpu().numpy(), asked[rows], hits[rows])
             losses = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORE, reduction="none")
             loss, n_labels = loss + float(losses.double().sum()), n_labels + int(is_label.sum())
-        texts = self.generate([question for question, _ in pairs]) if self.generates else ()
-        free = np.stack([self._read(text) for text in texts]) if len(texts) else None
-        return SequenceAnswers(batch, asked, hits, right, free, loss / max(1, n_labels), texts)
+        found = SequenceAnswers(batch, asked, hits, right, None, loss / max(1, n_labels))
+        return self.with_texts(found, self.generate([question for question, _ in pairs])) if self.generates else found
+
+    def with_texts(self, answers: SequenceAnswers, texts: Sequence[str]) -> SequenceAnswers:
+        """Add decoded answers, read as the task's tokens, and mark the leading zeros that reading fills in."""
+        free = np.stack([self._read(text) for text in texts])
+        zeros = leading_zeros(self.task, free)
+        shown = [self.task.show_tokens(row) if (row >= 0).all() else "" for row in free]
+        filled = zeros & (np.array(shown) != np.array(texts))[:, None]
+        optional = leading_zeros(self.task, answers.batch.answer)
+        return replace(answers, free=free, texts=texts, filled=filled, optional=optional)
 
     @property
     def generates(self) -> bool:

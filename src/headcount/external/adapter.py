@@ -91,6 +91,8 @@ class Adapter:
     """
     claimed: float | None = None
     """What the model's author reports, as a share of 1, to be compared with what is measured."""
+    claimed_n: int | None = None
+    """How many examples the author measured that on, if not as many as the task's test set has."""
     folder: Path = Path()
     """Where the adapter's file is; set when it is loaded."""
     origin: str = ""
@@ -193,6 +195,11 @@ def load_adapted(adapter: Adapter) -> Adapted:
     claimed = adapter.claimed
     if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
         raise InputError(f"claimed = {claimed!r} is no number", "99.85 % is written as claimed = 0.9985")
+    n = adapter.claimed_n
+    if n is not None and not (isinstance(n, int) and n > 0):
+        raise InputError(
+            f"claimed_n = {n!r} is no number of examples", "write a whole number from 1 on, or leave it out"
+        )
     model = built(adapter)
     with user_code_errors(adapter, "load"):
         adapter.load(model)

@@ -51,12 +51,38 @@ class SequenceAnswers:
     """Cross-entropy per token that is asked for, the right ones having been fed."""
     texts: Sequence[str] = ()
     """The whole answers as they were written, by a model that writes in its own way."""
+    filled: NDArray[np.bool_] | None = None
+    """[example, answer token]: leading zeros of `free` that the model did not write; None if it wrote every token."""
+    optional: NDArray[np.bool_] | None = None
+    """[example, answer token]: leading zeros of the right answer; None if every token must be written."""
 
     @property
     def free_hits(self) -> NDArray[np.bool_]:
-        """[example, answer token]."""
+        """[example, answer token]: equal to the right token. A leading zero may be equal and not written."""
         assert self.free is not None, "it was decoded"
         return self.free == self.batch.answer
+
+    @property
+    def is_answer(self) -> NDArray[np.bool_]:
+        """[example]: whether the decoded text can be read as an answer of the task."""
+        assert self.free is not None, "it was decoded"
+        return np.asarray((self.free >= 0).all(axis=1))
+
+    @property
+    def written(self) -> NDArray[np.bool_]:
+        """[example, answer token]: whether the model wrote this token of its decoded answer."""
+        is_answer = np.broadcast_to(self.is_answer[:, None], self.batch.answer.shape)
+        return np.asarray(is_answer if self.filled is None else is_answer & ~self.filled)
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """[example, answer token]: whether the model wrote this token or had to write it."""
+        return np.ones_like(self.written) if self.optional is None else self.written | ~self.optional
+
+    @property
+    def written_hits(self) -> NDArray[np.bool_]:
+        """[example, answer token]: whether the model wrote this token, and it is right."""
+        return self.free_hits & self.written
 
 
 def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> SequenceAnswers:
@@ -87,6 +113,16 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Seq
         free=np.concatenate([given, predicted], axis=1),
         loss=float(np.concatenate(losses).sum(dtype=np.float64) / max(1, is_label.sum())),
     )
+
+
+def leading_zeros(task: SequenceTask, tokens: Tokens) -> NDArray[np.bool_]:
+    """[example, answer token]: zeros before the first other digit of a number, which people do not write."""
+    columns = np.array([-1 if each.column is None else each.column for each in task.answer_positions])
+    from_the_left = np.argsort(-columns, kind="stable")
+    is_zero = (tokens >= 0) & (np.array(task.tokens)[tokens] == "0")
+    leading = np.empty_like(is_zero)
+    leading[:, from_the_left] = np.logical_and.accumulate(is_zero[:, from_the_left], axis=1)
+    return leading & (columns > 0)
 
 
 def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:

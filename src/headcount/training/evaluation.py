@@ -230,7 +230,9 @@ def evaluate_sequences(
     for i, position in enumerate(task.answer_positions):
         rows = found.asked[:, i]
         by_force = Proportion.count(found.teacher_forced_hits[rows, i]) if rows.any() else None
-        by_itself = None if free_hits is None else Proportion.count(free_hits[:, i])
+        by_itself = None
+        if found.free is not None and (counted := found.counted[:, i]).any():
+            by_itself = Proportion.count(found.written_hits[counted, i])
         digits.append(Scores("digit", position.label, by_force, by_itself))
     wrong: tuple[WrongAnswer, ...] = ()
     if found.free is not None and free is not None:

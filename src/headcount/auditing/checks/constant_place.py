@@ -5,11 +5,14 @@ target, and generation began with a 0 of its own. Their authors saw 99.9 % in tr
 wrote of cascading errors or rare carries.
 """
 
+from typing import cast
+
+import numpy as np
+
 from headcount.auditing.check import Check, Finding, failed, passed, warned
 from headcount.auditing.observed import Observed
-from headcount.auditing.written_answers import is_constant_for_lack_of_others
+from headcount.auditing.written_answers import Place, answer_places, is_constant_for_lack_of_others
 from headcount.stats import Proportion
-from headcount.training.answers import RARELY
 
 ENOUGH = 0.05
 """Right answers that have another token there, at least."""
@@ -19,24 +22,19 @@ SELDOM = 0.2
 
 def run(observed: Observed) -> Finding:
     """Place by place; a model with one answer to everything has another fault."""
-    free, right, n = observed.free, observed.right_answers, observed.n
-    constant = []
-    for place in range(free.shape[1]):
-        token = int(free[0, place])
-        others, varied = Proportion.count(free[:, place] != token), float((right[:, place] != token).mean())
-        is_constant = others.high < RARELY and varied > ENOUGH and token >= 0
-        if is_constant and not is_constant_for_lack_of_others(observed, place, token):
-            constant.append((place, token, n - others.correct))
+    n, places = observed.n, answer_places(observed)
+    constant = [each for each in places if _is_faulty(observed, each)]
     if not constant:
-        return passed("every place of the answer varies as right answers do", places=free.shape[1], n=n)
+        return passed("every place of the answer varies as right answers do", places=len(places), n=n)
     told = [
-        f"the {observed.places[place]} digit is {observed.token(token)} in {count:,} of {n:,} answers, "
-        f"and in {int((right[:, place] == token).sum()):,} of the right ones"
-        for place, token, count in constant
+        f"the {each.name} is {observed.token(cast(int, each.constant))} in "
+        f"{int((each.predicted == each.constant).sum()):,} of {n:,} answers, "
+        f"and in {int((each.right == each.constant).sum()):,} of the right ones"
+        for each in constant
     ]
-    still_right = (right[:, [place for place, _, _ in constant]] == [token for _, token, _ in constant]).all(axis=1)
-    is_first = constant[0][0] == 0
-    left = Proportion.count(observed.right[still_right]) if still_right.any() else None
+    still_right = np.all([(each.right == each.constant) | (each.predicted < 0) for each in constant], axis=0)
+    is_first = constant[0].is_first
+    left = Proportion.count(observed.right_without_separators[still_right]) if still_right.any() else None
     if left is not None and left.high < SELDOM:
         return warned(
             f"{'; '.join(told)}; of the {left.n:,} answers which that leaves right, {left.correct:,} are",
@@ -54,10 +52,18 @@ def run(observed: Observed) -> Finding:
         if is_first
         else "ask for every place of the answer in the loss, and decode every one",
         right_despite_fault=still_right,
-        places=", ".join(observed.places[place] for place, _, _ in constant),
+        places=", ".join(each.name.removesuffix(" digit") for each in constant),
         predicted=float(still_right.mean()),
         measured=float(observed.right.mean()),
     )
+
+
+def _is_faulty(observed: Observed, place: Place) -> bool:
+    """Whether one token stands there in nearly all answers, and right answers have others."""
+    rows, token = place.predicted >= 0, place.constant
+    if token is None or not place.is_shown or (place.right[rows] != token).mean() <= ENOUGH:
+        return False
+    return place.column is None or not is_constant_for_lack_of_others(observed, place.column, token)
 
 
 PART = Check(

@@ -6,7 +6,7 @@ fewer different examples were tested than n says, and intervals are too narrow.
 
 import numpy as np
 
-from headcount.auditing.check import Check, Finding, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
 from headcount.auditing.observed import Observed, row_keys
 
 
@@ -33,4 +33,4 @@ def run(observed: Observed) -> Finding:
     )
 
 
-PART = Check("HC402", "Is the same example in the test set twice?", run, is_quick=True)
+PART = Check("HC402", "Is the same example in the test set twice?", run, is_quick=True, affects=CONCLUSIONS)

@@ -7,7 +7,7 @@ examples one example is 1.7 points, so that a head that costs a point cannot be 
 
 from __future__ import annotations
 
-from headcount.auditing.check import Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, failed, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.auditing.standing import standing
 
@@ -52,4 +52,6 @@ def run(observed: Observed) -> Finding:
     return passed(f"{told}, and {beside}", **evidence)
 
 
-PART = Check("HC702", "Is there room for heads to matter?", run, is_quick=True, explains=("HC703", "HC704"))
+PART = Check(
+    "HC702", "Is there room for heads to matter?", run, is_quick=True, explains=("HC703", "HC704"), affects=CONCLUSIONS
+)

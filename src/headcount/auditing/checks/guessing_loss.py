@@ -2,24 +2,31 @@
 
 Two reports trained for fifty epochs at a loss of 0.693, which is ln 2, and discussed the encodings that they compared.
 A model that gives every class or digit its share, whatever it is asked, has the entropy of those shares for a loss.
-A loss that high with good accuracy is another matter: a few wrong answers that the model is sure of.
+A loss that high with good accuracy is another matter: a few wrong answers that the model is sure of. A loss far
+above that of guessing is no lack of training: the model is sure and wrong, for it was trained in another format.
+Zero-filled, unfilled and reversed answers are tried, and swapped classes.
 """
 
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headcount.auditing.check import FAIL, PASS, Check, Finding, failed, not_applicable, passed
+from headcount.auditing.fed_answers import fitting_format
 from headcount.auditing.observed import Observed
 from headcount.auditing.standing import standing
 from headcount.data.from_adapter import encoded, pairs_of
-from headcount.tasks.base import IGNORE
+from headcount.stats import Proportion
+from headcount.tasks.base import IGNORE, ClassTask
 
 NEARLY = 0.98
 """Of the loss of guessing, from which on it counts as that."""
+SURE = 2
+"""A loss of so many times that of guessing evenly among all outputs is not reached by chance: the model is sure."""
 
 
 def run(observed: Observed) -> Finding:
@@ -33,11 +40,40 @@ def run(observed: Observed) -> Finding:
         return not_applicable(f"the loss is {loss}: see HC306")
     guess = entropy(observed.classes.labels) if is_class else _entropy_by_column(_labels(observed))
     told = f"the loss is {loss:.3f} per {'example' if is_class else 'token'}, and that of guessing {_named(guess)}"
-    if _reaches(observed, loss, guess) and found.verdict == FAIL:
+    if not _reaches(observed, loss, guess):
+        return passed(told, loss=loss, guessing=guess)
+    if fitting := _swapped(observed) if is_class else fitting_format(observed):
+        return _misfit(told, loss, guess, str(fitting))
+    if found.verdict == FAIL:
+        n_outputs = len(cast(ClassTask, observed.task).classes if is_class else observed.task.tokens)
+        if loss > SURE * math.log(n_outputs):
+            return _misfit(told, loss, guess, "")
         return _failure(told, loss, guess, found.measured.rate, observed.n)
-    if _reaches(observed, loss, guess) and found.verdict == PASS:
+    if found.verdict == PASS:
         told += f", though {found.measured.rate:.1%} are right: wrong answers are given with great certainty"
     return passed(told, loss=loss, guessing=guess)
+
+
+def _misfit(told: str, loss: float, guess: float, fitting: str) -> Finding:
+    """The model was trained in another format, which may be known."""
+    none = "neither zero-filled, unfilled or reversed answers nor swapped classes fit better"
+    return failed(
+        f"{told}: the model is sure and wrong, so the format does not fit; {fitting or none}",
+        cause="consistent with an encode() that writes questions, answers or labels otherwise than training did",
+        fix="write questions, answers and labels in encode() as in training: leading zeros, order of digits, start and "
+        "end tokens, ids of tokens and classes",
+        loss=loss,
+        guessing=guess,
+        format=fitting,
+    )
+
+
+def _swapped(observed: Observed) -> str:
+    """Say how many answers are right with the two classes swapped, if that is most of them; empty if it is not."""
+    wrong, found = Proportion.count(~observed.classes.hits), standing(observed)
+    if observed.classes.logits.shape[1] != 2 or found is None or wrong.low <= max(found.share, 1 - found.share):
+        return ""
+    return f"with the two classes swapped, {wrong.correct:,} of {wrong.n:,} are right"
 
 
 def _failure(told: str, loss: float, guess: float, measured: float, n: int) -> Finding:

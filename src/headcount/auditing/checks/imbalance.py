@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import scipy  # scipy.special alone, which is quick to load
 
-from headcount.auditing.check import Check, Finding, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, SequenceTask
@@ -65,4 +65,4 @@ def _chance(count: int, n: int, fair: float) -> float:
     return float(scipy.special.bdtrc(count - 1, n, fair))
 
 
-PART = Check("HC403", "Are the classes of the test set out of balance?", run, is_quick=True)
+PART = Check("HC403", "Are the classes of the test set out of balance?", run, is_quick=True, affects=CONCLUSIONS)

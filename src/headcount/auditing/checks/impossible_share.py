@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 
 FEWEST_DECIMALS = 4
@@ -131,4 +131,4 @@ def _batch_means(figure: Figure, n: int) -> str:
     return min(found, key=lambda each: each[0])[1] if found else ""
 
 
-PART = Check("HC801", "Can the author's figure be a share of so many examples?", run)
+PART = Check("HC801", "Can the author's figure be a share of so many examples?", run, affects=CONCLUSIONS)

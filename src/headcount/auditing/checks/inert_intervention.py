@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.errors import InstrumentError
 from headcount.heads import HeadSite
@@ -66,4 +66,4 @@ def removed(model: nn.Module, sites: Sites, inputs: tuple[Tensor, ...]) -> dict[
     return changes
 
 
-PART = Check("HC701", "Do interventions on heads act on this model, at every block?", run)
+PART = Check("HC701", "Do interventions on heads act on this model, at every block?", run, affects=CONCLUSIONS)

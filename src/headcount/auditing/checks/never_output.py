@@ -9,7 +9,7 @@ import numpy as np
 
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
 from headcount.auditing.observed import Observed
-from headcount.auditing.written_answers import OTHERS, constant_places, missing_tokens, token_hits
+from headcount.auditing.written_answers import OTHERS, constant_places, has_to_be_written, missing_tokens, token_hits
 
 
 def run(observed: Observed) -> Finding:
@@ -23,7 +23,7 @@ def run(observed: Observed) -> Finding:
         return passed("every token is output where it is right", tokens=len(np.unique(right)), places=others.n)
     # A place may be constant because all but one of its tokens are missing; then there is no other fault in it.
     counts = np.array([constant.get(place) not in missing for place in range(right.shape[1])])
-    lacks = np.isin(right, missing) & counts
+    lacks = np.isin(right, missing) & counts & has_to_be_written(observed)
     n_right, n_output = int((lacks & is_known).sum()), int((lacks & is_known & hits).sum())
     still_right = ~lacks.any(axis=1)
     names = ", ".join(map(observed.token, missing))

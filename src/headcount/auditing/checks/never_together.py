@@ -6,7 +6,7 @@ Nobody removed them together: of report 004's own model, its 14 leave 0.0 %. Hea
 
 from __future__ import annotations
 
-from headcount.auditing.check import Check, Evidence, Finding, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.experiments.models import RunModel
 
@@ -29,11 +29,11 @@ def run(observed: Observed) -> Finding:
     told = f"{told}; removed together, {100 * left:.1f} % of {n} examples are right, with them {100 * clean:.1f} %"
     if clean - left <= TOGETHER:
         return passed(told, left=left, **evidence)
-    told = f"{told}: do not publish {100 * len(cheap) / len(sweep.heads):.1f} % as prunable"
     if not _were_ablated_alone(observed):  # it is so with most models, and a fault only where somebody counted heads
-        return passed(told, left=left, **evidence)
+        return passed(f"{told}; no result counts heads that were ablated one by one", left=left, **evidence)
     return warned(
-        f"heads were ablated one by one and never removed together: {told}",
+        f"heads were ablated one by one and never removed together: {told}: do not publish "
+        f"{100 * len(cheap) / len(sweep.heads):.1f} % as prunable",
         cause="heads stand in for each other, so that each can be spared and all cannot",
         fix="remove heads together, one after the other, and measure what is left each time: headcount prune",
         left=left,
@@ -50,4 +50,4 @@ def _were_ablated_alone(observed: Observed) -> bool:
     )
 
 
-PART = Check("HC704", "What is left without all heads that cost next to nothing alone?", run)
+PART = Check("HC704", "What is left without all heads that cost next to nothing alone?", run, affects=CONCLUSIONS)

@@ -53,7 +53,7 @@ def _classes(observed: Observed) -> tuple[np.ndarray, np.ndarray]:
 
 def _written(observed: Observed) -> tuple[np.ndarray, np.ndarray]:
     """Answers as texts; what is no answer of the task as it was written."""
-    task, texts = cast(SequenceTask, observed.task), observed.sequences.texts
+    task, texts = cast(SequenceTask, observed.task), observed.readable.texts
 
     def shown(row: Tokens, i: int) -> str:
         return task.show_tokens(row) if (row >= 0).all() else texts[i] if len(texts) else "no answer"

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
+from headcount.auditing.check import LONGER, Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.errors import HeadcountError
 from headcount.tasks.base import ClassTask, Examples
@@ -85,4 +85,6 @@ def _listed(lengths: list[int]) -> str:
     return ", ".join(map(str, lengths))
 
 
-PART = Check("HC302", "Is there one answer to everything beyond the trained lengths?", run, asks="class")
+PART = Check(
+    "HC302", "Is there one answer to everything beyond the trained lengths?", run, asks="class", affects=LONGER
+)

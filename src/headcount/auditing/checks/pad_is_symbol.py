@@ -8,19 +8,20 @@ ids tells them apart, and every tensor is compared.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.auditing.check import NOT_APPLICABLE, Check, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import NOT_APPLICABLE, PADDED, Check, Finding, failed, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.data.from_adapter import encoded
 from headcount.errors import InputError
 from headcount.tasks.base import ClassTask, SequenceTask, Task
 from headcount.tasks.sortedness import EMPTY
+from headcount.training.answers import leading_zeros
 
 MOST_SYMBOLS = 1000
 """That are tried: of more, the first and the last ones."""
@@ -114,12 +115,14 @@ def _same_input(task: Task, short: str, same: list[str], symbols: set[str]) -> F
             fix="encode every symbol of every example",
             symbols=len(symbols),
         )
-    return failed(
+    failure = failed(
         told,
         cause=f"padding has the id of the symbol {symbol}, and nothing else tells the two apart",
         fix="give padding an id of its own, and hide it from attention and from the pooling",
         symbol=symbol,
     )
+    # Written answers are measured with padding, classes without.
+    return replace(failure, affects=PADDED) if task.output_type == "class" else failure
 
 
 def _shared_symbol(observed: Observed, short: str, longest: str) -> Finding | None:
@@ -160,7 +163,7 @@ def _fill(alone: Tensor, beside: Tensor) -> int | None:
 def _skipped(observed: Observed) -> Finding | None:
     """A failure if some digit is never asked for, at any place, though others are there."""
     right, asked = observed.right_answers, observed.sequences.asked
-    counts = ~_leading_zeros(observed) & asked.any(axis=0)
+    counts = ~leading_zeros(cast(SequenceTask, observed.task), right) & asked.any(axis=0)
     skipped = [
         (token, n)
         for token in np.unique(right).tolist()
@@ -178,17 +181,6 @@ def _skipped(observed: Observed) -> Finding | None:
         fix="give padding a number of its own in labels and loss, such as -100",
         digits=", ".join(observed.token(token) for token, _ in skipped),
     )
-
-
-def _leading_zeros(observed: Observed) -> NDArray[np.bool_]:
-    """[example, place]: what people do not write, and labels need not have."""
-    positions = cast(SequenceTask, observed.task).answer_positions
-    columns = np.array([-1 if position.column is None else position.column for position in positions])
-    from_the_left = np.argsort(-columns, kind="stable")
-    is_zero = np.array([observed.token(i) == "0" for i in range(len(observed.task.tokens))])[observed.right_answers]
-    leading = np.empty_like(is_zero)
-    leading[:, from_the_left] = np.logical_and.accumulate(is_zero[:, from_the_left], axis=1)
-    return leading & (columns > 0)
 
 
 PART = Check("HC203", "Is padding also a symbol?", run, explains=("HC202",))

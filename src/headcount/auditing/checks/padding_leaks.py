@@ -9,12 +9,13 @@ apart: `nn.Transformer` takes the batch second unless it is told `batch_first=Tr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.auditing.check import Check, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import PADDED, Check, Finding, failed, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.auditing.padding import (
     LogitDifference,
@@ -61,7 +62,7 @@ def _classes(observed: Observed) -> Finding:
 
 
 def _padding_is_read(found: LogitDifference, n: int, longest: int) -> Finding:
-    return failed(
+    failure = failed(
         f"beside a sequence of {longest}, {found.changed} of {n} shorter ones have another answer than alone, and "
         f"{found}",
         cause="padding is read: attention, the pooling or the positions do not leave it out",
@@ -71,6 +72,7 @@ def _padding_is_read(found: LogitDifference, n: int, longest: int) -> Finding:
         moved=found.moved,
         n=n,
     )
+    return replace(failure, affects=PADDED)
 
 
 def _rows_meet(found: LogitDifference, n: int) -> Finding:

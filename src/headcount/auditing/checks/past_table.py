@@ -12,7 +12,7 @@ from typing import cast
 from torch import Tensor
 
 from headcount.analysis.positions import learns
-from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
+from headcount.auditing.check import LONGER, Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.auditing.standing import is_as_good, right_at
 from headcount.auditing.streams import MIXED, UNSEEN, constant_sequences, first_stream, is_mixed, number_columns
@@ -146,4 +146,4 @@ def _table(observed: Observed) -> tuple[int | None, bool]:
     return encoding.n_rows, learns(encoding)
 
 
-PART = Check("HC502", "What becomes of positions past the end of the table?", run, asks="class")
+PART = Check("HC502", "What becomes of positions past the end of the table?", run, asks="class", affects=LONGER)

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.tasks.base import ClassTask, Examples
@@ -60,4 +60,4 @@ def _preferred(observed: Observed, pairs: tuple[Examples, Examples]) -> float:
     return float((apart > SAME).mean() + 0.5 * (np.abs(apart) <= SAME).mean())
 
 
-PART = Check("HC506", "Does something else than attention supply the order?", run, asks="class")
+PART = Check("HC506", "Does something else than attention supply the order?", run, asks="class", affects=CONCLUSIONS)

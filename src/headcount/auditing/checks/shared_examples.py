@@ -8,7 +8,7 @@ in 20,000 of them; with operands swapped too, where that does not change the ans
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.auditing.check import Check, Finding, failed, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, passed, warned
 from headcount.auditing.observed import Hits, Observed, row_keys
 from headcount.tasks.base import Examples
 
@@ -70,4 +70,4 @@ def _whose(observed: Observed) -> str:
     return "" if observed.adapter is None else " (by the split of the task; the author's own data are not known)"
 
 
-PART = Check("HC401", "Are test examples among those that the model was trained on?", run)
+PART = Check("HC401", "Are test examples among those that the model was trained on?", run, affects=CONCLUSIONS)

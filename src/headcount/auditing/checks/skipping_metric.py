@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, failed, not_applicable, passed
 from headcount.auditing.observed import Observed
 from headcount.data.from_adapter import pairs_of
 from headcount.external.adapter import Adapter
@@ -116,4 +116,10 @@ def _written(observed: Observed, score: Score) -> list[tuple[str, str, str]]:
     return [(*pairs[i], forms[best][i]) for i in kept]
 
 
-PART = Check("HC803", "Does the author's scoring look at every place of an answer?", run, explains=("HC802",))
+PART = Check(
+    "HC803",
+    "Does the author's scoring look at every place of an answer?",
+    run,
+    explains=("HC802",),
+    affects=CONCLUSIONS,
+)

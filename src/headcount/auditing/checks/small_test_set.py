@@ -7,7 +7,7 @@ claimed figure that is off by more than half a point, but by less than the inter
 import math
 from typing import Any, cast
 
-from headcount.auditing.check import Check, Finding, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Finding, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.stats import Proportion
 from headcount.training.evaluation import Claim
@@ -71,4 +71,6 @@ def examples_needed(apart: float, rate: float) -> int:
     return math.ceil((Z / apart) ** 2 * rate * (1 - rate) * 2 - 1e-9)
 
 
-PART = Check("HC404", "Is the test set large enough for the difference that is claimed?", run, is_quick=True)
+PART = Check(
+    "HC404", "Is the test set large enough for the difference that is claimed?", run, is_quick=True, affects=CONCLUSIONS
+)

@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 
 from headcount.auditing.check import FAIL, WARN, Check, Finding, passed
+from headcount.auditing.fed_answers import fitting_format
 from headcount.auditing.observed import Hits, Observed
 from headcount.auditing.written_answers import begins_as_given
 from headcount.stats import Proportion
@@ -41,6 +42,10 @@ def run(observed: Observed) -> Finding:
         f"{_condition(observed, forced != free)}"
     )
     cause, fix = _cause(forced, free)
+    if (free & ~forced).sum() > (forced & ~free).sum() and (fitting := fitting_format(observed)) is not None:
+        finding = f"{finding}; {fitting}"
+        cause = f"encode() does not write examples as training did and as generate() does: {fitting.name} fit"
+        fix = f"write {fitting.name} in encode()"
     evidence = {"one_pass": float(forced.mean()), "decoded": float(free.mean()), "apart": apart.rate}
     lost, gained = Proportion.count(forced & ~free), Proportion.count(free & ~forced)
     verdict = FAIL if lost.low > ROUNDING or gained.low > FEWER_TOKENS else WARN

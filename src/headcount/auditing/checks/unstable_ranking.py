@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.auditing.check import Check, Evidence, Finding, not_applicable, passed, warned
+from headcount.auditing.check import CONCLUSIONS, Check, Evidence, Finding, not_applicable, passed, warned
 from headcount.auditing.head_sweep import HeadSweep
 from headcount.auditing.observed import Observed
 from headcount.stats import rank_correlations
@@ -74,4 +74,6 @@ def _agreement(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[
     return rank_correlations(*(np.where(np.abs(drops) < NOTHING, 0.0, drops) for drops in (one, other)))
 
 
-PART = Check("HC703", "Is the order of heads the same on other examples, and with another replacement?", run)
+PART = Check(
+    "HC703", "Is the order of heads the same on other examples, and with another replacement?", run, affects=CONCLUSIONS
+)

@@ -6,7 +6,7 @@ lengths are those of the run or what the adapter says in `trained`.
 """
 
 from headcount.analysis.positions import learns
-from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
+from headcount.auditing.check import LONGER, Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
 from headcount.auditing.standing import is_as_good, right_at
 from headcount.encodings.base import EncodingInUse
@@ -55,4 +55,4 @@ def _beyond(observed: Observed, found: EncodingInUse, rows: int) -> Finding:
     )
 
 
-PART = Check("HC501", "Are there rows of a learned position table that were never trained?", run)
+PART = Check("HC501", "Are there rows of a learned position table that were never trained?", run, affects=LONGER)

@@ -6,13 +6,17 @@ the same. Sequences of one number each are read by the model: what differs betwe
 what differs between numbers that of the tokens, both without their means, for what is the same everywhere is no signal.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from headcount.auditing.check import Check, Finding, not_applicable, passed, warned
 from headcount.auditing.observed import Observed
-from headcount.auditing.streams import MIXED, UNSEEN, constant_sequences, first_stream, is_mixed, number_columns
+from headcount.auditing.streams import MIXED, UNSEEN, constant_sequences, first_streams, is_mixed, number_columns
 from headcount.tasks.addition import Addition
 from headcount.tasks.base import Examples
 
@@ -25,19 +29,20 @@ N_NUMBERS, FEWEST = 13, 3
 def run(observed: Observed) -> Finding:
     """At the places that all have the same token."""
     examples = one_number_each(observed, N_NUMBERS)
-    stream = None if examples is None else first_stream(observed, examples)
-    if examples is None or stream is None:
+    streams = [] if examples is None else first_streams(observed, examples)
+    if examples is None or not streams:
         return not_applicable(UNSEEN)
     if is_mixed(observed, examples):
         return not_applicable(MIXED)
-    numbers = stream[:, number_columns(stream, observed.inputs(examples))]
-    if min(numbers.shape[:2]) < FEWEST:
+    inputs = observed.inputs(examples)
+    signals = [Signals.of(stream[:, number_columns(stream, inputs)]) for stream in streams]
+    if any(min(each.n_tokens, each.n_places) < FEWEST for each in signals):
         return not_applicable("too few places have the same tokens to compare positions with tokens")
-    positions, tokens = _spread(numbers.mean(dim=0)), _spread(numbers.mean(dim=1))
-    ratio, n = positions / max(tokens, 1e-30), numbers.shape[1]
+    strongest = max(signals, key=lambda each: each.ratio)  # positions may be added to queries and keys alone
+    positions, tokens, ratio, n = strongest.positions, strongest.tokens, strongest.ratio, strongest.n_places
     if ratio < NOTHING:
         return not_applicable("positions are not added to the embeddings")
-    told = f"over {n} places the embeddings differ by {positions:.3g}, over {len(numbers)} tokens by {tokens:.3g}"
+    told = f"over {n} places the embeddings differ by {positions:.3g}, over {strongest.n_tokens} tokens by {tokens:.3g}"
     if ratio >= WEAK:
         return passed(f"positions are no weaker than they should be: {told}", ratio=ratio, places=n)
     return warned(
@@ -49,6 +54,26 @@ def run(observed: Observed) -> Finding:
         tokens=tokens,
         places=n,
     )
+
+
+@dataclass(frozen=True)
+class Signals:
+    """How far vectors [number, place, width] are apart between places, and between numbers."""
+
+    positions: float
+    tokens: float
+    n_tokens: int
+    n_places: int
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> Signals:
+        """Measure both, each over the mean of the other."""
+        return cls(_spread(numbers.mean(dim=0)), _spread(numbers.mean(dim=1)), *numbers.shape[:2])
+
+    @property
+    def ratio(self) -> float:
+        """The signal of positions as a share of that of the tokens."""
+        return self.positions / max(self.tokens, 1e-30)
 
 
 def one_number_each(observed: Observed, n: int) -> Examples | None:

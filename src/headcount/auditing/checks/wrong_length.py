@@ -8,13 +8,14 @@ right answer, is right there, then the model is not to blame.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
 from headcount.auditing.check import Check, Finding, failed, passed, warned
 from headcount.auditing.observed import Hits, Observed
-from headcount.auditing.written_answers import answer_texts, begins_as_given, written_answers
+from headcount.auditing.written_answers import answer_texts, begins_as_given, has_separators, written_answers
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask
 
@@ -24,6 +25,8 @@ MANY = 0.05
 """Share above which the model's own wrong lengths are told."""
 BY_CHANCE = 0.2
 """Share of wrong answers that may look like that by chance, such as 777 where 77 is right."""
+FIGURES = ("HC106", "HC303", "HC304", "HC702", "HC703", "HC802")
+"""Checks that fail wherever decoded answers cannot be read."""
 CAUSES = {
     "stop early": (
         "consistent with a decoding loop of too few steps, a last token that is cut off, or an end token that is "
@@ -55,10 +58,22 @@ def run(observed: Observed) -> Finding:
     cause, fix = CAUSES[max(CAUSES, key=lambda kind: int((kinds == kind).sum()))]
     if blameless.low > FEW:
         one_pass = f"; one pass has every token of {blameless.correct:,} of these {wrong.correct:,} right"
-        return failed(
+        failure = failed(
             finding + one_pass, cause=cause, fix=fix, right_despite_fault=~is_wrong, n=observed.n, wrong=wrong.correct
         )
+        return _separated(observed, failure) if has_separators(observed) else failure
     return warned(finding, cause=f"{cause}; or with a model that has not learned enough", fix=fix, wrong=wrong.correct)
+
+
+def _separated(observed: Observed, failure: Finding) -> Finding:
+    """Say what is right without the separators; other faults of decoding do not follow from these."""
+    is_right = observed.right_without_separators
+    return replace(
+        failure,
+        finding=f"{failure.finding}; without what stands between the digits, {int(is_right.sum()):,} are right",
+        fix=f'{failure.fix}: join its digits with ""',
+        explains=FIGURES,
+    )
 
 
 def _right_in_one_pass(observed: Observed) -> Hits:
@@ -88,5 +103,5 @@ PART = Check(
     asks="sequence",
     needs_decoding=True,
     is_quick=True,
-    explains=("HC101", "HC102", "HC104", "HC106", "HC301", "HC303", "HC304", "HC702", "HC703", "HC802"),
+    explains=tuple(sorted(("HC101", "HC102", "HC104", "HC301", *FIGURES))),
 )

@@ -89,7 +89,7 @@ def run(observed: Observed) -> Finding:
     if not isinstance(observed.answers, AdapterSequences):
         return not_applicable("headcount decodes its own runs, from the token that training feeds first")
     forced = Proportion.count(observed.sequences.forced_right)
-    is_apart = observed.sequences.forced_right & ~observed.right
+    is_apart = observed.sequences.forced_right & ~observed.right_without_separators
     group = rows_of_one_length(observed, observed.n)
     rows = group[is_apart[group]][:ROWS]
     differs = Proportion.count(is_apart).low > OFTEN and len(rows) >= ENOUGH
@@ -105,7 +105,7 @@ def run(observed: Observed) -> Finding:
 def _generated(observed: Observed, feeding: Feeding, rows: np.ndarray) -> Finding:
     """Does our own loop write the same from another start?"""
     task, starts, n = observed.task, feeding.starts(observed.model.module), len(rows)
-    theirs = [whole_answer(task, observed.sequences.texts[row]) for row in rows]
+    theirs = [whole_answer(task, observed.readable.texts[row]) for row in rows]
     ours = [[whole_answer(task, feeding.text(ids)) for ids in some] for some in _decoded(observed, feeding, starts)]
     same = [sum(one == other for one, other in zip(texts, theirs, strict=True)) for texts in ours]
     best = int(np.argmax(same))

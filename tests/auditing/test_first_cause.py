@@ -1,0 +1,177 @@
+"""The first line of an audit is the cause: the fault that explains the measured accuracy, before faults of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from planted import SURE, OrderModel, PlantedSorter, audit, observed
+from torch import Tensor
+from torch.nn import functional as F
+
+from headcount.auditing.audit import Audit, run_checks
+from headcount.auditing.check import (
+    ANSWERS,
+    CONCLUSIONS,
+    LONGER,
+    MEASUREMENT,
+    PADDED,
+    Check,
+    Finding,
+    failed,
+    passed,
+    warned,
+)
+from headcount.auditing.observed import Observed
+from headcount.views.audit import audit_markdown
+
+# --- by what they explain ---------------------------------------------------------------------------------------------
+
+
+def ranked(*findings: Finding | str, right: float = 0.5) -> Audit:
+    """Run checks HC101, HC102, ... with these findings, or failures that affect this, on a model that is half right."""
+    seen = Observed(observed(PlantedSorter).model, 100)
+    seen.__dict__["right"] = np.arange(100) < 100 * right
+    made = [_failure(each) if isinstance(each, str) else each for each in findings]
+    checks = {f"check-{i}": _check(f"HC{101 + i}", each) for i, each in enumerate(made)}
+    return run_checks(seen, checks)
+
+
+def _check(number: str, finding: Finding) -> Check:
+    return Check(number, "Is it so?", lambda _: finding)
+
+
+def _failure(affects: str) -> Finding:
+    return replace(failed(f"it changes {affects}", cause="", fix=""), affects=affects)
+
+
+def predicting(n: int, name: str = "it predicts") -> Finding:
+    """A fault that leaves the first `n` of 100 examples right."""
+    return failed(name, cause="", fix="", right_despite_fault=np.arange(100) < n)
+
+
+def test_what_explains_the_accuracy_comes_before_what_cannot() -> None:
+    found = ranked(CONCLUSIONS, PADDED, LONGER, ANSWERS, MEASUREMENT)
+    assert found.causes == ("HC105", "HC104", "HC102", "HC103", "HC101")
+    assert found.summary == "it changes measurement (and 4 more: HC104, HC102, HC103, HC101)"
+
+
+def test_a_figure_that_fits_comes_first_the_best_fit_before_others() -> None:
+    found = ranked(ANSWERS, predicting(70, "one"), predicting(52, "two"))
+    assert found.causes == ("HC103", "HC102", "HC101")
+    assert found.summary == "two; and one: that leaves 52.00 % right, measured 50.00 % (and 1 more: HC101)"
+
+
+def test_a_figure_that_does_not_fit_comes_after_a_fault_without_one() -> None:
+    found = ranked(PADDED, predicting(97), ANSWERS)
+    assert found.causes == ("HC103", "HC102", "HC101")
+    assert found.summary == "it changes answers (and 2 more: HC102, HC101)"
+
+
+def test_a_fault_that_takes_right_answers_for_wrong_explains_nothing() -> None:
+    found = ranked(predicting(0), ANSWERS, right=0.6)
+    assert found.causes == ("HC102", "HC101")
+
+
+def test_of_two_without_figures_the_one_that_explains_more_comes_first() -> None:
+    seen = observed(PlantedSorter, 20)
+    fails = failed("it is so", cause="", fix="")
+    checks = {
+        name: Check(name, "Is it so?", lambda _: fails, explains=more)
+        for name, more in (("HC301", ()), ("HC504", ("HC601",)), ("HC601", ()))
+    }
+    assert run_checks(seen, checks).causes == ("HC504", "HC301")
+
+
+def test_warnings_are_named_beside_a_failure_and_alone() -> None:
+    warning = warned("it may mislead", cause="", fix="")
+    assert ranked(PADDED, warning).summary.endswith("; accuracy is measured without padding, 50.00 % (1 warns: HC102)")
+    assert ranked(warning).summary == "no check fails; 1 warns: it may mislead"
+    assert ranked(warning, warning).summary.startswith("no check fails; 2 warn: ")
+    assert ranked(passed("it is not so")).summary == "nothing found: 1 checks passed, 0 do not apply"
+
+
+def test_feedback_lists_the_cause_first() -> None:
+    feedback = audit_markdown(ranked(PADDED, ANSWERS))
+    assert feedback.index("### HC102") < feedback.index("### HC101")
+
+
+# --- planted ----------------------------------------------------------------------------------------------------------
+
+
+class PadIsZero(PlantedSorter):
+    """Padding has the id of the number 0, and is read: the fault that the other sorters have as well."""
+
+    pad = 0
+
+
+class ReadsPadding(OrderModel):
+    """Nothing tells padding from the number 0."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        pooled = self.attention(self.embed(ids)).mean(dim=1)
+        return SURE * F.one_hot(self.is_sorted(ids, ids >= 0).long(), 2) + 0.1 * self.head(pooled)
+
+
+class LengthNormalised(ReadsPadding):
+    """Positions are divided by the length, and neighbours are not compared: only large disorder is seen."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        along = torch.arange(ids.shape[1]) / ids.shape[1]
+        return self.tokens(ids) + torch.sin(along[:, None] * torch.arange(1, 9))
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return (ids.diff(dim=1) > -30).all(dim=1)
+
+
+class FirstNumber(ReadsPadding):
+    """A shortcut: sequences that begin with a small number are called sorted."""
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return ids[:, 0] < 12
+
+
+class Untrained(ReadsPadding):
+    """The loss is ln 2: the logits hardly depend on anything."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        is_odd = ids.sum(dim=1) % 2
+        return 0.01 * F.one_hot(is_odd, 2) + 1e-4 * self.head(self.attention(self.embed(ids)).mean(dim=1))
+
+
+class OneAnswer(ReadsPadding):
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return ids[:, 0] >= 0
+
+
+class OneAnswerBeyond(ReadsPadding):
+    """Right up to the trained lengths; longer sequences are all called unsorted."""
+
+    def is_sorted(self, ids: Tensor, visible: Tensor) -> Tensor:
+        return super().is_sorted(ids, visible) & (ids.shape[1] <= 16)
+
+
+SORTERS = {
+    LengthNormalised: "HC504",
+    FirstNumber: "HC602",
+    Untrained: "HC304",
+    OneAnswer: "HC301",
+    ReadsPadding: "HC203",
+    OneAnswerBeyond: "HC203",
+}
+
+
+@pytest.mark.parametrize(("model", "first"), SORTERS.items())
+def test_padding_is_blamed_only_where_nothing_explains_the_accuracy(model: type[OrderModel], first: str) -> None:
+    found = audit(type(model.__name__, (PadIsZero,), {"model_class": model}), 300)
+    failing = {each.id: each for each in found.of("fail")}
+    assert "HC203" in failing, "the planted padding"
+    assert found.causes[0] == first, found.summary
+    assert found.summary.startswith(failing[first].finding)
+    assert first == "HC203" or "HC203" in found.summary.rpartition("more: ")[2]
+    assert first != "HC203" or "accuracy is measured without padding" in found.summary
+    assert ("; and beyond the trained lengths, 8 to 16, there is one answer" in found.summary) == (
+        model is OneAnswerBeyond
+    )
