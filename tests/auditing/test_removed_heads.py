@@ -1,0 +1,353 @@
+"""Is a head removed? Other people's interventions, each with the right verdict.
+
+A head is removed if what stands in its place does not follow what the head computes (headcount.auditing.dependence).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import hub_models as hub
+import pytest
+import torch
+from own_models import trace
+from torch import Tensor, nn
+
+import headcount
+from headcount.auditing.interventions import InterventionAudit, audit_intervention
+from headcount.errors import InputError
+
+pytestmark = pytest.mark.slow  # seconds together
+
+NAMED, LAYER, HEAD, N_HEADS, D_HEAD, WIDTH = "L1H2", 1, 2, 4, 8, 32
+SLICE = slice(HEAD * D_HEAD, (HEAD + 1) * D_HEAD)
+TEXT = dict(zip(("input_ids", "attention_mask"), hub.inputs_of("gpt2"), strict=True))
+Intervention = Callable[[Any], Any]
+"""Makes of a GPT-2 what `audit_intervention` takes."""
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Any:
+    return hub.build("gpt2", torch.float32)
+
+
+def attention_of(gpt2: Any) -> Any:
+    return gpt2.transformer.h[LAYER].attn
+
+
+def audited(model: Any, context: Any) -> InterventionAudit:
+    before = trace(model)
+    audit = audit_intervention(model, TEXT, context, NAMED)
+    assert trace(model) == before  # hooks, training modes, weights, buffers
+    return audit
+
+
+# --- ways to intervene ------------------------------------------------------------------------------------------------
+
+
+def z_becomes(replacement: Callable[[Tensor], Tensor]) -> Intervention:
+    """Replace the head's z [row, position, d_head] in a pre-hook of the output projection."""
+    return all_z_becomes(lambda z: replacement(z[..., HEAD, :]))
+
+
+def all_z_becomes(replacement: Callable[[Tensor], Tensor]) -> Intervention:
+    """Replace the head's z by something that is made of all heads' [row, position, head, d_head]."""
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        z = args[0].unflatten(-1, (N_HEADS, -1)).clone()
+        z[..., HEAD, :] = replacement(z.clone())
+        return (z.flatten(-2), *args[1:])
+
+    return lambda gpt2: lambda: attention_of(gpt2).c_proj.register_forward_pre_hook(hook)
+
+
+def slice_becomes(which: str, replacement: Callable[[Tensor], Tensor]) -> Intervention:
+    """Replace the head's queries, keys or values in a hook on the output of `c_attn`."""
+    start = "qkv".index(which) * WIDTH + SLICE.start
+
+    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        output = output.clone()
+        output[..., start : start + D_HEAD] = replacement(output[..., start : start + D_HEAD].clone())
+        return output
+
+    return lambda gpt2: lambda: attention_of(gpt2).c_attn.register_forward_hook(hook)
+
+
+def weights_become(edit: Callable[[Any], None]) -> Intervention:
+    """Edit weights, and put them back when the context ends."""
+
+    def make(gpt2: Any) -> Any:
+        @contextmanager
+        def context() -> Iterator[None]:
+            kept = {name: each.clone() for name, each in gpt2.state_dict().items()}
+            with torch.no_grad():
+                edit(attention_of(gpt2))
+            try:
+                yield
+            finally:
+                gpt2.load_state_dict(kept)
+
+        return context
+
+    return make
+
+
+def attends_by(function: Callable[..., Any]) -> Intervention:
+    """Compute attention by a function of one's own, which is given queries, keys and values [row, head, position, d]."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
+
+    def forward(attention: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Any:
+            return sdpa_attention_forward(attention, query, key, value, *args, **kwargs)
+
+        z, weights = attend(query, key, value)
+        if attention.layer_idx == LAYER:
+            z = z.clone()
+            z[:, :, HEAD] = function(z, query, key, value, attend)
+        return z, weights
+
+    def make(gpt2: Any) -> Any:
+        @contextmanager
+        def context() -> Iterator[None]:
+            AttentionInterface.register("of_ones_own", forward)
+            AttentionMaskInterface.register("of_ones_own", sdpa_mask)
+            before = gpt2.config._attn_implementation
+            gpt2.set_attn_implementation("of_ones_own")
+            try:
+                yield
+            finally:
+                gpt2.set_attn_implementation(before)
+
+        return context
+
+    return make
+
+
+def set_to_zero(*columns: tuple[str, int, int]) -> Callable[[Any], None]:
+    def edit(attention: Any) -> None:
+        for name, start, stop in columns:
+            getattr(attention.c_attn, name)[..., start:stop] = 0
+
+    return edit
+
+
+def own_noise() -> Callable[[Tensor], Tensor]:
+    """Noise from a generator of one's own, so that every pass has another."""
+    draw = torch.Generator().manual_seed(0)
+    return lambda z: torch.randn(z.shape, generator=draw)
+
+
+def without_direction(z: Tensor) -> Tensor:
+    direction = torch.ones(D_HEAD) / D_HEAD**0.5
+    return z - (z @ direction)[..., None] * direction
+
+
+def with_other_rows_pattern(z: Tensor, query: Tensor, key: Tensor, value: Tensor, attend: Any) -> Tensor:
+    return attend(query.roll(1, 0), key.roll(1, 0), value)[0][:, :, HEAD]
+
+
+def runs_twice(gpt2: Any) -> Any:
+    """Cache the head's output in a first pass, and put other rows' in in a second."""
+
+    def run() -> Any:
+        kept: list[Tensor] = []
+        projection = attention_of(gpt2).c_proj
+        with projection.register_forward_pre_hook(lambda module, args: kept.append(args[0].clone())):
+            gpt2(**TEXT)
+
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            z = args[0].clone()
+            z[..., SLICE] = kept[0].roll(1, 0)[..., SLICE]
+            return (z, *args[1:])
+
+        with projection.register_forward_pre_hook(hook):
+            return gpt2(**TEXT)
+
+    return run
+
+
+def patched_forward(gpt2: Any) -> Any:
+    """Assign another forward() to the output projection."""
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        projection = attention_of(gpt2).c_proj
+        forward = projection.forward
+        projection.forward = lambda z: forward(z.index_fill(-1, torch.arange(SLICE.start, SLICE.stop), 0.0))
+        try:
+            yield
+        finally:
+            del projection.forward
+
+    return context
+
+
+def cached_mean(gpt2: Any) -> Any:
+    """A mean over other inputs, computed before."""
+    other = headcount.head_outputs(gpt2, {**TEXT, "input_ids": TEXT["input_ids"].flip(1)})
+    return z_becomes(lambda z: other[NAMED].mean((0, 1)).expand_as(z))(gpt2)
+
+
+def cached_own_output(gpt2: Any) -> Any:
+    """The head's own output on the very same examples, at other positions."""
+    own = headcount.head_outputs(gpt2, TEXT)[NAMED]
+    return z_becomes(lambda z: own.roll(1, 1))(gpt2)
+
+
+def others_than(place: int) -> list[int]:
+    return [i for i in range(N_HEADS) if i != place]
+
+
+VALUES = (2 * WIDTH + SLICE.start, 2 * WIDTH + SLICE.stop)
+REMOVED: dict[str, tuple[Intervention, str]] = {
+    "zero": (z_becomes(torch.zeros_like), "zero"),
+    "times a mask of heads": (
+        z_becomes(lambda z: z * torch.ones(N_HEADS).index_fill(0, torch.tensor(2), 0)[2]),
+        "zero",
+    ),
+    "mean over the batch": (z_becomes(lambda z: z.mean(0).expand_as(z)), "mean"),
+    "mean over batch and positions": (z_becomes(lambda z: z.mean((0, 1)).expand_as(z)), "mean"),
+    "largest of the batch": (z_becomes(lambda z: z.amax(0).expand_as(z)), "constant"),
+    "a constant": (z_becomes(lambda z: torch.full_like(z, 0.5)), "constant"),
+    "mean over other inputs": (cached_mean, "constant"),
+    "mean over the other rows": (z_becomes(lambda z: (z.sum(0) - z) / (len(z) - 1)), "other"),
+    "next row's": (z_becomes(lambda z: z.roll(1, 0)), "resample"),
+    "next row's, shuffled over positions": (z_becomes(lambda z: z.roll((1, 2), (0, 1))), "other"),
+    "another row's, in a run that caches first": (runs_twice, "resample"),
+    "noise instead of z": (z_becomes(torch.randn_like), "other"),
+    "new noise in every pass": (z_becomes(own_noise()), "other"),
+    "another head's": (all_z_becomes(lambda z: z[..., 1, :]), "another head"),
+    "mean of the other heads": (all_z_becomes(lambda z: z[..., others_than(HEAD), :].mean(-2)), "other"),
+    "zero values": (slice_becomes("v", torch.zeros_like), "zero"),
+    "mean values": (slice_becomes("v", lambda v: v.mean((0, 1)).expand_as(v)), "constant"),
+    "zero rows of the output projection": (
+        weights_become(lambda attention: attention.c_proj.weight[SLICE].zero_()),
+        "zero",
+    ),
+    "zero weights and biases of values": (
+        weights_become(set_to_zero(("weight", *VALUES), ("bias", *VALUES))),
+        "zero",
+    ),
+    "zero weights of values, and their biases": (weights_become(set_to_zero(("weight", *VALUES))), "constant"),
+    "an attention function with zeros": (attends_by(lambda z, *given: 0.0), "zero"),
+    "an attention function with another head": (attends_by(lambda z, *given: z[:, :, 1]), "another head"),
+    "an attention function with another row": (attends_by(lambda z, *given: z[:, :, HEAD].roll(1, 0)), "resample"),
+    "another forward()": (patched_forward, "zero"),
+}
+"""Right ones, and what stands in the head's place."""
+NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
+    "zero queries": (slice_becomes("q", torch.zeros_like), "not removed", "given even attention, while its values"),
+    "zero keys": (slice_becomes("k", torch.zeros_like), "not removed", "given even attention, while its values"),
+    "the key slice taken for values, and its mean": (
+        slice_becomes("k", lambda k: k.mean((0, 1)).expand_as(k)),
+        "not removed",
+        "given even attention",
+    ),
+    "zero weights of queries": (
+        weights_become(set_to_zero(("weight", SLICE.start, SLICE.stop), ("bias", SLICE.start, SLICE.stop))),
+        "not removed",
+        "given even attention",
+    ),
+    "sharper attention": (slice_becomes("q", lambda q: 4 * q), "not removed", "still follows its own output"),
+    "another row's values": (slice_becomes("v", lambda v: v.roll(1, 0)), "not removed", "still follows"),
+    "mean values of each position": (slice_becomes("v", lambda v: v.mean(0).expand_as(v)), "not removed", "follows"),
+    "half its values": (slice_becomes("v", lambda v: 0.5 * v), "scaled, not removed", "scaled by 0.5"),
+    "another row's attention weights": (attends_by(with_other_rows_pattern), "not removed", "hardly changed"),
+    "attention to itself alone": (
+        attends_by(lambda z, query, key, value, attend: value[:, HEAD]),
+        "not removed",
+        "still follows its own output",
+    ),
+    "noise added": (z_becomes(lambda z: z + torch.randn_like(z)), "not removed", "kept, with other values, such as"),
+    "new noise added in every pass": (
+        z_becomes(lambda z, noise=own_noise(): z + noise(z)),  # type: ignore[misc]
+        "not removed",
+        "still follows its own output",
+    ),
+    "a constant added": (z_becomes(lambda z: z + 1), "not removed", "kept, with a constant added to it"),
+    "half itself, half its mean": (
+        z_becomes(lambda z: 0.5 * z + 0.5 * z.mean((0, 1))),
+        "not removed",
+        "still follows its own output",
+    ),
+    "half itself, half another row's": (z_becomes(lambda z: (z + z.roll(1, 0)) / 2), "not removed", "scaled by 0.5"),
+    "features reversed": (z_becomes(lambda z: z.flip(-1)), "not removed", "its features in another order"),
+    "features rolled": (z_becomes(lambda z: z.roll(3, -1)), "not removed", "its features in another order"),
+    "features averaged": (
+        z_becomes(lambda z: z.mean(-1, keepdim=True).expand_as(z)),
+        "not removed",
+        "mean of its feat",
+    ),
+    "relu": (z_becomes(torch.relu), "not removed", "its negative values are set to zero"),
+    "tanh": (z_becomes(torch.tanh), "not removed", ""),
+    "sign flipped": (z_becomes(torch.neg), "scaled, not removed", "scaled by -1"),
+    "length one": (z_becomes(lambda z: z / z.norm(dim=-1, keepdim=True)), "not removed", "still follows"),
+    "batch mean subtracted": (z_becomes(lambda z: z - z.mean(0)), "not removed", "its mean over the batch subtracted"),
+    "position mean subtracted": (
+        z_becomes(lambda z: z - z.mean(1, keepdim=True)),
+        "not removed",
+        "mean over positions",
+    ),
+    "feature mean subtracted": (
+        z_becomes(lambda z: z - z.mean(-1, keepdim=True)),
+        "not removed",
+        "the mean of its features subtracted",
+    ),
+    "one direction removed": (
+        z_becomes(lambda z: z - 2 * (z - without_direction(z))),
+        "not removed",
+        "still follows its own output",
+    ),
+    "rolled over positions": (
+        z_becomes(lambda z: z.roll(1, 1)),
+        "not removed",
+        "at other positions of the same example",
+    ),
+    "positions reversed": (z_becomes(lambda z: z.flip(1)), "not removed", "at other positions of the same example"),
+    "rolled over positions, from a cache": (cached_own_output, "not removed", "at other positions of the same example"),
+    "mean over positions": (z_becomes(lambda z: z.mean(1, keepdim=True).expand_as(z)), "not removed", "over positions"),
+    "mean over earlier positions": (
+        z_becomes(lambda z: z.cumsum(1) / torch.arange(1, 8)[:, None]),
+        "not removed",
+        "still follows its own output",
+    ),
+    "first row's in every row": (
+        z_becomes(lambda z: z[:1].expand_as(z)),
+        "removed in places only",
+        "replaced in 2 of 3 rows only",
+    ),
+    "mean at the last position": (
+        z_becomes(lambda z: torch.cat([z[:, :-1], z[:, -1:].mean(0).expand(3, 1, -1)], dim=1)),
+        "removed in places only",
+        "replaced at 3 of 21 positions only",
+    ),
+    "half of the features at zero": (
+        z_becomes(lambda z: torch.cat([z[..., :4], 0 * z[..., 4:]], dim=-1)),
+        "removed in places only",
+        "zeroed in 84 of its 168 values only",
+    ),
+    "mean of all heads": (all_z_becomes(lambda z: z.mean(-2)), "not removed", "scaled by 0.25"),
+}
+"""Wrong ones, with verdict and words: the head's own information is still there."""
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_head_that_does_not_follow_is_removed(gpt2: Any, name: str) -> None:
+    intervention, kind = REMOVED[name]
+    audit = audited(gpt2, intervention(gpt2))
+    assert audit.summary.startswith("exactly L1H2 removed, by ")
+    assert audit.is_right
+    assert {row.head: row.done for row in audit.rows if row.done != "untouched"} == {NAMED: kind}
+
+
+@pytest.mark.parametrize("name", NOT_REMOVED)
+def test_a_head_that_follows_is_not_removed(gpt2: Any, name: str) -> None:
+    intervention, verdict, words = NOT_REMOVED[name]
+    audit = audited(gpt2, intervention(gpt2))
+    assert (audit.verdict, audit.is_right) == (verdict, False)
+    assert words in audit.summary
+    assert [row.head for row in audit.rows if row.done != "untouched"] == [NAMED]
