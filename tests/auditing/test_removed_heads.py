@@ -12,6 +12,7 @@ from typing import Any
 import hub_models as hub
 import pytest
 import torch
+import torch_models
 from own_models import trace
 from torch import Tensor, nn
 
@@ -95,7 +96,7 @@ def weights_become(edit: Callable[[Any], None]) -> Intervention:
 
 
 def attends_by(function: Callable[..., Any]) -> Intervention:
-    """Compute attention by a function of one's own, which is given queries, keys and values [row, head, position, d]."""
+    """Compute the head's z by a function of z [row, position, head, d], and of q, k, v [row, head, position, d]."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import sdpa_mask
@@ -139,6 +140,11 @@ def own_noise() -> Callable[[Tensor], Tensor]:
     """Noise from a generator of one's own, so that every pass has another."""
     draw = torch.Generator().manual_seed(0)
     return lambda z: torch.randn(z.shape, generator=draw)
+
+
+def added_noise() -> Callable[[Tensor], Tensor]:
+    noise = own_noise()
+    return lambda z: z + noise(z)
 
 
 def without_direction(z: Tensor) -> Tensor:
@@ -264,7 +270,7 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
     ),
     "noise added": (z_becomes(lambda z: z + torch.randn_like(z)), "not removed", "kept, with other values, such as"),
     "new noise added in every pass": (
-        z_becomes(lambda z, noise=own_noise(): z + noise(z)),  # type: ignore[misc]
+        z_becomes(added_noise()),
         "not removed",
         "still follows its own output",
     ),
@@ -351,3 +357,261 @@ def test_a_head_that_follows_is_not_removed(gpt2: Any, name: str) -> None:
     assert (audit.verdict, audit.is_right) == (verdict, False)
     assert words in audit.summary
     assert [row.head for row in audit.rows if row.done != "untouched"] == [NAMED]
+
+
+# --- other models, and other inputs -----------------------------------------------------------------------------------
+
+
+class OwnAttention(nn.Module):
+    """A stranger's model of no family: attention is no module of its own, and z comes to `o` with rows flattened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.out = nn.Linear(WIDTH, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        q, k, v = (each(x).unflatten(-1, (N_HEADS, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        z = ((q @ k.transpose(-1, -2)).softmax(-1) @ v).transpose(1, 2).flatten(-2)
+        return self.out(x + self.o(z.flatten(0, 1)).view_as(x)).mean(1)
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Any:
+    torch.manual_seed(0)
+    return OwnAttention().eval()
+
+
+def audited_stranger(model: Any, context: Any, tokens: Tensor | None = None) -> InterventionAudit:
+    tokens = torch.arange(24).view(4, 6) % 20 if tokens is None else tokens
+    sites = headcount.Sites.of(model, layer="o", n_heads=N_HEADS)
+    before = trace(model)
+    audit = audit_intervention(model, tokens, context, "L0H2", sites=sites)
+    assert trace(model) == before
+    return audit
+
+
+def output_becomes(module: nn.Module, replacement: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
+    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        output = output.clone()
+        output[..., SLICE] = replacement(output[..., SLICE].clone())
+        return output
+
+    return lambda: module.register_forward_hook(hook)
+
+
+def input_becomes(module: nn.Module, replacement: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
+    def hook(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        z = args[0].clone()
+        z[..., SLICE] = replacement(z[..., SLICE].clone())
+        return (z,)
+
+    return lambda: module.register_forward_pre_hook(hook)
+
+
+def mean_over_rows(z: Tensor) -> Tensor:
+    return z.view(4, 6, -1).mean(0).repeat(4, 1)
+
+
+STRANGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "zero": (lambda model: input_becomes(model.o, torch.zeros_like), "exactly L0H2 removed, by zero"),
+    "mean": (lambda model: input_becomes(model.o, mean_over_rows), "exactly L0H2 removed, by mean"),
+    "next example's": (
+        lambda model: input_becomes(model.o, lambda z: z.roll(6, 0)),
+        "exactly L0H2 removed, by resample",
+    ),
+    "zero values": (lambda model: output_becomes(model.v, torch.zeros_like), "exactly L0H2 removed, by zero"),
+    "zero queries": (lambda model: output_becomes(model.q, torch.zeros_like), "not removed: L0H2 given even attention"),
+    "zero keys": (lambda model: output_becomes(model.k, torch.zeros_like), "not removed: L0H2 given even attention"),
+    "noise added": (
+        lambda model: input_becomes(model.o, lambda z: z + torch.randn_like(z)),
+        "not removed: L0H2 kept, with other values, such as noise, added to it",
+    ),
+    "what is projected already": (
+        lambda model: output_becomes(model.o, torch.zeros_like),
+        "residual coordinates instead of a head",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_model_of_no_family_is_audited_if_its_sites_are_given(stranger: Any, name: str) -> None:
+    intervention, words = STRANGERS[name]
+    assert audited_stranger(stranger, intervention(stranger)).summary.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        torch.tensor([[3, 1, 4, 1, 5, 9]]),
+        torch.tensor([[3, 1, 4, 1, 5, 9]] * 3),
+        torch.tensor([[3, 1, 4, 1, 5, 9], [9, 5, 1, 4, 1, 3], [1, 1, 3, 4, 5, 9]]),
+    ],
+    ids=["one row", "rows that are alike", "rows of the same tokens"],
+)
+def test_even_attention_is_not_taken_for_removal(stranger: Any, tokens: Tensor) -> None:
+    """What a head with even attention computes is the same for all orders of the same tokens."""
+    audit = audited_stranger(stranger, output_becomes(stranger.q, torch.zeros_like), tokens)
+    assert audit.summary.startswith("not removed: L0H2 given even attention")
+    assert audited_stranger(stranger, input_becomes(stranger.o, torch.randn_like), tokens).is_right
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_weights_of_queries_of_pytorchs_attention(batch_first: bool) -> None:
+    layer = torch_models.layer(nn.TransformerEncoderLayer, batch_first=batch_first)
+    model, inputs = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().eval(), torch_models.states()
+    attention: Any = model.layers[1].self_attn
+
+    def cut(first: int) -> None:
+        attention.in_proj_weight.data[first : first + 4] = 0
+        attention.in_proj_bias.data[first : first + 4] = 0
+
+    inputs = inputs if batch_first else inputs.transpose(0, 1)
+    audits = [audit_intervention(model, inputs, lambda first=first: cut(first), "L1H1") for first in (4, 12, 20)]
+    even = "not removed: L1H1 given even attention, while its values still pass through"
+    assert [audit.summary for audit in audits] == [even, even, "exactly L1H1 removed, by zero"]
+
+
+def test_heads_that_change_places_are_both_told(gpt2: Any) -> None:
+    """Each follows the other one, and neither itself."""
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        z = args[0].unflatten(-1, (N_HEADS, -1))
+        return (z[..., [0, 2, 1, 3], :].flatten(-2), *args[1:])
+
+    audit = audit_intervention(
+        gpt2, TEXT, lambda: attention_of(gpt2).c_proj.register_forward_pre_hook(hook), ["L1H1", "L1H2"]
+    )
+    assert audit.summary == "exactly L1H1, L1H2 removed, by another head's output"
+
+
+def test_an_intervention_that_fails_on_other_inputs_is_told(gpt2: Any) -> None:
+    def hook(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        assert torch.equal(kwargs["input_ids"], TEXT["input_ids"])
+
+    def context() -> Any:
+        inner = slice_becomes("q", lambda q: q.roll(1, 0))(gpt2)()
+        return [inner, gpt2.register_forward_pre_hook(hook, with_kwargs=True)]
+
+    audit = audited(gpt2, context)
+    assert not audit.is_right
+
+
+# --- pyvene -----------------------------------------------------------------------------------------------------------
+
+PYVENE = {
+    ("head_attention_value_output", "ZeroIntervention"): "exactly L1H2 removed, by zero",
+    ("head_attention_value_output", "VanillaIntervention"): "exactly L1H2 removed, by other values",
+    ("head_attention_value_output", "AdditionIntervention"): "not removed: L1H2 kept, with other values",
+    ("head_value_output", "ZeroIntervention"): "exactly L1H2 removed, by zero",
+    ("head_value_output", "VanillaIntervention"): "not removed",
+    ("head_query_output", "ZeroIntervention"): "not removed",
+    ("head_key_output", "VanillaIntervention"): "not removed",
+}
+"""What is put where, and what the audit says."""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_interventions_of_pyvene() -> None:
+    pyvene = pytest.importorskip("pyvene", reason="pyvene is no requirement")
+    model, (tokens, _) = hub.build("llama", torch.float32, num_key_value_heads=4), hub.inputs_of("llama")
+    for (component, kind), words in PYVENE.items():
+        place = {"layer": 1, "component": component, "unit": "h", "intervention_type": getattr(pyvene, kind)}
+        is_alone = kind == "ZeroIntervention"
+        sources = None if is_alone else [{"input_ids": tokens.flip(1)}]
+        locations = {"base": 2} if is_alone else {"sources->base": (2, 2)}
+
+        def run(place: Any = place, sources: Any = sources, locations: Any = locations) -> None:
+            pyvene.IntervenableModel(place, model=model)({"input_ids": tokens}, sources, unit_locations=locations)
+
+        assert audit_intervention(model, tokens, run, NAMED).summary.startswith(words), (component, kind)
+
+
+# --- what is not a number, and what is put back -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "intervention",
+    [z_becomes(lambda z: z / 0 * 0), slice_becomes("q", lambda q: q * torch.inf)],
+    ids=["a division by zero", "infinite scores"],
+)
+def test_outputs_that_are_not_numbers_are_told(gpt2: Any, intervention: Intervention) -> None:
+    audit = audited(gpt2, intervention(gpt2))
+    assert (audit.verdict, audit.is_right, audit.output_change) == ("output that is not a number", False, 1.0)
+    assert "values of the model's output are NaN with the intervention; L1H2 replaced by values that are not" in str(
+        audit
+    )
+    assert InterventionAudit.from_json(audit.to_json()) == audit
+
+
+def test_a_model_whose_own_output_is_not_a_number_is_refused() -> None:
+    model = OwnAttention().eval()
+    model.out.bias.data[0] = torch.nan
+    with pytest.raises(InputError, match=r"the model's output has NaN without any intervention \(4 of 8 values\)"):
+        audited_stranger(model, input_becomes(model.o, torch.zeros_like))
+
+
+def spoil(model: Any) -> None:
+    """Change everything that an intervention may change, and put nothing back."""
+    block = model.transformer.h[0]
+    with torch.no_grad():
+        block.attn.c_proj.weight[SLICE] = 0
+    block.attn.c_proj.bias = nn.Parameter(torch.zeros(WIDTH))
+    block.mlp.c_fc.weight.data = block.mlp.c_fc.weight.data.half().float()
+    block.ln_1.requires_grad_(False)
+    block.mlp = nn.Identity()
+    block.new_attribute, model.transformer.extra = 3, nn.Identity()
+    model.config.attn_pdrop = 0.9
+    model.train()
+    model.transformer.ln_f.forward = lambda x: x
+    block.register_forward_hook(lambda module, args, output: None)
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize("ends", ["as it should", "with an error", "with an interrupt"])
+def test_the_model_is_put_back(ends: str, is_training: bool) -> None:
+    model: Any = hub.build("gpt2", torch.float32).train(is_training)
+    before, settings, weight = trace(model), dict(vars(model.config)), model.transformer.h[0].attn.c_proj.weight
+    errors = {"with an error": RuntimeError, "with an interrupt": KeyboardInterrupt}
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        spoil(model)
+        yield
+        if ends in errors:
+            raise errors[ends]
+
+    noise = torch.random.get_rng_state()
+    if ends in errors:
+        with pytest.raises(InputError if ends == "with an error" else KeyboardInterrupt):
+            audit_intervention(model, TEXT, context(), "L0H2")
+    else:
+        assert "when its context ended, it left hooks at" in audit_intervention(model, TEXT, context(), "L0H2").summary
+    assert trace(model) == before
+    assert [each.training for each in model.modules()] == [is_training] * len(list(model.modules()))
+    assert vars(model.config) == settings
+    assert model.transformer.h[0].attn.c_proj.weight is weight
+    assert all(each.requires_grad for each in model.parameters())
+    assert torch.equal(torch.random.get_rng_state(), noise)
+
+
+def test_a_function_may_change_weights_for_good(gpt2: Any) -> None:
+    """There is nothing that would put them back but the audit."""
+
+    def cut(model: Any) -> None:
+        attention_of(model).c_proj.weight.data[SLICE] = 0
+
+    assert audited(gpt2, cut).summary == "exactly L1H2 removed, by zero"
+
+
+def test_a_class_is_put_back(gpt2: Any) -> None:
+    kind: Any = type(attention_of(gpt2).c_proj)
+    forward = kind.forward
+
+    def patch() -> None:
+        kind.forward = lambda self, x: 0 * forward(self, x)
+
+    audit_intervention(gpt2, TEXT, patch, NAMED)
+    assert kind.forward is forward
