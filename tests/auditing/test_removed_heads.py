@@ -15,6 +15,7 @@ import torch
 import torch_models
 from own_models import trace
 from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
 
 import headcount
 from headcount.auditing.interventions import InterventionAudit, audit_intervention
@@ -31,7 +32,11 @@ Intervention = Callable[[Any], Any]
 
 @pytest.fixture(scope="module")
 def gpt2() -> Any:
-    return hub.build("gpt2", torch.float32)
+    """A small GPT-2 with sharp attention, so that even attention is far from it."""
+    model = hub.build("gpt2", torch.float32)
+    for block in model.transformer.h:
+        block.attn.c_attn.weight.data[:, :WIDTH] *= 10
+    return model
 
 
 def attention_of(gpt2: Any) -> Any:
@@ -204,6 +209,47 @@ def cached_own_output(gpt2: Any) -> Any:
     return z_becomes(lambda z: own.roll(1, 1))(gpt2)
 
 
+def recomputed(gpt2: Any) -> Any:
+    """The head computed again, from what enters its block, with even attention."""
+    attention = attention_of(gpt2)
+
+    def context() -> Any:
+        kept: list[Tensor] = []
+        handles = [attention.c_attn.register_forward_hook(lambda module, args, qkv: kept.append(qkv))]
+        average = torch.ones(7, 7).tril() / torch.arange(1, 8)[:, None]
+        again = z_becomes(lambda z: average @ kept[-1][..., 2 * WIDTH :][..., SLICE])(gpt2)
+        return [*handles, again()]
+
+    return context
+
+
+def mean_contribution(gpt2: Any) -> Any:
+    """The head's contribution to the residual stream is taken away, and its mean is put in."""
+
+    def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        contribution = args[0][..., SLICE] @ module.weight[SLICE]
+        return output - contribution + contribution.mean((0, 1))
+
+    return lambda: attention_of(gpt2).c_proj.register_forward_hook(hook)
+
+
+def pruned(gpt2: Any) -> Any:
+    """As PyTorch prunes weights: by a mask, with a hook and a parameter of another name."""
+    mask = torch.ones(WIDTH, WIDTH)
+    mask[SLICE] = 0
+    return lambda: prune.custom_from_mask(attention_of(gpt2).c_proj, "weight", mask) and None
+
+
+def parametrized(gpt2: Any) -> Any:
+    """Weights as a function of weights, for which PyTorch gives the module another class."""
+
+    class WithoutHead(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight.index_fill(0, torch.arange(SLICE.start, SLICE.stop), 0.0)
+
+    return lambda: parametrize.register_parametrization(attention_of(gpt2).c_proj, "weight", WithoutHead()) and None
+
+
 def others_than(place: int) -> list[int]:
     return [i for i in range(N_HEADS) if i != place]
 
@@ -243,6 +289,9 @@ REMOVED: dict[str, tuple[Intervention, str]] = {
     "an attention function with another head": (attends_by(lambda z, *given: z[:, :, 1]), "another head"),
     "an attention function with another row": (attends_by(lambda z, *given: z[:, :, HEAD].roll(1, 0)), "resample"),
     "another forward()": (patched_forward, "zero"),
+    "mean contribution": (mean_contribution, "constant"),
+    "torch.nn.utils.prune": (pruned, "zero"),
+    "torch.nn.utils.parametrize": (parametrized, "zero"),
 }
 """Right ones, and what stands in the head's place."""
 NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
@@ -262,12 +311,13 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
     "another row's values": (slice_becomes("v", lambda v: v.roll(1, 0)), "not removed", "still follows"),
     "mean values of each position": (slice_becomes("v", lambda v: v.mean(0).expand_as(v)), "not removed", "follows"),
     "half its values": (slice_becomes("v", lambda v: 0.5 * v), "scaled, not removed", "scaled by 0.5"),
-    "another row's attention weights": (attends_by(with_other_rows_pattern), "not removed", "hardly changed"),
+    "another row's attention weights": (attends_by(with_other_rows_pattern), "not removed", "still follows"),
     "attention to itself alone": (
         attends_by(lambda z, query, key, value, attend: value[:, HEAD]),
         "not removed",
         "still follows its own output",
     ),
+    "computed again, with even attention": (recomputed, "not removed", "depend on the example by another way"),
     "noise added": (z_becomes(lambda z: z + torch.randn_like(z)), "not removed", "kept, with other values, such as"),
     "new noise added in every pass": (
         z_becomes(added_noise()),

@@ -22,9 +22,9 @@ nothing to transplant: on queries, keys, values, their weights, or a mask.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,8 @@ class Following:
     """g, if r = g z + c for a c that does not depend on z."""
     where: Tensor | None = None
     """[row, position]: where r was seen to follow."""
+    is_indirect: bool = False
+    """Whether r follows the example, but neither z of this head nor that of another head of the block."""
 
 
 @dataclass
@@ -91,6 +93,8 @@ class Probes:
     """r for each other example; empty if the intervention fails on it."""
     transplanted: dict[HeadId, list[tuple[int, Grid]]] = field(default_factory=dict)
     """For each head that the intervention acts on at z, numbers of other examples and r."""
+    transplanted_together: dict[HeadSite, list[tuple[int, Grid]]] = field(default_factory=dict)
+    """The same, with another example's z for all heads of a block."""
 
     @property
     def n_rows(self) -> int:
@@ -99,20 +103,32 @@ class Probes:
 
     def following(self, head: HeadId, place: int) -> Following:
         """Say whether r follows z at a head, which is at this place in its block."""
-        site, r = head.site, self._of(self.replaced, head.site, place)
-        if r is None or site not in self.own:
-            return Following(None)
-        transplants = [(i, r_BPHE[..., place, :]) for i, r_BPHE in self.transplanted.get(head, ())]
-        swaps = [(i, each) for i, grid in enumerate(self.swapped) if (each := self._of(grid, site, place)) is not None]
-        by_transplant, by_swap = (self._judge(site, place, r, passes) for passes in (transplants, swaps))
-        if by_transplant.is_following is None or by_swap.is_following is False:
-            return by_swap
-        return by_transplant
+        alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
+        if alone.is_following is None or not by_swap.is_following:
+            return alone if by_swap.is_following is None else by_swap
+        together = self._judge(head.site, place, self.transplanted_together.get(head.site, ()))
+        return replace(alone, is_indirect=alone.is_following is together.is_following is False)
 
-    def _judge(self, site: HeadSite, place: int, r: Tensor, passes: Sequence[tuple[int, Tensor]]) -> Following:
+    def is_unexplained(self, head: HeadId, place: int) -> bool:
+        """Whether r follows the example, but not this head's z."""
+        alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
+        return alone.is_following is False and by_swap.is_following is True
+
+    def _by_transplant(self, head: HeadId, place: int) -> Following:
+        return self._judge(head.site, place, self.transplanted.get(head, ()))
+
+    def _by_swap(self, head: HeadId, place: int) -> Following:
+        passes = [(i, grids[head.site]) for i, grids in enumerate(self.swapped) if head.site in grids]
+        return self._judge(head.site, place, passes)
+
+    def _judge(self, site: HeadSite, place: int, passes: Sequence[tuple[int, Grid]]) -> Following:
         """Compare the changes of z and of r at the places of the other example."""
+        if site not in self.replaced or not passes:
+            return Following(None)
+        r = self.replaced[site][..., place, :]
         changes, is_moved = list[tuple[Tensor, Tensor]](), torch.zeros(r.shape[:2], dtype=torch.bool, device=r.device)
-        for i, other_r in passes:
+        for i, grid in passes:
+            other_r = grid[..., place, :]
             places = self.examples[i].places[site]
             z_change = (self.examples[i].z[site] - self.own[site])[..., place, :][places]
             if other_r.shape != r.shape or not z_change.any():
@@ -120,7 +136,7 @@ class Probes:
             # What is the same in every row tells no examples apart: a mean over the batch.
             is_common = _is_near(other_r, other_r[:1]).all(dim=0) & (len(r) > 1 and not bool(places.all()))
             is_moved |= places & ~_is_near(other_r, r) & ~is_common
-            changes.append((z_change.flatten().double(), (other_r - r)[places].flatten().double()))
+            changes.append((z_change.flatten().cpu().double(), (other_r - r)[places].flatten().cpu().double()))
         if not changes:
             return Following(None)
         z_change, r_change = (torch.cat(parts) for parts in zip(*changes, strict=True))
@@ -130,10 +146,6 @@ class Probes:
         is_linear = bool((r_change - gain * z_change).norm() <= LINEAR * r_change.norm())
         is_following = bool(is_moved.any())
         return Following(is_following, gain if is_following and is_linear else None, is_moved)
-
-    @staticmethod
-    def _of(grids: Mapping[HeadSite, Grid], site: HeadSite, place: int) -> Tensor | None:
-        return grids[site][..., place, :] if site in grids else None
 
 
 def _is_near(one: Tensor, other: Tensor) -> Tensor:
@@ -340,18 +352,22 @@ def _transplant(
     heads: Sequence[HeadId],
     record: Callable[[InputSwap], Mapping[HeadSite, Grid]],
 ) -> None:
-    """Test the heads of a block together, and one by one those of which r moved: it may follow another of them."""
+    """Test the heads that are acted on together, and one by one those of which r moved: it may follow another of them.
+
+    If r follows none of them but does follow the example, all heads of the block are tested together.
+    """
     places = {head: layout.sites[site].heads.index(head) for head in heads}
-    for i, example in enumerate(probes.examples if heads else ()):
-        if site in (grids := record(Transplant(layout, example, heads))):
-            for head in heads:
-                probes.transplanted.setdefault(head, []).append((i, grids[site]))
+
+    def transplant(some: Sequence[HeadId]) -> list[tuple[int, Grid]]:
+        passes = [record(Transplant(layout, example, some)) for example in probes.examples]
+        return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
+
+    probes.transplanted |= dict.fromkeys(heads, transplant(heads)) if heads else {}
     moved = [head for head in heads if probes.following(head, places[head]).is_following]
     for head in moved[:MOST_ALONE] if len(heads) > 1 else ():
-        passes: Iterable[Any] = (
-            (i, record(Transplant(layout, example, [head]))) for i, example in enumerate(probes.examples)
-        )
-        probes.transplanted[head] = [(i, grids[site]) for i, grids in passes if site in grids]
+        probes.transplanted[head] = transplant([head])
+    if any(probes.is_unexplained(head, places[head]) for head in heads):
+        probes.transplanted_together[site] = transplant(layout.sites[site].heads)
 
 
 def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object]) -> frozenset[HeadId]:

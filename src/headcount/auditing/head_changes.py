@@ -121,6 +121,8 @@ def _removal(new: Tensor, own: Tensor, others: Sequence[Tensor], following: Foll
     if kind == OTHER and following.is_following is None:
         why = "whether it still follows its own output could not be tested: give rows that differ from each other"
         return Change(UNTESTED, f"changed; {why}", size)
+    if kind == OTHER and following.is_indirect:
+        return Change(CHANGED, "replaced by values that depend on the example by another way than its own output", size)
     return Change(kind, f"removed, {REMOVALS[kind]}", size)
 
 
@@ -230,24 +232,47 @@ def scaled_by(scale: float) -> Change:
     return Change(SCALED, f"scaled by {scale:.3g}", abs(1 - scale) / max(1.0, abs(scale)))
 
 
-def scales_of(site: Site, z: Tensor, change: Tensor) -> list[float] | None:
-    """What heads' contributions were multiplied by, if that explains the change of a block's output; None if not.
+def changes_of_output(site: Site, z: Tensor, change: Tensor) -> list[Change] | None:
+    """Say what became of each head, if that explains the change of a block's output; None if nothing of heads does.
 
-    Weights of an output projection that are set to zero remove a head as well as its z does, and so does a hook that
-    takes a head's contribution away again.
+    Weights of an output projection that are set to zero remove a head as well as its z does. So does a hook that takes
+    a head's contribution away again; it may put the same values into every row instead, such as a mean contribution.
     """
-    n_heads, through = len(site.heads), partial(project, site.projection)
-    bias, rounding = through(torch.zeros_like(z)), 8 * torch.finfo(z.dtype).eps
-    if bias.shape != change.shape or change.numel() < 4 * n_heads or not change.isfinite().all():
+    through = partial(project, site.projection)
+    bias = through(torch.zeros_like(z))
+    if bias.shape != change.shape or change.numel() < 4 * len(site.heads) or not change.isfinite().all():
         return None
-    some = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED), device=z.device).long()
-    parts = [bias.flatten()[some]]  # a block's output that is set to zero loses its bias, too
-    for features in torch.arange(z.shape[-1], device=z.device).chunk(n_heads):
+    parts = []
+    for features in torch.arange(z.shape[-1], device=z.device).chunk(len(site.heads)):
         only = torch.zeros_like(z)
         only[..., features] = z[..., features]
-        parts.append((through(only) - bias).flatten()[some])
-    parts_NH, change_N = torch.stack(parts, dim=1).double(), change.flatten()[some].double()
-    factors = torch.linalg.lstsq(parts_NH.cpu(), change_N[:, None].cpu(), driver="gelsd").solution[:, 0].to(z.device)
-    if not difference(parts_NH @ factors, change_N) <= max(FITTED, rounding):
+        parts.append(through(only) - bias)
+    if factors := _fit([bias, *parts], change):  # a block's output that is set to zero loses its bias, too
+        return [scaled_by(1 + factor) for factor in factors[1:]]
+    centred = [each - each.mean(dim=0) for each in (*parts, change)]
+    factors = _fit(centred[:-1], centred[-1]) if len(z) > 1 else None
+    if factors is None or all(abs(factor) < FITTED for factor in factors):
         return None
-    return [1 + float(factor) for factor in factors[1:]]
+    return [_with_constant(1 + factor) for factor in factors]
+
+
+def _with_constant(scale: float) -> Change:
+    """Say what it is to be multiplied by something, with the same values added in every row."""
+    change = scaled_by(scale)
+    if change.kind == ZERO:
+        return Change(CONSTANT, f"removed, {REMOVALS[CONSTANT]}", change.size)
+    return (
+        change
+        if change is NONE
+        else Change(SHIFTED, f"kept, {change.detail}, with a constant added to it", change.size)
+    )
+
+
+def _fit(parts: Sequence[Tensor], change: Tensor) -> list[float] | None:
+    """Return the factors by which parts make up a change; None if they do not."""
+    some = torch.linspace(0, change.numel() - 1, min(change.numel(), N_FITTED)).long()
+    parts_NH = torch.stack([each.flatten().cpu()[some].double() for each in parts], dim=1)
+    change_N = change.flatten().cpu()[some].double()
+    factors = torch.linalg.lstsq(parts_NH, change_N[:, None], driver="gelsd").solution[:, 0]
+    is_fitting = difference(parts_NH @ factors, change_N) <= max(FITTED, 8 * torch.finfo(change.dtype).eps)
+    return factors.tolist() if is_fitting else None

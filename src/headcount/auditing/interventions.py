@@ -28,9 +28,8 @@ from headcount.auditing.head_changes import (
     SCALED,
     UNTOUCHED,
     Change,
+    changes_of_output,
     changes_of_z,
-    scaled_by,
-    scales_of,
 )
 from headcount.auditing.intervened_pass import IntervenedPass, run_with
 from headcount.auditing.module_watch import BlockLayout, Event, ModuleWatch, copied, is_same, tensors_of
@@ -274,14 +273,14 @@ class _Found:
         path = self.layout.holders.get(event.path)
         sharing = self.layout.projections[path] if path and event.is_output else ()
         site = sharing[event.n % len(sharing)] if sharing else comparison.missed
-        scales = None
+        changes = None
         if site in comparison.z and own.shape == new.shape:
             mha, is_projection = self.layout.sites[site].mha, event.path in self.layout.projections
             is_turned = mha is not None and not (mha.batch_first or is_projection) and own.dim() == 3
             change = (new - own).transpose(0, 1) if is_turned else new - own
-            scales = scales_of(self.layout.sites[site], comparison.z[site], change)
-        if site is not None and scales is not None:
-            self._keep(site, [scaled_by(scale) for scale in scales])
+            changes = changes_of_output(self.layout.sites[site], comparison.z[site], change)
+        if site is not None and changes is not None:
+            self._keep(site, changes)
         elif coordinates := self._coordinates(event, own, new):
             self.residual.append(coordinates)
         else:

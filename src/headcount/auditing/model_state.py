@@ -52,7 +52,7 @@ class _KeptModule:
     """A module's attributes, and the contents of those that are containers."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module, self.attributes = module, dict(module.__dict__)
+        self.module, self.kind, self.attributes = module, type(module), dict(module.__dict__)
         self.contents: dict[str, Any] = {}
         for kind in CONTAINERS:
             held = {name: each for name, each in self.attributes.items() if isinstance(each, kind)}
@@ -71,6 +71,8 @@ class _KeptModule:
         return list(now) != list(before) or any(now[name] is not each for name, each in before.items())
 
     def restore(self) -> None:
+        if type(self.module) is not self.kind:  # torch.nn.utils.parametrize changes it
+            self.module.__class__ = self.kind
         for name in self.module.__dict__.keys() - self.attributes.keys():
             del self.module.__dict__[name]
         self.module.__dict__.update(self.attributes)
