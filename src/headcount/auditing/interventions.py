@@ -1,12 +1,13 @@
-"""What did an intervention do? Anybody's context manager or hooks, held against the heads that they are meant for.
+"""What did an intervention do to every head? Anybody's context manager, hooks or function is audited.
 
 Head ablations go wrong in silence: a hook on a block's output that reshapes what is already projected into "heads"
 (thought-anchors issue 7), slices of `o_proj.output` set to zero (nnsight issue 525), a mask that is loaded and never
 reaches the model (optin-transformer-pruning issue 6), `head_mask` under transformers 5, which swallows and ignores it.
 
-The model runs with the intervention, and everything that enters or leaves a module is kept. Then it runs without, and
-the first thing that differs is what was done first. That is put in its place, and the model runs again: what differs
-now is what was done next, and not what followed from the first. So every change is found where it was made.
+The model runs with the intervention, and everything that enters or leaves a module is kept. Then the model runs without
+the intervention, and the first difference is what the intervention did first. This change is put in its place, and the
+model runs again: the next difference is what the intervention did next, and not what followed from its first change. So
+every change is found where it was made. Whether a changed head is removed is tested by headcount.auditing.dependence.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class InterventionAudit(Result):
     """One sentence, which begins with the verdict."""
     verdict: str
     is_right: bool
-    """Whether exactly these heads lost their own output."""
+    """Whether exactly these heads are removed, and the intervention leaves nothing behind."""
     output_change: float
     """Of the model's output, as a share of the largest value."""
     repair: str
@@ -99,7 +100,12 @@ def audit_intervention(
     *,
     sites: Sites | None = None,
 ) -> InterventionAudit:
-    """Say what an intervention does to every head, and whether it removes exactly those that are named.
+    """Say what an intervention does to every head, and whether it removes exactly the heads that are named.
+
+    A head is removed if what stands in its place does not follow what the head computes: put another example's output
+    of the head in, and the replacement stays as it is. Zeros, means over the batch, constants, noise and another
+    example's output remove a head. A scaled, shifted, noisy or rearranged output does not, and neither does even
+    attention (headcount.auditing.dependence has the definition).
 
     >>> import headcount, torch
     >>> run = headcount.load("sample:sortedness")
@@ -113,9 +119,12 @@ def audit_intervention(
     'exactly L0H2 removed, by zero'
 
     `context` is a context manager; a function that returns one; a function that registers hooks and returns their
-    handles; one that runs the model itself on these inputs; or keyword arguments that the model is called with.
-    Functions are called without arguments or, if they take one, with the model. Give two rows or more, so that a mean
-    and another row's output can be told from a head's own.
+    handles; one that changes weights; one that runs the model itself on these inputs; or keyword arguments that the
+    model is called with. Functions are called without arguments or, if they take one, with the model. They run several
+    times, on these inputs and on others. Give two rows or more that differ, so that a mean and another row's output
+    can be told from a head's own. `sites` says where the heads of a model are whose family headcount does not know.
+
+    The model's weights, modules, hooks and training mode are put back as they were, whatever the intervention does.
     """
     opened = _open(model, sites)
     given = [heads] if isinstance(heads, str | HeadId) else heads
