@@ -41,7 +41,10 @@ MADE_BY = {
 IN_LIBRARIES = {
     "pytorch_hooks": (
         "PyTorch",
-        {"a hook on `self_attn`, its output reshaped into heads (thought-anchors issue 7)": RESIDUAL},
+        {
+            "a hook on `self_attn`, its output reshaped into heads (thought-anchors issue 7)": RESIDUAL,
+            "a hook on `q_proj`, the head's queries set to zero": "not removed",
+        },
         "a pre-hook on `o_proj`",
     ),
     "transformers_attention": (
@@ -117,15 +120,43 @@ def hook(module, args, output):  # takes what is projected already for heads
 print(headcount.audit_intervention(run, tokens, lambda: attention.register_forward_hook(hook), ["L0H2"]))
 ```
 
-It runs the model with and without, and says for every head what was done: exactly these heads removed; nothing; other
-heads as well; residual coordinates instead of a head (a block's output reshaped into "heads": thought-anchors issue
-7; slices of `o_proj.output`: nnsight issue 525); nothing at all (a mask that never reaches the model:
-optin-transformer-pruning issue 6; `head_mask` under transformers 5); the wrong layer; another replacement than zero.
-With one line that does it right.
+The audit runs the model with the intervention and without it. It says what became of every head, and gives one line
+that does it right. Its verdicts:
 
-It takes a context manager, a function that returns one or the handles of hooks, a function that runs the model itself
-(an nnsight trace, `run_with_hooks`), or arguments of the model; so any library will do. Each of these is a script of
-some lines on a small model, run in the tests where the library is installed:
+- *exactly these heads removed*: by zero, a mean, a constant, another example's output, another head's, or other values
+- *not removed*, *scaled, not removed* or *removed in places only*: what stands in the head's place still follows the head
+- *other heads as well*, *not all of them*, *other heads instead*, *wrong layer*
+- *residual coordinates instead of a head*: a block's output is reshaped into "heads" (thought-anchors issue 7), or slices
+  of `o_proj.output` are set (nnsight issue 525)
+- *changed something that is no head*, or *something else as well*
+- *did nothing*: a mask never reaches the model (optin-transformer-pruning issue 6; `head_mask` under transformers 5)
+- *output that is not a number*: the intervention makes NaN
+
+### When is a head removed?
+
+A head computes z on an example, and the intervention puts r in the place of z. The head is removed if r stays as it is
+when z becomes what the head computes on another example. The audit tests this: it puts another example's z in, and another
+example into a row of the inputs, runs the intervention again, and sees whether r follows.
+
+| what stands in the head's place | removed? |
+| --- | --- |
+| zeros, a constant, noise, a mean over other inputs | yes |
+| another example's output, or that of another run | yes |
+| another head's output | yes: it does not depend on the example through this head |
+| the mean over the batch | yes: r follows each of n examples by 1/n, but r is the same in every row |
+| the mean over the positions of the same example | no: r differs from example to example |
+| z scaled, shifted, or with noise added | no |
+| z with its features or positions rearranged or averaged, or its negative values set to zero | no |
+| what the head computes with zero queries or keys | no: attention is even, and its values still pass through |
+| zeros at some positions, in some rows or for some features | only there |
+
+Give two rows or more that differ from each other, so that the audit can tell a mean and another row's output from a
+head's own. A model of no family that headcount knows is audited if `sites=` says where its heads are. The audit puts the
+model's weights, modules, hooks and training mode back as they were, even if the intervention raises an error.
+
+The intervention may be a context manager, a function that returns one or the handles of hooks, a function that runs the
+model itself (an nnsight trace, `run_with_hooks`), or arguments of the model; so any library will do. Each of these is a
+script of some lines on a small model. The tests run it where the library is installed:
 
 @IN_LIBRARIES@
 

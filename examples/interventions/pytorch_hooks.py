@@ -1,4 +1,4 @@
-"""A head ablated with PyTorch hooks: on a block's output (thought-anchors issue 7), and on its projection's input.
+"""A head ablated with PyTorch hooks: on a block's output (thought-anchors issue 7), on queries, and on z.
 
 python examples/interventions/pytorch_hooks.py
 """
@@ -25,6 +25,15 @@ def wrong():
     return attention.register_forward_hook(hook)
 
 
+def also_wrong():
+    """A head without queries attends evenly to all tokens, and its values still pass through."""
+
+    def hook(module, args, output):
+        output.unflatten(-1, (4, -1))[..., 2, :] = 0
+
+    return attention.q_proj.register_forward_hook(hook)
+
+
 def right():
     """What enters the output projection is the heads' outputs side by side."""
 
@@ -34,5 +43,5 @@ def right():
     return attention.o_proj.register_forward_pre_hook(hook)
 
 
-for way in (wrong, right):
+for way in (wrong, also_wrong, right):
     print(f"{way.__name__}: {headcount.audit_intervention(model, tokens, way, ['L1H2']).summary}")

@@ -1,4 +1,4 @@
-"""One pass of a model with somebody's intervention, whatever form that has; the model is left as it was.
+"""Passes of a model with somebody's intervention, whatever form that has; the model is left as it was.
 
 a context manager                                      ablated(model, "L1H2")
 a function that returns one                            lambda: ablated(model, "L1H2")
@@ -22,9 +22,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from headcount.auditing.module_watch import Event, ModuleWatch, copied, set_forward, tensors_of
+from headcount.auditing.dependence import Probes, find_even_heads, probe, same_noise
+from headcount.auditing.model_state import ModelState
+from headcount.auditing.module_watch import BlockLayout, Event, ModuleWatch, copied, tensors_of
 from headcount.errors import InputError, shortened
-from headcount.hooks.sites import Sites
+from headcount.heads import HeadId, HeadSite
 
 
 @dataclass
@@ -32,6 +34,10 @@ class IntervenedPass:
     """What was seen."""
 
     kept: dict[Event, Any] = field(default_factory=dict)
+    arrived: dict[HeadSite, Tensor] = field(default_factory=dict)
+    """z where it comes to each block, before the intervention's hooks."""
+    probes: Probes = field(default_factory=Probes)
+    """Passes in which heads compute something else."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
     """As the model returns it, with nothing of ours around it."""
     watched: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -41,32 +47,54 @@ class IntervenedPass:
     uncalled: frozenset[str] = frozenset()
     """Output projections that PyTorch's attention does not call."""
     arguments: tuple[str, ...] = ()
+    even: frozenset[HeadId] = frozenset()
+    """Heads that attend evenly to all keys that they see."""
     left: tuple[str, ...] = ()
-    """Modules that a context left hooks at."""
+    """What a context left changed, in words."""
 
     def keep(self, event: Event, tree: Any) -> Any:
-        """Of the last pass, if there are several."""
+        """Keep what passes in the last pass, if there are several."""
         if not event.path and not event.is_output:
             self.kept.clear()
         self.kept[event] = copied(tree)
         return tree
 
+    def keep_arrival(self, layout: BlockLayout, event: Event, tree: Any) -> Any:
+        """Keep z as it comes to a block."""
+        if (site := layout.arrival_of(event)) is not None:
+            self.arrived[site] = tensors_of(event, copied(tree))[0]
+        return tree
+
 
 def run_with(
-    context: Any, model: nn.Module, sites: Sites, call: Callable[..., Tensor], owned: nn.Module
+    context: Any,
+    model: nn.Module,
+    layout: BlockLayout,
+    call: Callable[..., Tensor],
+    owned: nn.Module,
+    probes: Probes,
 ) -> IntervenedPass:
-    """Run the model inside, and take away hooks that are left behind; `owned` is what its owner has of it."""
-    seen, before = IntervenedPass(), _hooks(model)
+    """Run the model in the intervention, and put everything back that the intervention changed in the model.
+
+    `owned` is what the model's owner has of it. `probes` has the other examples that the model is run on as well.
+    """
+    seen, state = IntervenedPass(probes=probes), ModelState(model)
     try:
         with _entered(context, owned) as (run_itself, arguments):
-            seen.hooked, seen.arguments = _more_hooks(before, model), tuple(arguments)
-            seen.output = call(**arguments) if run_itself is None else seen.output
-            with ModuleWatch(model, sites, seen.keep) as seen.uncalled:
-                result = call(**arguments) if run_itself is None else run_itself()
-        _require_new_hooks(before)
-        seen.watched = result if run_itself is None else _own_output(seen)
-        seen.output = seen.output if run_itself is None else seen.watched
-        seen.left = _more_hooks(before, model) if _is_context(context) else ()
+            seen.hooked, seen.arguments = state.hooked(), tuple(arguments)
+            run = partial(call, **arguments) if run_itself is None else run_itself
+            if run_itself is None:
+                with same_noise():
+                    seen.output = call(**arguments)
+            arrive = partial(seen.keep_arrival, layout)
+            with same_noise(), ModuleWatch(model, layout.sites, seen.keep, arrive) as seen.uncalled:
+                result = run()
+            seen.watched = result if run_itself is None else _own_output(seen)
+            seen.output = seen.output if run_itself is None else seen.watched
+            probe(seen.probes, model, layout, run, seen.arrived, _entered_z(layout, seen))
+            seen.even = find_even_heads(layout, probes.n_rows, run)
+        _require_new_hooks(state)
+        seen.left = tuple(state.differences()) if _is_context(context) else ()
     except InputError:
         raise
     except Exception as error:  # whatever somebody's code does
@@ -74,8 +102,14 @@ def run_with(
         advice = "try it around a plain call of the model, on these inputs"
         raise InputError(f"the intervention raised {type(error).__name__}: {text}", advice) from error
     finally:
-        _restore(before)
+        state.restore()
     return seen
+
+
+def _entered_z(layout: BlockLayout, seen: IntervenedPass) -> dict[HeadSite, Tensor]:
+    """Return what each output projection was given."""
+    events = {event: site for event in seen.kept if (site := layout.site_of(event)) is not None}
+    return {site: tensors_of(event, seen.kept[event])[0] for event, site in events.items()}
 
 
 def _own_output(seen: IntervenedPass) -> Tensor:
@@ -145,41 +179,10 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     return any(each.default is each.empty and each.kind in by_place for each in given)
 
 
-_Hooks = dict[str, tuple[nn.Module, frozenset[int], Any]]
-
-
-def _hooks(model: nn.Module) -> _Hooks:
-    """By path, a module, the numbers of its hooks, and a forward() of its own."""
-    return {
-        path: (each, frozenset((*each._forward_hooks, *each._forward_pre_hooks)), each.__dict__.get("forward"))
-        for path, each in model.named_modules()
-    }
-
-
-def _more_hooks(before: _Hooks, model: nn.Module) -> tuple[str, ...]:
-    """Modules that are new, or have hooks or a forward() that they did not have."""
-    none = (None, frozenset[int](), None)
-    found = []
-    for path, (module, hooks, forward) in _hooks(model).items():
-        was, had, own = before.get(path, none)
-        if was is not module or hooks - had or forward is not own:
-            found.append(path)
-    return tuple(found)
-
-
-def _require_new_hooks(before: _Hooks) -> None:
+def _require_new_hooks(state: ModelState) -> None:
     """Refuse a context that took away what was there: so its hooks acted in the pass without it, too (baukit's do)."""
-    for path, (module, hooks, _) in before.items():
-        if hooks - {*module._forward_hooks, *module._forward_pre_hooks}:
-            raise InputError(
-                f"the hook of this context at {path} was in place before the context was entered",
-                "give a function that makes it: lambda: ...",
-            )
-
-
-def _restore(before: _Hooks) -> None:
-    for module, hooks, forward in before.values():
-        for kept in (module._forward_hooks, module._forward_pre_hooks):
-            for number in set(kept) - hooks:
-                del kept[number]
-        set_forward(module, forward)
+    for path in state.unhooked():
+        raise InputError(
+            f"the hook of this context at {path} was in place before the context was entered",
+            "give a function that makes it: lambda: ...",
+        )

@@ -1,12 +1,13 @@
-"""What did an intervention do? Anybody's context manager or hooks, held against the heads that they are meant for.
+"""What did an intervention do to every head? Anybody's context manager, hooks or function is audited.
 
 Head ablations go wrong in silence: a hook on a block's output that reshapes what is already projected into "heads"
 (thought-anchors issue 7), slices of `o_proj.output` set to zero (nnsight issue 525), a mask that is loaded and never
 reaches the model (optin-transformer-pruning issue 6), `head_mask` under transformers 5, which swallows and ignores it.
 
-The model runs with the intervention, and everything that enters or leaves a module is kept. Then it runs without, and
-the first thing that differs is what was done first. That is put in its place, and the model runs again: what differs
-now is what was done next, and not what followed from the first. So every change is found where it was made.
+The model runs with the intervention, and everything that enters or leaves a module is kept. Then the model runs without
+the intervention, and the first difference is what the intervention did first. This change is put in its place, and the
+model runs again: the next difference is what the intervention did next, and not what followed from its first change. So
+every change is found where it was made. Whether a changed head is removed is tested by headcount.auditing.dependence.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from headcount.auditing.dependence import Probes, acts_through_z, find_even_heads, find_other_examples
 from headcount.auditing.head_changes import (
     NONE,
     PARTLY,
@@ -27,9 +29,8 @@ from headcount.auditing.head_changes import (
     SCALED,
     UNTOUCHED,
     Change,
+    changes_of_output,
     changes_of_z,
-    scaled_by,
-    scales_of,
 )
 from headcount.auditing.intervened_pass import IntervenedPass, run_with
 from headcount.auditing.module_watch import BlockLayout, Event, ModuleWatch, copied, is_same, tensors_of
@@ -45,7 +46,7 @@ from headcount.runs.run import Run
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 EXACTLY, RESIDUAL = "exactly these heads removed", "residual coordinates instead of a head"
-NO_HEAD = "changed something that is no head"
+NO_HEAD, NO_NUMBER = "changed something that is no head", "output that is not a number"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class HeadChange:
     is_named: bool
     """Whether it is one of those that are meant."""
     done: str
-    """untouched; zero, mean, constant, resample, other; scaled, mean over positions, partly zero, hardly changed."""
+    """untouched; removed: zero, mean, constant, resample, another head, other; not removed: scaled, partly removed,
+    hardly changed, mean over positions, mean of features, rearranged, moved, rectified, mean subtracted, other values
+    added, even attention, changed, not a number, not tested."""
     detail: str
     """In words."""
     change: float
@@ -76,7 +79,7 @@ class InterventionAudit(Result):
     """One sentence, which begins with the verdict."""
     verdict: str
     is_right: bool
-    """Whether exactly these heads lost their own output."""
+    """Whether exactly these heads are removed, and the intervention leaves nothing behind."""
     output_change: float
     """Of the model's output, as a share of the largest value."""
     repair: str
@@ -97,7 +100,12 @@ def audit_intervention(
     *,
     sites: Sites | None = None,
 ) -> InterventionAudit:
-    """Say what an intervention does to every head, and whether it removes exactly those that are named.
+    """Say what an intervention does to every head, and whether it removes exactly the heads that are named.
+
+    A head is removed if what stands in its place does not follow what the head computes: put another example's output
+    of the head in, and the replacement stays as it is. Zeros, means over the batch, constants, noise and another
+    example's output remove a head. A scaled, shifted, noisy or rearranged output does not, and neither does even
+    attention (headcount.auditing.dependence has the definition).
 
     >>> import headcount, torch
     >>> run = headcount.load("sample:sortedness")
@@ -111,9 +119,12 @@ def audit_intervention(
     'exactly L0H2 removed, by zero'
 
     `context` is a context manager; a function that returns one; a function that registers hooks and returns their
-    handles; one that runs the model itself on these inputs; or keyword arguments that the model is called with.
-    Functions are called without arguments or, if they take one, with the model. Give two rows or more, so that a mean
-    and another row's output can be told from a head's own.
+    handles; one that changes weights; one that runs the model itself on these inputs; or keyword arguments that the
+    model is called with. Functions are called without arguments or, if they take one, with the model. They run several
+    times, on these inputs and on others. Give two rows or more that differ, so that a mean and another row's output
+    can be told from a head's own. `sites` says where the heads of a model are whose family headcount does not know.
+
+    The model's weights, modules, hooks and training mode are put back as they were, whatever the intervention does.
     """
     opened = _open(model, sites)
     given = [heads] if isinstance(heads, str | HeadId) else heads
@@ -121,16 +132,21 @@ def audit_intervention(
     if not named:
         raise InputError("no heads are named", f"say which are meant: heads=[{opened.sites.heads[0].short!r}]")
     module = unwrap(opened.module)
-    call, layout = _call_of(module, opened.sites, inputs), BlockLayout.of(module, opened.sites)
+    tensors, call = _call_of(module, opened.sites, inputs)
+    layout = BlockLayout.of(module, opened.sites, n_rows=len(tensors[0]))
     with eval_mode(module), torch.no_grad():
         clean = call()
+        _require_numbers(clean)
         _require_same(clean, call(), "the model changes from pass to pass", "does it keep state, or draw noise?")
-        seen = run_with(context, module, opened.sites, call, opened.inner)
-        left = "the model is not as it was before the intervention", "it changes weights or modules and leaves them so"
+        layout.learn(module, call)
+        probes = Probes(*find_other_examples(module, layout, tensors, call))
+        seen = run_with(context, module, layout, call, opened.inner, probes)
+        if seen.even:
+            seen.even -= find_even_heads(layout, probes.n_rows, call)
+        left = "the model is not as it was before the intervention", "what did the intervention change beside modules?"
         _require_same(clean, call(), *left)
         found = _Found(layout, seen, clean, _group_size(opened.inner))
         if not found.is_bypassed:
-            layout.learn(module, call)
             found.trace(module, call)
     return _told(found, named, type(opened.inner).__name__, "" if sites is None else ", sites=sites")
 
@@ -151,8 +167,8 @@ def _group_size(model: nn.Module) -> int:
     return n_heads // n_shared if n_heads and n_shared else 1
 
 
-def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> Callable[..., Tensor]:
-    """The model on these inputs, and on further keyword arguments."""
+def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tensor], Callable[..., Tensor]]:
+    """Return the inputs on the model's device, and the model as a function of further keyword arguments."""
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     given = [] if named else [inputs] if isinstance(inputs, Tensor) else list(inputs)
@@ -160,7 +176,17 @@ def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> Callable[..., T
         raise InputError("inputs should be tensors", "give one, several in order, or some by name")
     caller = Wrapped(module, sites, tuple(named) or input_names(module))
     moved = {name: each.to(device) for name, each in named.items()}
-    return partial(caller, *(cast(Tensor, each).to(device) for each in given), **moved)
+    in_order = [cast(Tensor, each).to(device) for each in given]
+    return [*in_order, *moved.values()], partial(caller, *in_order, **moved)
+
+
+def _require_numbers(clean: Tensor) -> None:
+    """Refuse a model whose own output has NaN: nothing could be compared with it."""
+    if n_nan := int(clean.isnan().sum()):
+        raise InputError(
+            f"the model's output has NaN without any intervention ({n_nan} of {clean.numel()} values)",
+            "mend the model first, or give inputs on which it outputs numbers: headcount audit has a check (HC306)",
+        )
 
 
 def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
@@ -174,8 +200,11 @@ def _require_same(one: Tensor, other: Tensor, what: str, advice: str) -> None:
 class _Comparison:
     """A pass without the intervention, in which what was found so far is put in its place: what differs first?"""
 
-    def __init__(self, layout: BlockLayout, kept: Mapping[Event, Any], pinned: Collection[Event]) -> None:
-        self._layout, self._kept, self._pinned = layout, kept, pinned
+    def __init__(
+        self, layout: BlockLayout, kept: Mapping[Event, Any], pinned: Collection[Event], passed: Collection[Event]
+    ) -> None:
+        """`pinned` is what was found so far; `passed` is what acts through z, so that z will tell."""
+        self._layout, self._kept, self._pinned, self._passed = layout, kept, pinned, passed
         self._entered = Counter[str]()
         self.z: dict[HeadSite, Tensor] = {}
         """What enters output projections, up to there."""
@@ -194,7 +223,7 @@ class _Comparison:
             tree = copied(self._kept[event])
         elif event not in self._kept:
             self.missed = site or self.missed
-        elif not self._is_same(event, tree) and not self._is_before_z(event):
+        elif not (self._is_same(event, tree) or event in self._passed or self._is_before_z(event)):
             self.first = event, tensors_of(event, copied(tree))
         if site is not None:
             self.z[site] = tensors_of(event, tree)[0].clone()
@@ -226,40 +255,56 @@ class _Found:
         self.others: list[Event] = []
         self.is_complete = True
 
-    def trace(self, module: nn.Module, call: Callable[[], object]) -> None:
+    def trace(self, module: nn.Module, call: Callable[[], Tensor]) -> None:
         """Change after change, each put in its place before the next is looked for."""
-        pinned = set[Event]()
+        pinned, passed = set[Event](), set[Event]()
         for _ in range(4 * len(self.layout.sites) + 8):
-            comparison = _Comparison(self.layout, self.seen.kept, pinned)
+            comparison = _Comparison(self.layout, self.seen.kept, pinned, passed)
             with ModuleWatch(module, self.layout.sites, comparison.meet):
                 call()
             if comparison.first is None:
                 return
-            self._judge(comparison, *comparison.first)
-            pinned.add(comparison.first[0])
+            event, before = comparison.first
+            changed, own = self.seen.kept[event], self.seen.probes.own
+            if acts_through_z(module, self.layout, call, event, changed, own, self.clean):
+                passed.add(event)
+                continue
+            self._judge(comparison, event, before)
+            pinned.add(event)
         self.is_complete = False
 
     def _judge(self, comparison: _Comparison, event: Event, before: list[Tensor]) -> None:
         after = tensors_of(event, self.seen.kept[event])
         own, new = next(pair for pair in zip(before, after, strict=False) if not is_same(*pair))
         if (site := self.layout.site_of(event)) is not None:
-            self._keep(site, changes_of_z(site, len(self.layout.sites[site].heads), new, own))
+            self._keep(site, self._changes_of_z(site, new, own))
             return
         path = self.layout.holders.get(event.path)
         sharing = self.layout.projections[path] if path and event.is_output else ()
         site = sharing[event.n % len(sharing)] if sharing else comparison.missed
-        scales = None
+        changes = None
         if site in comparison.z and own.shape == new.shape:
             mha, is_projection = self.layout.sites[site].mha, event.path in self.layout.projections
             is_turned = mha is not None and not (mha.batch_first or is_projection) and own.dim() == 3
             change = (new - own).transpose(0, 1) if is_turned else new - own
-            scales = scales_of(self.layout.sites[site], comparison.z[site], change)
-        if site is not None and scales is not None:
-            self._keep(site, [scaled_by(scale) for scale in scales])
+            changes = changes_of_output(self.layout.sites[site], comparison.z[site], change)
+        if site is not None and changes is not None:
+            self._keep(site, changes)
         elif coordinates := self._coordinates(event, own, new):
             self.residual.append(coordinates)
         else:
             self.others.append(event)
+
+    def _changes_of_z(self, site: HeadSite, new: Tensor, own: Tensor) -> list[Change]:
+        if new.shape != own.shape:
+            raise InputError(
+                f"the intervention changes the shape of z at {site.short}: {list(own.shape)} becomes {list(new.shape)}",
+                "so it cannot be compared head by head; set heads to zero instead of cutting them out",
+            )
+        heads = self.layout.sites[site].heads
+        followings = [self.seen.probes.following(head, i) for i, head in enumerate(heads)]
+        is_even = [head in self.seen.even for head in heads]
+        return changes_of_z(self.layout.grid(site, new), self.layout.grid(site, own), followings, is_even)
 
     def _keep(self, site: HeadSite, changes: Sequence[Change]) -> None:
         for head, each in zip(self.layout.sites[site].heads, changes, strict=True):
@@ -293,8 +338,13 @@ class _Found:
     @property
     def output_change(self) -> float:
         """As a share of the largest value."""
-        is_alike = self.seen.output.shape == self.clean.shape
+        is_alike = self.seen.output.shape == self.clean.shape and not self.n_nan
         return difference(self.clean, self.seen.output) if is_alike else 1.0
+
+    @property
+    def n_nan(self) -> int:
+        """How many values of the model's output are not numbers with the intervention."""
+        return int(self.seen.output.isnan().sum())
 
     def _coordinates(self, event: Event, own: Tensor, new: Tensor) -> str:
         """Which coordinates of the residual stream were set, if they are some that a head's number might stand for."""
@@ -343,6 +393,10 @@ def _verdict(found: _Found, named: Sequence[HeadId]) -> tuple[str, str]:
     wanted, touched = set(named), set(found.heads)
     others = [head for head in found.heads if head not in wanted]
     missing, untouched = [head for head in named if head not in touched], f"{_names(named)} untouched"
+    if found.n_nan:
+        n = found.seen.output.numel()
+        first = found.described(list(found.heads)) or (f"the first is {found.others[0]}" if found.others else untouched)
+        return NO_NUMBER, f"{found.n_nan} of {n} values of the model's output are NaN with the intervention; {first}"
     if not touched and not found.residual and not found.others:
         return "did nothing", _why_nothing(found)
     if not touched and found.residual:
@@ -387,7 +441,7 @@ def _besides(found: _Found, verdict: str) -> Iterator[str]:
     if not found.is_complete:
         yield "and more than was followed up"
     if found.seen.left:
-        yield f"it left hooks behind when its context ended, at {', '.join(found.seen.left[:3])}"
+        yield f"when its context ended, it left {', '.join(found.seen.left[:3])} behind (taken back by this audit)"
 
 
 def _names(heads: Sequence[HeadId], most: int = 8) -> str:

@@ -3,6 +3,9 @@
     with ModuleWatch(model, sites, meet):
         model(tokens)                  # meet(Event("h.1.attn.c_proj", False, 0), ((z,), {})), which says what goes on
 
+`meet` is called after the hooks of others. `arrive` is called with what enters a module before their hooks, and says
+what these are given.
+
 PyTorch's own attention computes its output projection without calling it, so that hooks there never fire. Its z is met
 all the same, and hooks there still do not fire: what is watched is what happens anyway.
 """
@@ -23,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from headcount.errors import InputError
 from headcount.heads import HeadSite
-from headcount.hooks.gates import unfused_forward
+from headcount.hooks.gates import split_heads, unfused_forward
 from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
@@ -52,10 +55,11 @@ Meet = Callable[[Event, Any], Any]
 
 
 class ModuleWatch:
-    """Shows what passes to `meet`, for as long as the context lasts."""
+    """Shows what passes to `meet`, and what arrives to `arrive`, for as long as the context lasts."""
 
-    def __init__(self, model: nn.Module, sites: Sites, meet: Meet) -> None:
+    def __init__(self, model: nn.Module, sites: Sites, meet: Meet, arrive: Meet | None = None) -> None:
         self._modules, self._meet = dict(model.named_modules()), meet
+        self._arrive = arrive or (lambda event, tree: tree)
         self._calls, self._stack, self._is_called = Counter[str](), ExitStack(), False
         self._mha = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
 
@@ -92,6 +96,7 @@ class ModuleWatch:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
             return self._meet(Event(path, False, n), (args, kwargs))
 
+        args, kwargs = self._arrive(Event(path, False, n), (args, kwargs))
         last = module.register_forward_pre_hook(enter, with_kwargs=True)  # for this call, so none comes after it
         try:
             output = inner(*args, **kwargs)
@@ -105,11 +110,13 @@ class ModuleWatch:
         if self._is_called:
             return inner(*args, **kwargs)
         self._calls.clear()
+        args, kwargs = self._arrive(Event("", False, 0), (args, kwargs))
         args, kwargs = self._meet(Event("", False, 0), (args, kwargs))
         return self._meet(Event("", True, 0), inner(*args, **kwargs))
 
     def _project(self, path: str, projection: nn.Linear, z: Tensor) -> Tensor:
         n = self._next(path)
+        (z,), _ = self._arrive(Event(path, False, n), ((z,), {}))
         (z,), _ = self._meet(Event(path, False, n), ((z,), {}))
         projected: Tensor = self._meet(Event(path, True, n), F.linear(z, projection.weight, projection.bias))
         return projected
@@ -151,12 +158,23 @@ def tensors_of(event: Event, tree: Any) -> list[Tensor]:
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
-    """But for rounding."""
+    """Whether two tensors have the same values but for rounding; NaN is the same as NaN."""
     if one.shape != other.shape:
         return False
     if torch.equal(one, other) or not one.is_floating_point():
         return torch.equal(one, other)
-    return difference(one, other) <= ROUNDING.get(one.dtype, COARSE * torch.finfo(one.dtype).eps)
+    is_finite = one.isfinite()
+    if not is_finite.all():
+        if not is_finite.any() or not torch.equal(is_finite, other.isfinite()):
+            return bool(one.isnan().all() and other.isnan().all())
+        kinds = (each[~is_finite].nan_to_num(nan=0.0) for each in (one, other))
+        one, other = (one[is_finite], other[is_finite]) if torch.equal(*kinds) else (one, other)
+    return difference(one, other) <= rounding(one.dtype)
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Return what two passes that compute the same may differ by, as a share of the largest value."""
+    return ROUNDING.get(dtype, COARSE * torch.finfo(dtype).eps)
 
 
 # --- which module belongs to which block ------------------------------------------------------------------------------
@@ -167,6 +185,8 @@ class BlockLayout:
     """Where attention blocks are in a tree of modules."""
 
     sites: Sites
+    n_rows: int
+    """Rows of the audited inputs."""
     projections: dict[str, tuple[HeadSite, ...]]
     """By path of an output projection, the sites that take turns with it."""
     holders: dict[str, str]
@@ -175,9 +195,11 @@ class BlockLayout:
     """By path of a projection, the module that computes its z: what is done in there before is done to z."""
     widths: dict[str, int] = field(default_factory=dict)
     """By path of a projection, the width of the residual stream."""
+    entrances: dict[str, str] = field(default_factory=dict)
+    """By path of the outermost module that is given z and does nothing but project it, the path of the projection."""
 
     @classmethod
-    def of(cls, model: nn.Module, sites: Sites) -> BlockLayout:
+    def of(cls, model: nn.Module, sites: Sites, n_rows: int) -> BlockLayout:
         """All but what a pass has to show."""
         paths = {module: path for path, module in model.named_modules()}
         for name, site in sites.items():
@@ -191,12 +213,25 @@ class BlockLayout:
         projections = {paths[projection]: names for projection, names in sites.projections.items()}
         above = Counter(each for path in projections for each in modules_above(path))
         holders = {each: path for path in projections for each in modules_above(path) if above[each] == 1}
-        return cls(sites, projections, holders | {path: path for path in projections})
+        return cls(sites, n_rows, projections, holders | {path: path for path in projections})
 
     def site_of(self, event: Event) -> HeadSite | None:
         """The site whose z this is, if it is one."""
         sharing = () if event.is_output else self.projections.get(event.path, ())
         return sharing[event.n % len(sharing)] if sharing else None
+
+    def arrival_of(self, event: Event) -> HeadSite | None:
+        """Return the site whose z arrives with this event, before anybody's hooks; None if none does."""
+        path = None if event.is_output else self.entrances.get(event.path)
+        sharing = () if path is None else self.projections[path]
+        return sharing[event.n % len(sharing)] if sharing else None
+
+    def grid(self, site: HeadSite, z: Tensor) -> Tensor:
+        """Return z as [row, position, head, d_head]; rows and positions may share an axis of z."""
+        if z.dim() == 2 and len(z) % self.n_rows == 0:
+            z = z.unflatten(0, (self.n_rows, -1))
+        by_head = split_heads(site, z, len(self.sites[site].heads))
+        return by_head.reshape(len(by_head), -1, *by_head.shape[-2:])
 
     def path_of(self, site: HeadSite) -> str:
         """Where its output projection is."""
@@ -220,6 +255,7 @@ class BlockLayout:
                     f"the model never calls {path}, the output projection of {sharing[0]}", "is it in use?"
                 )
             self._find_attention(path, met, is_torch=self.sites[sharing[0]].mha is not None)
+            self._find_entrance(path, met)
 
     def _find_attention(self, path: str, met: Mapping[Event, Sequence[Tensor]], *, is_torch: bool) -> None:
         z, before = met[Event(path, False, 0)], list(met)[: list(met).index(Event(path, False, 0))]
@@ -229,6 +265,15 @@ class BlockLayout:
             if is_used and (is_torch or not all(_is_z(each, z) for each in inside)):
                 self.attentions[path] = above
                 return
+
+    def _find_entrance(self, path: str, met: Mapping[Event, Sequence[Tensor]]) -> None:
+        z, entrance = met[Event(path, False, 0)], path
+        for above in modules_above(path):
+            given = met.get(Event(above, False, 0), ())
+            if self.holders.get(above) != path or not _is_z(given, z):
+                break
+            entrance = above
+        self.entrances[entrance] = path
 
 
 def _is_z(made: Sequence[Tensor], z: Sequence[Tensor]) -> bool:

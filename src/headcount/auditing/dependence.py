@@ -1,0 +1,455 @@
+"""Does what stands in a head's place still depend on the example through this head?
+
+The definition of removal. A head computes z on an example; an intervention puts r in the place of z. The head is
+*removed* if r stays as it is when z becomes what the head computes on another example. So these remove a head: zeros, a
+constant, a cached mean, noise instead of z, the output on another example or in another run, another head's output.
+These do not: z scaled, shifted, with noise added, its features or positions rearranged or averaged, its negative values
+set to zero, or recomputed with other attention weights, for r follows z through each of them.
+
+A mean over the batch follows every example of the batch by 1/n. It counts as removal, as it does in the literature:
+r is then the same in every row, so that it cannot tell one example from another. A mean over the positions of one
+example does not count, for r then differs from example to example.
+
+The definition is tested, not guessed. The model runs again with the intervention, in two ways:
+
+    transplant   another example's z is put in where z arrives, before the intervention sees it, for this head alone
+    swap         another example takes a row of the inputs, so that queries, keys and values change as well
+
+A transplant decides about interventions that act on z. The swap decides about those that act before z, where there is
+nothing to transplant: on queries, keys, values, their weights, or a mask.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from headcount.auditing.module_watch import BlockLayout, Event, ModuleWatch, copied, is_same, rounding, tensors_of
+from headcount.heads import HeadId, HeadSite
+from headcount.hooks.attention import read_attention
+
+N_EXAMPLES = 3
+"""Rows of the inputs that another row takes, one at a time."""
+MOST_ALONE = 8
+"""Heads of a block that are tested one by one, if they follow z together."""
+N_RANDOM = 8
+"""Passes that are averaged, if the intervention draws new noise in every pass."""
+SIGNIFICANT = 5.0
+"""Standard errors by which the correlation of r and z must exceed 0, if the intervention draws new noise."""
+LINEAR = 1e-3
+"""Error of r = g z + c, as a share of the change of r, below which the intervention is called linear."""
+EVEN = 1e-3
+"""What even attention weights may be off their mean, as a share of it."""
+
+Grid = Tensor
+"""[row, position, head, d_head]."""
+
+
+@dataclass(frozen=True)
+class OtherExample:
+    """The audited inputs with another example in one row, and what every head computes on them by itself."""
+
+    pairs: tuple[tuple[Tensor, Tensor], ...]
+    """Each audited tensor, and the tensor that takes its place."""
+    z: Mapping[HeadSite, Grid]
+    places: Mapping[HeadSite, Tensor]
+    """[row, position]: where z differs, for the example is there."""
+
+
+@dataclass(frozen=True)
+class Following:
+    """Whether r follows z, and how."""
+
+    is_following: bool | None
+    """None if that could not be tested."""
+    gain: float | None = None
+    """g, if r = g z + c for a c that does not depend on z."""
+    where: Tensor | None = None
+    """[row, position]: where r was seen to follow."""
+    is_indirect: bool = False
+    """Whether r follows the example, but neither z of this head nor that of another head of the block."""
+
+
+@dataclass
+class Probes:
+    """What r was in passes in which heads computed something else; [row, position, head, d_head] for every block."""
+
+    own: Mapping[HeadSite, Grid] = field(default_factory=dict)
+    """z without the intervention."""
+    examples: Sequence[OtherExample] = ()
+    replaced: Mapping[HeadSite, Grid] = field(default_factory=dict)
+    """r on the audited inputs."""
+    is_random: bool = False
+    """Whether the intervention draws new noise in every pass; all grids are then means over `N_RANDOM` passes."""
+    swapped: list[Mapping[HeadSite, Grid]] = field(default_factory=list)
+    """r for each other example; empty if the intervention fails on it."""
+    transplanted: dict[HeadId, list[tuple[int, Grid]]] = field(default_factory=dict)
+    """For each head that the intervention acts on at z, numbers of other examples and r."""
+    transplanted_together: dict[HeadSite, list[tuple[int, Grid]]] = field(default_factory=dict)
+    """The same, with another example's z for all heads of a block."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows z has."""
+        return len(next(iter(self.own.values()), ()))
+
+    def following(self, head: HeadId, place: int) -> Following:
+        """Say whether r follows z at a head, which is at this place in its block."""
+        alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
+        if alone.is_following is None or not by_swap.is_following:
+            return alone if by_swap.is_following is None else by_swap
+        together = self._judge(head.site, place, self.transplanted_together.get(head.site, ()))
+        return replace(alone, is_indirect=alone.is_following is together.is_following is False)
+
+    def is_unexplained(self, head: HeadId, place: int) -> bool:
+        """Whether r follows the example, but not this head's z."""
+        alone, by_swap = self._by_transplant(head, place), self._by_swap(head, place)
+        return alone.is_following is False and by_swap.is_following is True
+
+    def _by_transplant(self, head: HeadId, place: int) -> Following:
+        return self._judge(head.site, place, self.transplanted.get(head, ()))
+
+    def _by_swap(self, head: HeadId, place: int) -> Following:
+        passes = [(i, grids[head.site]) for i, grids in enumerate(self.swapped) if head.site in grids]
+        return self._judge(head.site, place, passes)
+
+    def _judge(self, site: HeadSite, place: int, passes: Sequence[tuple[int, Grid]]) -> Following:
+        """Compare the changes of z and of r at the places of the other example."""
+        if site not in self.replaced or not passes:
+            return Following(None)
+        r = self.replaced[site][..., place, :]
+        changes, is_moved = list[tuple[Tensor, Tensor]](), torch.zeros(r.shape[:2], dtype=torch.bool, device=r.device)
+        for i, grid in passes:
+            other_r = grid[..., place, :]
+            places = self.examples[i].places[site]
+            z_change = (self.examples[i].z[site] - self.own[site])[..., place, :][places]
+            if other_r.shape != r.shape or not z_change.any():
+                continue  # the head computes the same on the other example
+            # What is the same in every row tells no examples apart: a mean over the batch.
+            is_common = _is_near(other_r, other_r[:1]).all(dim=0) & (len(r) > 1 and not bool(places.all()))
+            is_moved |= places & ~_is_near(other_r, r) & ~is_common
+            changes.append((z_change.flatten().cpu().double(), (other_r - r)[places].flatten().cpu().double()))
+        if not changes:
+            return Following(None)
+        z_change, r_change = (torch.cat(parts) for parts in zip(*changes, strict=True))
+        if self.is_random:
+            return Following(_correlation(z_change, r_change) > SIGNIFICANT / len(z_change) ** 0.5)
+        gain = float(z_change @ r_change / (z_change @ z_change))
+        is_linear = bool((r_change - gain * z_change).norm() <= LINEAR * r_change.norm())
+        is_following = bool(is_moved.any())
+        return Following(is_following, gain if is_following and is_linear else None, is_moved)
+
+
+def _is_near(one: Tensor, other: Tensor) -> Tensor:
+    """Compare outputs of a head place by place [row, position], up to rounding."""
+    return (one - other).abs().amax(dim=-1) <= rounding(one.dtype) * float(one.abs().max())
+
+
+def _correlation(one: Tensor, other: Tensor) -> float:
+    return float(one @ other / (one.norm() * other.norm()).clamp(min=torch.finfo(one.dtype).tiny))
+
+
+# --- other examples ---------------------------------------------------------------------------------------------------
+
+
+def find_other_examples(
+    model: nn.Module, layout: BlockLayout, inputs: Sequence[Tensor], call: Callable[[], object]
+) -> tuple[Mapping[HeadSite, Grid], tuple[OtherExample, ...]]:
+    """Return z on the inputs, and the inputs with another example in one row, for some rows.
+
+    Rows come first in most inputs. Else they are along the axis along which a swap reaches the smaller part of z.
+    """
+    own = record_z(model, layout, call)
+    examples = _examples_along(0, model, layout, inputs, call, own)
+    if not examples or _reach(examples[0]) > 1 / inputs[0].shape[0]:
+        found = filter(None, [examples, _examples_along(1, model, layout, inputs, call, own)])
+        examples = min(found, key=lambda some: _reach(some[0]), default=())
+    return own, examples
+
+
+def _reach(example: OtherExample) -> float:
+    """Return the part of z that the example reaches."""
+    return max(float(places.float().mean()) for places in example.places.values())
+
+
+def _examples_along(
+    axis: int,
+    model: nn.Module,
+    layout: BlockLayout,
+    inputs: Sequence[Tensor],
+    call: Callable[[], object],
+    own: Mapping[HeadSite, Grid],
+) -> tuple[OtherExample, ...]:
+    examples = []
+    for pairs in _swaps(inputs, axis):
+        try:
+            z = record_z(model, layout, call, InputSwap(pairs))
+        except (ValueError, RuntimeError, IndexError, AssertionError):
+            continue  # a model may refuse such inputs
+        if all(z[site].shape == own[site].shape for site in own):
+            places = {site: (z[site] != own[site]).flatten(2).any(dim=2) for site in own}
+            is_apart = all(len(each) == 1 or not each.all() for each in places.values())
+            if is_apart and any(each.any() for each in places.values()):
+                examples.append(OtherExample(pairs, z, places))
+    return tuple(examples)
+
+
+def _swaps(inputs: Sequence[Tensor], axis: int) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
+    """Yield each tensor with its swapped self: one row becomes another row, and once a row of its own tokens, doubled.
+
+    Doubled tokens are another example even where all rows are alike, or have the same tokens in another order.
+    """
+    if axis >= inputs[0].dim():
+        return
+    n_rows = inputs[0].shape[axis]
+    tensors = [each for each in inputs if each.dim() > axis and each.shape[axis] == n_rows]
+    yield tuple((each, _with_doubled_tokens(each, axis)) for each in tensors)
+    for row in sorted({0, n_rows // 2, n_rows - 1})[:N_EXAMPLES]:
+        for step in range(1, n_rows):
+            donor = (row + step) % n_rows
+            if any(not torch.equal(each.select(axis, row), each.select(axis, donor)) for each in tensors):
+                order = torch.arange(n_rows)
+                order[row] = donor
+                yield tuple((each, each.index_select(axis, order.to(each.device))) for each in tensors)
+                break
+
+
+def _with_doubled_tokens(tensor: Tensor, axis: int) -> Tensor:
+    """Return a tensor whose first row reads a, a, b, b instead of a, b, c, d."""
+    tensor = tensor.clone()
+    first = tensor.select(axis, 0)  # a view
+    if first.dim() > 0:
+        doubled = torch.arange(first.shape[0], device=tensor.device) // 2
+        first.copy_(first.index_select(0, doubled).clone() if first.shape[0] > 1 else first.flip(-1))
+    return tensor
+
+
+class InputSwap:
+    """Puts other tensors in the place of the audited ones wherever these enter the model, ahead of all hooks."""
+
+    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.pairs, self.is_audited = pairs, False
+        """Whether the pass that is under way began with the audited tensors."""
+
+    def __call__(self, event: Event, tree: Any) -> Any:
+        """Return what goes on into a module."""
+        if event.path:
+            return tree
+        self.is_audited = False
+        return pytree.tree_map(self._other, tree)
+
+    def _other(self, leaf: Any) -> Any:
+        for audited, other in self.pairs:
+            is_alike = isinstance(leaf, Tensor) and (leaf.shape, leaf.dtype) == (audited.shape, audited.dtype)
+            if is_alike and leaf.device == audited.device and torch.equal(leaf, audited):
+                self.is_audited = True
+                return other.clone()
+        return leaf
+
+
+class Transplant(InputSwap):
+    """Puts another example's z in the place of some heads' own where z arrives at a block, ahead of all hooks."""
+
+    def __init__(self, layout: BlockLayout, example: OtherExample, heads: Sequence[HeadId]) -> None:
+        super().__init__([(audited, audited) for audited, _ in example.pairs])
+        self._layout, self._example = layout, example
+        self._slots = layout.sites.head_slots(heads)
+
+    def __call__(self, event: Event, tree: Any) -> Any:
+        """Return what goes on into a module."""
+        tree, site = super().__call__(event, tree), self._layout.arrival_of(event)
+        if site not in self._slots or not self.is_audited:
+            return tree
+        leaves, shape = pytree.tree_flatten(tree)
+        i = next(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        grid = self._layout.grid(site, leaves[i]).clone()
+        if grid.shape == self._example.z[site].shape:
+            places, slots = self._example.places[site], list(self._slots[site])
+            part = grid[places]
+            part[:, slots] = self._example.z[site][places][:, slots]
+            grid[places] = part
+            leaves[i] = grid.reshape(leaves[i].shape)
+        return pytree.tree_unflatten(leaves, shape)
+
+
+def record_z(
+    model: nn.Module, layout: BlockLayout, run: Callable[[], object], arrive: InputSwap | None = None
+) -> dict[HeadSite, Grid]:
+    """Run the model, and return what enters the output projection of every block, after all hooks."""
+    grids: dict[HeadSite, Grid] = {}
+
+    def meet(event: Event, tree: Any) -> Any:
+        if not event.path and not event.is_output:
+            grids.clear()  # the last pass counts, if there are several
+        if (site := layout.site_of(event)) is not None:
+            grids[site] = layout.grid(site, tensors_of(event, tree)[0]).clone()
+        return tree
+
+    with ModuleWatch(model, layout.sites, meet, arrive):
+        run()
+    return grids
+
+
+# --- passes with the intervention -------------------------------------------------------------------------------------
+
+
+def probe(
+    probes: Probes,
+    model: nn.Module,
+    layout: BlockLayout,
+    run: Callable[[], object],
+    arrived: Mapping[HeadSite, Tensor],
+    entered: Mapping[HeadSite, Tensor],
+) -> None:
+    """Run the model in the intervention with other examples' inputs, and with other examples' z.
+
+    `arrived` is z where it comes to each block, `entered` is what its output projection was given.
+    """
+
+    def record(arrive: InputSwap | None = None) -> Mapping[HeadSite, Grid]:
+        passes = []
+        try:
+            for _ in range(N_RANDOM if probes.is_random else 1):
+                with same_noise():
+                    passes.append(record_z(model, layout, run, arrive))
+        except Exception:  # whatever somebody's code does with inputs that it was not written for
+            return {}
+        is_audited = arrive is None or arrive.is_audited
+        return {site: torch.stack([each[site] for each in passes]).mean(dim=0) for site in passes[0] if is_audited}
+
+    alike = {site: z for site, z in entered.items() if z.numel() == probes.own[site].numel()}
+    probes.replaced = {site: layout.grid(site, z) for site, z in alike.items()}
+    repeated = record()
+    probes.is_random = any(not is_same(r, repeated[site]) for site, r in probes.replaced.items() if site in repeated)
+    probes.replaced = record() if probes.is_random else probes.replaced
+    probes.swapped = [record(InputSwap(example.pairs)) for example in probes.examples]
+    for site, z in ((site, arrived[site]) for site in alike if site in arrived):
+        heads = _heads_acted_on(layout, site, z, alike[site])
+        _transplant(probes, layout, site, heads, record)
+
+
+def _heads_acted_on(layout: BlockLayout, site: HeadSite, arrived: Tensor, entered: Tensor) -> list[HeadId]:
+    """Return the heads whose z is changed between its arrival and the output projection."""
+    if entered.numel() != arrived.numel():
+        return []
+    before, after = (layout.grid(site, z) for z in (arrived, entered))
+    heads = enumerate(layout.sites[site].heads)
+    return [head for i, head in heads if not is_same(before[..., i, :], after[..., i, :])]
+
+
+def _transplant(
+    probes: Probes,
+    layout: BlockLayout,
+    site: HeadSite,
+    heads: Sequence[HeadId],
+    record: Callable[[InputSwap], Mapping[HeadSite, Grid]],
+) -> None:
+    """Test the heads that are acted on together, and one by one those of which r moved: it may follow another of them.
+
+    If r follows none of them but does follow the example, all heads of the block are tested together.
+    """
+    places = {head: layout.sites[site].heads.index(head) for head in heads}
+
+    def transplant(some: Sequence[HeadId]) -> list[tuple[int, Grid]]:
+        passes = [record(Transplant(layout, example, some)) for example in probes.examples]
+        return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
+
+    probes.transplanted |= dict.fromkeys(heads, transplant(heads)) if heads else {}
+    moved = [head for head in heads if probes.following(head, places[head]).is_following]
+    for head in moved[:MOST_ALONE] if len(heads) > 1 else ():
+        probes.transplanted[head] = transplant([head])
+    if any(probes.is_unexplained(head, places[head]) for head in heads):
+        probes.transplanted_together[site] = transplant(layout.sites[site].heads)
+
+
+def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object]) -> frozenset[HeadId]:
+    """Return the heads that attend evenly to all keys that a query sees; none if attention weights cannot be read."""
+    even = set[HeadId]()
+
+    def show(site: HeadSite, weights_BHQK: Tensor) -> None:
+        is_seen = weights_BHQK > 0
+        n_seen = is_seen.sum(dim=-1, keepdim=True)
+        is_even = ((weights_BHQK * n_seen - is_seen.to(weights_BHQK)).abs() < EVEN).all(dim=-1)
+        if bool((n_seen > 1).any()):
+            flags = is_even.transpose(0, 1).flatten(1).all(dim=1).tolist()
+            even.update(head for head, flag in zip(layout.sites[site].heads, flags, strict=True) if flag)
+
+    try:
+        with same_noise():
+            read_attention(_Runner(run), layout.sites, [torch.empty(n_rows)], show)
+    except Exception:  # a model may compute attention in a way that cannot be read, and somebody's code may fail
+        return frozenset()
+    return frozenset(even)
+
+
+class _Runner(nn.Module):
+    """Stands for a model that is run by a function."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        super().__init__()
+        self._run = run
+
+    def forward(self, *inputs: Tensor) -> object:
+        """Run the function; it has its inputs."""
+        return self._run()
+
+
+def acts_through_z(
+    model: nn.Module,
+    layout: BlockLayout,
+    call: Callable[[], Tensor],
+    event: Event,
+    changed: Any,
+    own: Mapping[HeadSite, Grid],
+    clean: Tensor,
+) -> bool:
+    """Whether a change of what a module returns reaches the model's output through the z of the next block alone.
+
+    Queries, keys and values do. Where attention is no module of its own, this is how they are known.
+    """
+    blocks = [site for path, sites in layout.projections.items() if path not in layout.attentions for site in sites]
+    if not event.is_output or not blocks:
+        return False
+    is_changed, passed = False, list[HeadSite]()
+
+    def meet(other: Event, tree: Any) -> Any:
+        nonlocal is_changed
+        is_changed |= other == event
+        site = layout.site_of(other)
+        if site in blocks and is_changed and not passed:
+            passed.append(site)
+            leaves, shape = pytree.tree_flatten(tree)
+            i = next(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+            leaves[i] = own[site].reshape(leaves[i].shape)
+            return pytree.tree_unflatten(leaves, shape)
+        return copied(changed) if other == event else tree
+
+    with ModuleWatch(model, layout.sites, meet):
+        output = call()
+    return bool(passed) and is_same(output, clean)
+
+
+@contextmanager
+def same_noise() -> Iterator[None]:
+    """Seed every random number generator that has a global state inside, and restore these states afterwards."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    of_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            if of_mps is not None:
+                torch.mps.set_rng_state(of_mps)
+            np.random.set_state(of_numpy)
