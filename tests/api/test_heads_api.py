@@ -79,7 +79,7 @@ def test_any_module_with_its_sites(foreign: Foreign) -> None:
     assert (shown.data, shown.figures, shown.others) == ((), (), ())
     result = shown.result
     assert (result.metric, result.is_accuracy) == ("height", False)
-    assert result.replacements == ("resample", "zero", "mean")
+    assert result.replacements == ("zero", "resample", "mean")
     assert [(effect.head, effect.replacement) for effect in result.heads] == [
         (f"layer.0.self.{i}", replacement) for replacement in result.replacements for i in range(3)
     ]
@@ -200,7 +200,7 @@ def test_no_batch_is_too_small(tiny_sorter: Run, size: int) -> None:
 
 
 def test_no_replacements_are_told(tiny_run: Run) -> None:
-    with pytest.raises(InputError, match="there are: resample, zero, mean"):
+    with pytest.raises(InputError, match="there are: zero, resample, mean"):
         ablate_heads(tiny_run, replacements=(), quiet=True)
 
 

@@ -85,9 +85,11 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert {"average-encoder-self.png", "average-decoder-cross.png"} < {Path(name).name for name in patterns}
     assert names - patterns == EXERCISE
     found = adder.run.folder.read_result("ablation-examples", Ablation)
-    sizes = {each.head: each.n for each in found.heads if each.replacement == found.replacements[0]}
+    sizes = {each.head: each.n for each in found.heads if each.replacement == found.ranked_by}
     text = (tmp_path / "mine/problem1/results/head_analysis/head_importance_ranking.txt").read_text()
-    assert {head: int(n.replace(",", "")) for head, n in re.findall(r"\. (\S+): .* n = ([\d,]+)", text)} == sizes
+    assert {
+        head: int(n.replace(",", "")) for head, n in re.findall(r"^\d+ +(\S+) .*?\] n = ([\d,]+)", text, re.M)
+    } == sizes
 
     again = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     assert again.addition.run.weights_sha256 == adder.run.weights_sha256

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.bands import IMPORTANT
 from headcount.reporting.blocks import Sentence
-from headcount.reporting.words import amount, counted, percent, sentence, short, some, within
+from headcount.reporting.words import amount, counted, percent, removed_alone, sentence, short, some, within
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ def _agreement(moving: list[str], needed: list[str], rests_on: str) -> list[Sent
 
 def worth_sentence(moving: list[str], result: Ablation, rests_on: str) -> Sentence:
     """Where it is not known what breaks: how many of the heads that respond to carries the model needs at all."""
-    first, length = result.replacements[0], result.conditions[0].length
+    first, length = result.ranked_by, result.conditions[0].length
     mine = {each.short: each for each in result.heads if (each.replacement, each.length) == (first, length)}
     found = [mine[name] for name in moving if name in mine]
     least = IMPORTANT if result.unit == "points" else 0.0
     limit, n = "over 1 point" if least else "something", min((each.n for each in found), default=0)
-    how = f"{limit} alone by {first}, by the whole interval (n = {n:,} or more)"
+    how = f"{limit} {removed_alone(first)}, by the whole interval (n = {n:,} or more)"
     costly = [f"{each.short} ({amount(each.drop, result.unit)})" for each in found if each.low > least]
     of = f"{counted(len(found), 'head')} whose attention a carry moves"
     if not costly:
