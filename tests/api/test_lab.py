@@ -20,6 +20,7 @@ from headcount.runs.run import Run, build
 from headcount.tasks.addition import Addition, AdditionConfig
 
 EXERCISE = {
+    "answers.md",
     "problem1/results/training_log.json",
     "problem1/results/head_analysis/head_analysis.json",
     "problem1/results/head_analysis/ablation_results.json",

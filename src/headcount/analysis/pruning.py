@@ -334,7 +334,7 @@ def _named_examples(ablation: Ablation | None) -> str:
     if ablation is None:
         return ""
     condition = ablation.conditions[0]
-    return f"{condition.data} and {condition.decided_on}" if condition.decided_on else condition.data
+    return f"{condition.data} and fresh examples" if condition.decided_on else condition.data
 
 
 def _one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:

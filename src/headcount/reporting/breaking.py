@@ -71,8 +71,8 @@ def broken_sentences(breaks: list[Breaks], moving: list[str], rests_on: str) -> 
     return [first, *_agreement(moving, needed, rests_on)] if moving else [first]
 
 
-def carry_error_sentences(breaks: list[Breaks], rests_on: str) -> list[Sentence]:
-    """Say without which heads the broken answers are carry errors, and without which they are other errors."""
+def carry_error_sentences(breaks: list[Breaks], rests_on: str, most: int = 12) -> list[Sentence]:
+    """Say without which heads the broken answers are carry errors, and without which others; name at most so many."""
     decoded = [each for each in breaks if each.n_decoded]
     if not decoded:
         return []
@@ -84,9 +84,9 @@ def carry_error_sentences(breaks: list[Breaks], rests_on: str) -> list[Sentence]
     rarely = [f"{head} ({_counts(each)})" for head, each in ordered.items() if each.high < 0.5]
     unsure = [head for head, each in ordered.items() if each.low <= 0.5 <= each.high]
     clauses = [
-        *([f"mostly carry errors without {some(mostly, 12)}"] if mostly else []),
-        *([f"mostly other errors without {some(rarely, 4)}"] if rarely else []),
-        *([f"undecided without {some(unsure)}"] if unsure else []),
+        *([f"mostly carry errors without {some(mostly, most)}"] if mostly else []),
+        *([f"mostly other errors without {some(rarely, min(most, 4))}"] if rarely else []),
+        *([f"undecided without {some(unsure, min(most, 6))}"] if unsure else []),
     ]
     meaning = "In a carry error every wrong digit lost a carry or made one up"
     how = f"up to 100 answers decoded for each head, 95 % intervals corrected for {counted(len(decoded), 'head')}"

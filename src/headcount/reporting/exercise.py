@@ -1,5 +1,6 @@
 """The same material under the file names that the exercise asks for: what a student hands in.
 
+answers.md          an answer to each question, in the exercise's order
 problem1/results/   training_log.json, attention_patterns/, head_analysis/
 problem2/results/   sinusoidal/, learned/, none/, extrapolation/
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.files import write_atomically
+from headcount.reporting.answers import answers_markdown
 from headcount.reporting.story import Material, Subject
 from headcount.results import plain_json
 from headcount.views.ablation import action, draw_ranking, drop_texts, ranking
@@ -23,6 +25,7 @@ from headcount.views.training import draw_curves
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.pruning import Pruning
 
 N_EXAMPLES = 4
 """Examples whose heads are drawn, beside the average."""
@@ -30,11 +33,14 @@ ENCODINGS = ("sinusoidal", "learned", "none")
 
 
 def write_exercise(material: Material, folder: Path) -> list[Path]:
-    """What there is of it: of the first adder, and of the first sortedness model with each encoding."""
+    """Write what there is of it: for the first adder, and for the first sortedness model with each encoding."""
     found: dict[str, bytes] = {}
     for adder in material.of_task("addition")[:1]:
         found |= {f"problem1/results/{name}": data for name, data in _addition(adder)}
     found |= {f"problem2/results/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
+    if found:
+        adders, sorters = material.of_task("addition"), _by_encoding(material.of_task("sortedness"))
+        found = {"answers.md": answers_markdown(adders, sorters, found.keys()).encode(), **found}
     for name, data in found.items():
         write_atomically(folder / name, data)
     return [folder / name for name in found]
@@ -55,6 +61,8 @@ def _addition(adder: Subject) -> Iterator[tuple[str, bytes]]:
         yield "head_analysis/ablation_results.json", _json(_ablation(adder.ablation))
         yield "head_analysis/head_importance.png", png(draw_ranking(adder.ablation, condition))
         yield "head_analysis/head_importance_ranking.txt", _ranking(adder.ablation).encode()
+    if adder.pruning is not None:
+        yield "head_analysis/pruning_results.json", _json(_pruning(adder.pruning))
 
 
 def _ablation(result: Ablation) -> dict[str, Any]:
@@ -100,10 +108,7 @@ def _drop(result: Ablation, effect: Effect) -> str:
 
 
 def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
-    by_encoding: dict[str, Subject] = {}
-    for subject in subjects:
-        by_encoding.setdefault(str(subject.settings.get("encoding", "")), subject)
-    chosen = {name: by_encoding[name] for name in ENCODINGS if name in by_encoding}
+    chosen = _by_encoding(subjects)
     for name, subject in chosen.items():
         if subject.log:
             yield f"{name}/training_log.json", _json(_log(subject))
@@ -119,6 +124,27 @@ def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
     beside = [each.encodings for each in (learned, *chosen.values()) if each is not None and each.encodings is not None]
     if beside:
         yield "extrapolation/encoding_comparison.png", png(draw_encodings(beside[0]))
+
+
+def _by_encoding(subjects: Sequence[Subject]) -> dict[str, Subject]:
+    """Return the first model with each encoding of the exercise."""
+    by_encoding: dict[str, Subject] = {}
+    for subject in subjects:
+        by_encoding.setdefault(str(subject.settings.get("encoding", "")), subject)
+    return {name: by_encoding[name] for name in ENCODINGS if name in by_encoding}
+
+
+def _pruning(result: Pruning) -> dict[str, Any]:
+    """Return the whole result, and the prunable share for each loss as percentages."""
+    shares = [
+        {
+            "loss_points": 100 * each.loss,
+            "one_by_one_percent": 100 * each.n_alone / result.n_heads,
+            "together_percent": 100 * each.n_together / result.n_heads,
+        }
+        for each in result.shares
+    ]
+    return {"prunable": shares, **result.to_dict()}
 
 
 def _log(subject: Subject) -> dict[str, Any]:

@@ -112,9 +112,9 @@ def _points(result: Pruning, name: str) -> tuple[Point, ...]:
 
 def harmless_sentences(result: Pruning) -> list[Sentence]:
     """The trap: what costs nothing alone may cost everything together."""
-    found = [_together(result, len(result.by_zero), result.by_zero_left, "by zero")]
+    found = [_together(result, len(result.by_zero), result.by_zero_left, "when removed alone")]
     if len(result.replacements) > 1:
-        found.append(_together(result, len(result.harmless), result.harmless_left, "in every way of ablation"))
+        found.append(_together(result, len(result.harmless), result.harmless_left, "alone with every replacement"))
     return found
 
 
@@ -139,11 +139,11 @@ def _together(result: Pruning, n: int, left: Point, how: str) -> Sentence:
         few = "no head costs" if not n else f"{counted(n, 'head')} {'costs' if n == 1 else 'cost'}"
         text = f"What heads that are harmless alone leave together is undecided: {few} under {limit} {how}."
         return Sentence(text, is_decided=False)
-    alone = f"cost under {limit} each, alone and {how} (on {result.alone_on or result.chosen_on})"
+    alone = f"cost under {limit} each {how}, on {result.alone_on or result.chosen_on},"
     text = (
-        f"The {n} heads that {alone}, leave {point_text(result, left)} of {score_text(result, result.clean)} when all "
+        f"The {n} heads that {alone} leave {point_text(result, left)} of {score_text(result, result.clean)} when all "
     )
-    text += "of them go"
+    text += "are removed together"
     if left.drop.low > result.loss:
         return Sentence(f"{text}: harmless alone is not harmless together.")
     if left.drop.high <= result.loss:
