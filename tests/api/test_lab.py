@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from exercise_files import EXERCISE
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.specialisation import specialise
@@ -18,22 +19,6 @@ from headcount.reporting.exercise import write_exercise
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run, build
 from headcount.tasks.addition import Addition, AdditionConfig
-
-EXERCISE = {
-    "answers.md",
-    "problem1/results/training_log.json",
-    "problem1/results/head_analysis/head_analysis.json",
-    "problem1/results/head_analysis/ablation_results.json",
-    "problem1/results/head_analysis/head_importance.png",
-    "problem1/results/head_analysis/head_importance_ranking.txt",
-    *(f"problem2/results/{name}/training_log.json" for name in ("sinusoidal", "learned", "none")),
-    *(f"problem2/results/{name}/training_curves.png" for name in ("sinusoidal", "learned", "none")),
-    "problem2/results/extrapolation/extrapolation_results.json",
-    "problem2/results/extrapolation/extrapolation_curves.png",
-    "problem2/results/extrapolation/learned_position_embeddings.png",
-    "problem2/results/extrapolation/encoding_comparison.png",
-}
-"""Files that the exercise asks for, but for pictures of patterns."""
 
 
 def runs_of(lab: Lab) -> list[Run]:
