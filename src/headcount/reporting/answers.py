@@ -23,6 +23,7 @@ from headcount.views.head_stats import sensitivities
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
+    from headcount.analysis.attention import Attention
     from headcount.analysis.length_generalisation import Stretch
     from headcount.analysis.specialisation import Specialisation
 
@@ -33,6 +34,8 @@ FIRST = 5
 """Heads of the ranking that are named."""
 NAMED = 4
 """Heads of each kind of error that are named."""
+SHOWN = 5
+"""Heat maps that are handed in: the average and four examples."""
 D_MODEL = 128
 """The exercise's width, for models that do not say theirs."""
 NOT_MEASURED = "not measured"
@@ -68,8 +71,7 @@ def _addition(adder: Subject) -> Iterator[Answer]:
     """Yield the questions of the first experiment, in its order."""
     results = "problem1/results"
     yield "Training.", _training(adder), [f"{results}/training_log.json"]
-    shown = f"{counted(len(adder.patterns), 'page')} of heat maps: {some([each.title for each in adder.patterns[:5]])}."
-    yield "Heat maps of every head.", shown if adder.patterns else "", [f"{results}/attention_patterns"]
+    yield "Heat maps of every head.", _heat_maps(adder.patterns), [f"{results}/attention_patterns"]
     stats = "" if adder.stats is None else _statistics(adder.stats)
     yield "Head statistics.", stats, [f"{results}/head_analysis/head_analysis.json"]
     analysis = f"{results}/head_analysis"
@@ -82,6 +84,16 @@ def _addition(adder: Subject) -> Iterator[Answer]:
     yield "Share of heads that can be pruned.", _pruning(adder), [f"{analysis}/pruning_results.json"]
 
 
+def _heat_maps(patterns: Sequence[Attention]) -> str:
+    """Say what the heat maps show: the average over many examples, and single examples."""
+    if not patterns:
+        return ""
+    n_heads = sum(len(site.heads) for site in patterns[0].sites)
+    shown = [f"the average over {each.n:,} examples" for each in patterns[:1] if each.example is None]
+    shown += [each.example for each in patterns[:SHOWN] if each.example is not None]
+    return f"All {n_heads} heads on {some(shown)}."
+
+
 def _training(subject: Subject) -> str:
     """Say how often a model is right, how long its training took and with which losses it ended."""
     evaluation, sentences = subject.evaluation, list[str]()
@@ -89,14 +101,14 @@ def _training(subject: Subject) -> str:
         sentences.append(f"On the {evaluation.split} set, {told(main_share(evaluation))}.")
     record = subject.training
     if record is not None:
-        took = f"{record.seconds:,.0f} s" if record.seconds is not None else "a time that was not recorded"
+        took = f" in {record.seconds:,.0f} s" if record.seconds is not None else " (seconds not recorded)"
         losses = [
             f"{value:.2g} ({name})"
             for name, value in (("training", record.training_loss), ("validation", record.validation_loss))
             if value is not None
         ]
-        steps = "" if record.steps is None else f"{record.steps:,} steps in "
-        sentences.append(f"Training took {steps}{took}; final loss: {some(losses) if losses else 'not recorded'}.")
+        steps = "" if record.steps is None else f" {record.steps:,} steps"
+        sentences.append(f"Training took{steps}{took}; final loss: {some(losses) if losses else 'not recorded'}.")
     return " ".join(sentences)
 
 
