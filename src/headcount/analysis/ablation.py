@@ -71,7 +71,7 @@ class Effect:
     """clean - ablated: a share of 1 for hits, else in the metric's own unit; negative if it got better."""
     low: float
     high: float
-    """95 % interval of the drop."""
+    """95 % interval of the drop of this head by itself: it is not corrected for the number of heads, `p` is."""
     p: float
     """Exact McNemar (hits), bootstrap-t (means) or swaps (else), corrected over heads (Holm)."""
     band: str | None

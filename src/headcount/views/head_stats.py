@@ -383,7 +383,8 @@ def match_table(result: Matching) -> FittedTable:
         (*_likeness(pair.attention, result.n), *_likeness(pair.outputs, result.n), *_restored(pair)) for pair in pairs
     ]
     return FittedTable(
-        f"{result.name} beside {result.other}: overlap ± {HALF} over {result.n:,} examples; p corrected over heads",
+        f"{result.name} beside {result.other}: overlap ± {HALF} over {result.n:,} examples; "
+        "p is corrected over heads, intervals are not",
         [("head", [_short(pair.head) for pair in pairs]), ("partner", [_short(pair.partner) for pair in pairs])],
         ("verdict", [pair.verdict for pair in pairs]),
         [(name, [row[i] for row in rows]) for i, name in enumerate(names)],
