@@ -55,7 +55,7 @@ def _bars(question: str, pool: Sequence[Values]) -> dict[str, Any]:
     error = float(np.sqrt(RATE * (1 - RATE) / len(pool)))
     return {
         "question": f"{question} (pool of {len(pool)}, {N_SPLITS} splits)",
-        "ours": f"{100 * rate:.1f} ± {100 * error:.1f} %",
+        "ours": f"{100 * rate:.1f} ± {196 * error:.1f} %",  # half of the 95 % interval
         "other": f"{100 * low:.1f} to {100 * high:.1f} % in 9 of 10 calibrations",
         "ratio": rate,
         "promise": f"{100 * RATE:.2g} %",

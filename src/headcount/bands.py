@@ -7,6 +7,7 @@ undecided    the interval reaches over one of these borders; `examples_needed` w
 """
 
 import math
+from collections.abc import Sequence
 
 from headcount.stats import PairedDifference
 
@@ -17,6 +18,15 @@ FEW = 10
 Z = 1.96
 POWER = ((Z + 0.84) / Z) ** 2
 """More examples for a power of 80 %, against those for one of 50 %."""
+
+
+def ranked_by(replacements: Sequence[str]) -> str:
+    """Return the replacement that heads are ranked by: zero, which removes them, or the first one if zero is missing.
+
+    >>> ranked_by(["resample", "zero"]), ranked_by(["resample", "mean"])
+    ('zero', 'resample')
+    """
+    return "zero" if "zero" in replacements else replacements[0]
 
 
 def band_of(drop: PairedDifference) -> str:

@@ -33,12 +33,16 @@ class Result:
 
     def __repr__(self) -> str:
         name = getattr(self, "name", None)
-        return f"{type(self).__name__}{f' of {name}' if name else ''}\n{_text_table(self.to_rows())}"
+        return f"{type(self).__name__}{f' of {name}' if name else ''}\n{_text_table(self.printed_rows())}"
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Its table: one row per head, length or group; lists within rows are left to `to_dict`."""
         found = [row for path in self.ROWS for row in _rows_at(self, path.split("."))]
         return found or [_scalars(self)]
+
+    def printed_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of its table in the order in which they are printed: the most important first."""
+        return self.to_rows()
 
     def to_frame(self) -> Any:
         """Its table as a pandas DataFrame, where pandas is installed."""

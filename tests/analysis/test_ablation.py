@@ -98,11 +98,11 @@ def test_a_deaf_head_costs_nothing_but_not_for_certain(found: AblationRun, repla
 def test_every_head_is_tried_in_every_way(experiment: Experiment, found: AblationRun) -> None:
     tried = [(effect.head, effect.replacement) for effect in found.effects]
     assert tried == [
-        (str(head), replacement) for replacement in ("resample", "zero", "mean") for head in experiment.sites.heads
+        (str(head), replacement) for replacement in ("zero", "resample", "mean") for head in experiment.sites.heads
     ]
     agreements = [(each.replacement, each.normalised) for each in found.condition.agreements]
     assert agreements == [
-        (replacement, divided) for replacement in ("resample", "zero", "mean") for divided in (False, True)
+        (replacement, divided) for replacement in ("zero", "resample", "mean") for divided in (False, True)
     ]
     assert {effect.band for effect in found.effects} <= set(BANDS)
     assert [(b.head, b.replacement) for b in found.condition.failures] == tried

@@ -87,7 +87,7 @@ def seen_by_hand(name: str, site: HeadSite) -> Callable[[int, int], bool]:
 
 
 def by_hand(weights: list[list[float]], sees: Callable[[int, int], bool], special: set[int], kind: str) -> Any:
-    """Sums and counts, one query and key after another."""
+    """Means and how many queries they are over, one query and key after another."""
     found: dict[str, list[float]] = {measure: [] for measure in MEASURES}
     farthest: set[int] = set()
     for query, values in enumerate(weights):
@@ -108,7 +108,7 @@ def by_hand(weights: list[list[float]], sees: Callable[[int, int], bool], specia
         found["entropy_share"].append(entropy / log(len(keys)))
     if farthest == {0}:
         found["farthest"].clear()  # it is `first`
-    return {measure: sum(each) / len(each) if each else None for measure, each in found.items()}
+    return {measure: (sum(each) / len(each) if each else None, len(each)) for measure, each in found.items()}
 
 
 @every_kind
@@ -122,7 +122,8 @@ def test_measures_are_what_loops_find(name: str) -> None:
         for head in site.heads:
             expected = by_hand(weights[head.head].tolist(), sees, special, site.kind)
             given = {measure: getattr(head, measure) for measure in MEASURES}
-            assert given == {key: value and pytest.approx(value, rel=6e-4) for key, value in expected.items()}
+            assert given == {key: mean and pytest.approx(mean, rel=6e-4) for key, (mean, _) in expected.items()}
+            assert {key: site.n_queries.get(key, 0) for key in MEASURES} == {key: n for key, (_, n) in expected.items()}
             assert head.short == HeadId.parse(head.head).short
 
 

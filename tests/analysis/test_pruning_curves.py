@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.analysis import pruning
-from headcount.analysis.ablation import ablate
+from headcount.analysis.ablation import Ablation, AblationRun, Effect, ablate
 from headcount.analysis.greedy import greedy_order
 from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.data.dataset import ACCURACY, FORCED
@@ -121,6 +121,44 @@ def test_what_is_chosen_is_a_prefix_within_the_loss(found: Pruning, by_hand: Any
     assert max(lost[: n + 1]) <= LOSS + 1e-9 < lost[n + 1]
     assert (found.kept.n_removed, found.kept.head) == (n, greedy[n - 1])
     assert found.kept.score == curve(found, "greedy")[n].score
+
+
+def test_the_share_for_another_loss_is_a_prefix_of_the_same_order(found: Pruning, by_hand: Any) -> None:
+    greedy = order(found, "greedy")
+    assert [share.loss for share in found.shares] == [0.01, 0.05]
+    for share in found.shares:
+        n = share.n_together
+        right = [by_hand("selection_set", frozenset(greedy[:k]))[0].mean() for k in range(n + 2)]
+        lost = [right[0] - each for each in right]
+        assert max(lost[: n + 1]) <= share.loss + 1e-9 < lost[n + 1]
+        assert (share.left.n_removed, share.left.score) == (n, curve(found, "greedy")[n].score)
+    assert found.shares[0].n_together <= found.shares[1].n_together <= len(found.chosen)
+
+
+def test_a_given_ablation_says_which_heads_are_harmless_alone(run: Run) -> None:
+    """Its examples are more than those that orders are chosen on; both would answer the same question otherwise."""
+    tried = ablate(task_experiment(run, CHOOSING, "a quarter"))
+    names = dict.fromkeys(effect.head for effect in tried.effects)
+    known = ablation_of(tried, dict(zip(names, (0.002, 0.03, 0.009), strict=False)))
+    result = pruned(run, ablation=known)
+    first, _, third, *_ = names
+    assert result.by_zero == result.harmless == (first, third) == known.removable() == known.harmless()
+    assert [share.n_alone for share in result.shares] == [2, 3]
+    assert result.alone_on == "a quarter"
+    assert (result.by_zero_left.n_removed, result.harmless_left.n_removed) == (2, 2)
+
+
+def ablation_of(tried: AblationRun, ends: Mapping[str, float]) -> Ablation:
+    """The same with other intervals: they end there, or at 1 for heads that are not named."""
+
+    def changed(effect: Effect) -> Effect:
+        high = ends.get(effect.head, 1.0)
+        return replace(effect, high=high, band="redundant" if high < 0.01 else "undecided")
+
+    effects, replacements = tuple(map(changed, tried.effects)), ("zero", "resample", "mean")
+    return Ablation(
+        "good", "digest", "free-running", "points", True, replacements, effects, (tried.condition,), tried.proof
+    )
 
 
 @pytest.mark.parametrize("name", ["together", "every way", "greedy", "gradient"])

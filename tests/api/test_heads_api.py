@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -79,7 +80,7 @@ def test_any_module_with_its_sites(foreign: Foreign) -> None:
     assert (shown.data, shown.figures, shown.others) == ((), (), ())
     result = shown.result
     assert (result.metric, result.is_accuracy) == ("height", False)
-    assert result.replacements == ("resample", "zero", "mean")
+    assert result.replacements == ("zero", "resample", "mean")
     assert [(effect.head, effect.replacement) for effect in result.heads] == [
         (f"layer.0.self.{i}", replacement) for replacement in result.replacements for i in range(3)
     ]
@@ -200,7 +201,7 @@ def test_no_batch_is_too_small(tiny_sorter: Run, size: int) -> None:
 
 
 def test_no_replacements_are_told(tiny_run: Run) -> None:
-    with pytest.raises(InputError, match="there are: resample, zero, mean"):
+    with pytest.raises(InputError, match="there are: zero, resample, mean"):
         ablate_heads(tiny_run, replacements=(), quiet=True)
 
 
@@ -228,6 +229,24 @@ def test_a_pruned_run_scores_what_was_promised(good_run: Run, tmp_path: Path) ->
         assert promised == pytest.approx([each.mean() for each in right])
         assert what in (shown.result.measured_on, shown.cost.data)
     assert cut.folder.read_manifest()["pruned_from"] == good_run.weights_sha256
+
+
+def test_what_is_harmless_alone_is_asked_of_the_stored_ablation(
+    tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ablate` and `prune` answered the same question on other examples: 16 heads and 15."""
+    run = load(shutil.copytree(tiny_run.folder.path, tmp_path / "run"))
+    asked = list[Ablation | None]()
+    monkeypatch.setattr("headcount.api.pruning.CRITICAL", -1.0)  # hardly trained, it has nothing to lose
+    monkeypatch.setattr("headcount.api.pruning.prune_curves", lambda *_, ablation, **__: asked.append(ablation))
+    for how in ({}, {"n": 10}):
+        with pytest.raises(TypeError):  # there is no result to go on with
+            prune_heads(run, quiet=True, **how)
+    stored = ablate_heads(run, save=True, quiet=True).result
+    for how in ({}, {"n": 10}):
+        with pytest.raises(TypeError):
+            prune_heads(run, quiet=True, **how)
+    assert asked == [None, None, stored, None]
 
 
 def test_without_a_folder_nothing_is_cut(in_tmp: Path) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from exercise_files import EXERCISE
 
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.specialisation import specialise
@@ -18,21 +19,6 @@ from headcount.reporting.exercise import write_exercise
 from headcount.runs.config import RunConfig
 from headcount.runs.run import Run, build
 from headcount.tasks.addition import Addition, AdditionConfig
-
-EXERCISE = {
-    "problem1/results/training_log.json",
-    "problem1/results/head_analysis/head_analysis.json",
-    "problem1/results/head_analysis/ablation_results.json",
-    "problem1/results/head_analysis/head_importance.png",
-    "problem1/results/head_analysis/head_importance_ranking.txt",
-    *(f"problem2/results/{name}/training_log.json" for name in ("sinusoidal", "learned", "none")),
-    *(f"problem2/results/{name}/training_curves.png" for name in ("sinusoidal", "learned", "none")),
-    "problem2/results/extrapolation/extrapolation_results.json",
-    "problem2/results/extrapolation/extrapolation_curves.png",
-    "problem2/results/extrapolation/learned_position_embeddings.png",
-    "problem2/results/extrapolation/encoding_comparison.png",
-}
-"""Files that the exercise asks for, but for pictures of patterns."""
 
 
 def runs_of(lab: Lab) -> list[Run]:
@@ -85,9 +71,11 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert {"average-encoder-self.png", "average-decoder-cross.png"} < {Path(name).name for name in patterns}
     assert names - patterns == EXERCISE
     found = adder.run.folder.read_result("ablation-examples", Ablation)
-    sizes = {each.head: each.n for each in found.heads if each.replacement == found.replacements[0]}
+    sizes = {each.head: each.n for each in found.heads if each.replacement == found.ranked_by}
     text = (tmp_path / "mine/problem1/results/head_analysis/head_importance_ranking.txt").read_text()
-    assert {head: int(n.replace(",", "")) for head, n in re.findall(r"\. (\S+): .* n = ([\d,]+)", text)} == sizes
+    assert {
+        head: int(n.replace(",", "")) for head, n in re.findall(r"^\d+ +(\S+) .*?\] n = ([\d,]+)", text, re.M)
+    } == sizes
 
     again = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     assert again.addition.run.weights_sha256 == adder.run.weights_sha256

@@ -196,9 +196,9 @@ def test_for_people(sorter, tiny_sorter, capsys):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--replacements", "silence"], "resample, zero, mean"),
-        (["--replacements", "zero,,mean"], "resample, zero, mean"),
-        (["--replacements", ""], "resample, zero, mean"),
+        (["--replacements", "silence"], "zero, resample, mean"),
+        (["--replacements", "zero,,mean"], "zero, resample, mean"),
+        (["--replacements", ""], "zero, resample, mean"),
         (["--metric", "los"], "did you mean 'loss'"),
         (["--metric", "free-running"], "accuracy"),
         (["--split", "exam"], "there are: validation, test"),

@@ -104,7 +104,7 @@ def test_what_heads_are_worth(model: str, capsys: pytest.CaptureFixture[str]) ->
     assert max(each["drop"] for each in predicted["heads"]) > 0
     assert all(Path(path).exists() for path in predicted["files"]["pictures"])
     few = run_json(capsys, "ablate", model, "--data", "data.tsv", "--n", "20", "--metric", "loss", "--quiet")
-    assert (few["conditions"][0]["n"], few["unit"], few["replacements"]) == (20, "nats", ["resample", "zero", "mean"])
+    assert (few["conditions"][0]["n"], few["unit"], few["replacements"]) == (20, "nats", ["zero", "resample", "mean"])
     assert main(["ablate", model, "--data", "data.tsv", "--replacements", "zero"]) == 0
     printed = capsys.readouterr()
     assert "L2H3" in printed.out
@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such file": (["ablate", "model", "--data", "no.tsv"], "could not read no.tsv"),
     "two things to ask": (["ablate", "model", "--data", "data.tsv", "--split", "test"], "leave one out"),
     "metric": (["ablate", "model", "--data", "data.tsv", "--metric", "acuracy"], "did you mean 'accuracy'"),
-    "kind": (["ablate", "model", "--data", "data.tsv", "--replacements", "silence"], "resample, zero, mean"),
+    "kind": (["ablate", "model", "--data", "data.tsv", "--replacements", "silence"], "zero, resample, mean"),
     "too few": (["ablate", "model", "--data", "data.tsv", "--n", "1"], "at least 2"),
     "none": (["ablate", "model", "--data", "data.tsv", "--n", "0"], "at least 2"),
     "less than none": (["ablate", "model", "--data", "data.tsv", "--n", "-4"], "at least 2"),

@@ -36,6 +36,9 @@ def test_digits_faults_and_groups_are_counted(adder: Addition) -> None:
         Group("digit", "1s", 0, 4),
     )
     assert found.faults == (Group("fault", "lost the carry from the 1s", 2, 4),)
+    assert found.n_carry_errors == 2
+    both = failure_profile(adder, SUMS, "h", "zero", rows[:1], [Failure(0, np.array([9, 2, 2]))])
+    assert both.n_carry_errors == 0, "it lost a carry, and its first digit is wrong as well"
     carries = [(group.group, group.broken, group.n) for group in found.groups if group.facet == "carries"]
     assert carries == [("0", 1, 4), ("1", 2, 2), ("2", 2, 2)]
     for facet in ("carries", "longest chain", "sum"):

@@ -20,10 +20,11 @@ def test_a_model_that_was_not_ablated_has_no_section() -> None:
 
 def test_who_matters_most() -> None:
     one, other = replace(effect("E0H0", 0.3), rank_low=1), replace(effect("X0H0", 0.1), rank_low=2)
-    assert "In adder, E0H0 matters most: without it 30.0 points (95 % interval " in told(one, other).answer.text
+    words = "Removing E0H0 costs most in adder (30.0 points; 95 % interval 29.5 to 30.5; n = 2,000) (one seed)."
+    assert told(one, other).answer.text == words
     one, other = replace(effect("E0H0", 0.1), rank_low=2), replace(effect("X0H0", 0.3), rank_low=1)
     found = told(one, other).answer
-    assert "In adder, X0H0 matters most" in found.text
+    assert "Removing X0H0 costs most in adder" in found.text
     assert "one seed" in found.text
     assert found.is_decided
 
@@ -31,25 +32,45 @@ def test_who_matters_most() -> None:
 def test_rivals_leave_it_undecided() -> None:
     one, other = replace(effect("E0H0", 0.30), rank_low=1), replace(effect("X0H0", 0.29), rank_low=1)
     found = told(one, other).answer
-    assert found.text.startswith("Which head of adder matters most is undecided: E0H0 costs 30.0 points")
+    assert found.text.startswith("Whether removing E0H0 costs most in adder is undecided (30.0 points")
     assert "X0H0 may cost as much" in found.text
     assert not found.is_decided
 
 
 def test_no_head_may_matter() -> None:
     found = told(effect("E0H0", 0.0), effect("X0H0", 0.0)).answer
-    assert found.text.startswith("Whether any head of adder matters alone is undecided: the costliest, E0H0, costs")
+    assert found.text.startswith("Whether removing any head costs anything in adder is undecided: E0H0 comes first")
     assert not found.is_decided
 
 
 def test_how_many_are_redundant() -> None:
     one, none = effect("E0H0", 0.3), effect("X0H0", 0.0)
-    assert "1 of 2 heads cost under 1 point alone" in texts(told(one, none))
-    assert "0 of 2 heads cost under 1 point alone" in texts(told(one, effect("X0H0", 0.2)))
-    assert "what can go together is another question" in texts(told(one, none))
-    assert "among them" not in texts(told(one, none))
+    words = "Removing a head alone costs under 1 point for {} of 2 heads ({} %), by the whole 95 % interval"
+    assert words.format(1, "50.0") in texts(told(one, none))
+    assert words.format(0, "0") in texts(told(one, effect("X0H0", 0.2)))
+    assert "What can be removed together is another question" in texts(told(one, none))
+    assert "it is undecided" not in texts(told(one, none))
     near = effect("D0H0", 0.01)
-    assert "whether D0H0 is among them is undecided" in texts(told(one, none, near))
+    assert "; for D0H0 it is undecided" in texts(told(one, none, near))
+    swapped = [effect(each.head, drop, replacement="resample") for each, drop in ((one, 0.3), (none, 0.5))]
+    found = texts(told(*swapped, one, none))
+    assert words.format(1, "50.0") in found, "a head that misleads when it is swapped can still be removed"
+    assert "0 cost under 1 point with every replacement" in found
+
+
+def test_what_removal_costs_comes_first_and_then_what_swapping_does() -> None:
+    swapped = [effect("E1H2", 0.1, replacement="resample"), effect("E0H1", 0.9, replacement="resample")]
+    removed = [effect("E1H2", 0.33), effect("E0H1", 0.02)]
+    ranked = [replace(each, rank_low=rank) for each, rank in zip((*swapped, *removed), (2, 1, 1, 2), strict=True)]
+    assert told(*ranked).answer.text == (
+        "Removing E1H2 costs most in adder (33.0 points; 95 % interval 32.5 to 33.5; n = 2,000). Swapping E0H1's "
+        "output with another example's misleads most (90.0 points; 95 % interval 89.5 to 90.5; n = 2,000) (one seed)."
+    )
+    (table,) = [each for each in told(*ranked).blocks if isinstance(each, DataTable)]
+    assert [row[0].text for row in table.rows] == ["E1H2", "E0H1"]
+    assert table.columns[-1] == "band (zero)"
+    assert [row[-1] for row in table.rows] == ["critical", "important"]
+    assert "for one head by itself; bold where p < 0.05 after Holm correction over all heads" in table.note
 
 
 def test_whether_replacements_agree() -> None:
@@ -61,11 +82,7 @@ def test_whether_replacements_agree() -> None:
     found = [each for each in sentences(told(*apart)) if "depends on the replacement" in each.text]
     assert found[0].text == "The costliest head depends on the replacement: E0H0 by zero and X0H0 by mean."
     assert not found[0].is_decided
-    apart[1] = replace(apart[1], rank_low=2)
-    assert "; by mean it is X0H0 (one seed)." in told(*apart).answer.text
-    assert "it is" not in told(*both).answer.text
     none = [*apart[:2], effect("E0H0", -0.001, replacement="mean"), effect("X0H0", 0.0, replacement="mean")]
-    assert "by mean" not in told(*none).answer.text, "nothing is lost by it, so no head costs most"
     assert "depends on the replacement" not in texts(told(*none))
 
 

@@ -116,8 +116,8 @@ def test_the_ranking_is_that_of_the_ablation(opened: Opened) -> None:
         for replacement, cell in zip(found.replacements, cells, strict=True):
             each = effects[head, replacement]
             assert cell == f"{100 * each.drop:.2f} [{100 * each.low:.2f}, {100 * each.high:.2f}]"
-        assert band == (effects[head, found.replacements[0]].band or "")
-    drops = [effects[row[0], found.replacements[0]].drop for row in rows]
+        assert band == (effects[head, found.ranked_by].band or "")
+    drops = [effects[row[0], found.ranked_by].drop for row in rows]
     assert drops == sorted(drops, reverse=True)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from heads_by_hand import ablation, effect, material, point, pruning, require_sound, sentences, subject, texts
 
-from headcount.analysis.pruning import Curve
+from headcount.analysis.pruning import Curve, PrunableShare
 from headcount.reporting.blocks import DataTable, Notice
 from headcount.reporting.sections.pruning import section
 
@@ -41,6 +41,30 @@ def test_whether_the_loss_holds_on_other_examples(drop, words, is_decided) -> No
     assert found.answer.is_decided is is_decided
 
 
+def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
+    shares = (
+        PrunableShare(0.01, 5, 3, point(3, 0.988, 0.002)),
+        PrunableShare(0.05, 6, 4, point(4, 0.93, 0.06)),
+    )
+    found = told(shares=shares, alone_on="the test set")
+    require_sound(found)
+    words = "For at most 1 point, 5 of 8 heads (62.5 %) can be removed one by one and 3 of 8 heads (37.5 %) together: "
+    assert f"{words}98.8 % (95 % interval 97.8 to 99.8) is left on 2,000 other examples." in texts(found)
+    words = "For at most 5 points, 6 of 8 heads (75.0 %) can be removed one by one and 4 of 8 heads (50.0 %) together"
+    assert words in texts(found)
+    assert "a loss of 6.00 points (95 % interval 5.60 to 6.40), which is more than 5 points" in texts(found)
+    table = next(block for block in found.blocks if isinstance(block, DataTable))
+    assert [[each.text for each in row] for row in table.rows] == [
+        ["1", "5 of 8 heads (62.5 %)", "3 of 8 heads (37.5 %)", "98.8 [97.8, 99.8]"],
+        ["5", "6 of 8 heads (75.0 %)", "4 of 8 heads (50.0 %)", "93.0 [92.0, 94.0]"],
+    ]
+    assert "when it is removed alone, lies below the loss (on the test set)" in table.note
+    none = PrunableShare(0.01, 0, 0, point(0, 0.99, 0.0))
+    assert "0 of 8 heads (0.0 %) together." in texts(told(shares=(none,)))
+    near = PrunableShare(0.05, 6, 4, point(4, 0.94, 0.05))
+    assert "whether that is at most 5 points is undecided" in texts(told(shares=(near,)))
+
+
 def test_from_how_many_heads_on_it_is_too_much() -> None:
     curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
     words = (
@@ -74,7 +98,7 @@ def test_where_no_head_can_go() -> None:
     found = told(chosen=(), kept=point(0, 0.99, 0.0), n_tried=0, by_zero=(), by_zero_left=point(0, 0.99, 0.0))
     require_sound(found)
     assert "No head of adder can go for at most 1 point" in found.answer.text
-    assert "no head costs under 1 point by zero" in texts(found)
+    assert "no head costs under 1 point when removed alone" in texts(found)
 
 
 @pytest.mark.parametrize(

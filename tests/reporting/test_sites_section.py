@@ -44,7 +44,7 @@ def test_where_nothing_is_lost_no_site_counts() -> None:
 
 
 def test_where_the_critical_heads_are() -> None:
-    assert "2 heads cost over 10 points alone by zero" in texts(told(*drops(E0H0=0.2, E0H1=0.3, X0H0=0.0)))
+    assert "2 heads cost over 10 points when removed alone" in texts(told(*drops(E0H0=0.2, E0H1=0.3, X0H0=0.0)))
     assert "2 of 2 in encoder self-attention and none of 1 in decoder cross-attention" in texts(
         told(*drops(E0H0=0.2, E0H1=0.3, X0H0=0.0))
     )

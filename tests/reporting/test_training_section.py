@@ -6,7 +6,9 @@ import pytest
 from heads_by_hand import SETTINGS, classification, evaluation, material, require_sound, sentences, subject, texts
 
 from headcount.reporting.blocks import DataTable, Notice, Paragraph, Picture
+from headcount.reporting.latex import latex_table
 from headcount.reporting.sections.training import section
+from headcount.runs.folder import TrainingRecord
 from headcount.stats import Proportion
 
 LOG = (
@@ -131,6 +133,27 @@ def test_several_models_are_rows_of_one_table() -> None:
     assert "least often alibi" in texts(found)
     assert "Each is one training run" in texts(found)
     assert sum(isinstance(block, Picture) for block in found.blocks) == 1
+
+
+def test_every_run_has_its_training_time_and_final_losses() -> None:
+    whole = TrainingRecord(3000, 0.0123456, 0.25, 51.25, "cpu (a processor)")
+    lacking = TrainingRecord(2000, 1.5e-7, None, None, "cpu (x86_64)")
+    made = [subject("one", training=whole), subject("old", training=lacking), subject("theirs", None, {})]
+    found = section(material(*made))
+    require_sound(found)
+    (table,) = (block for block in found.blocks if isinstance(block, DataTable) and block.id.endswith("-losses"))
+    assert table.id == "training-addition-losses"
+    assert table.columns == ("model", "steps", "training loss", "validation loss", "seconds", "device")
+    rows = [[each if isinstance(each, str) else each.text for each in row] for row in table.rows]
+    assert rows == [
+        ["one", "3,000", "0.0123", "0.25", "51.2", "cpu (a processor)"],
+        ["old", "2,000", "1.5e-07", "not recorded", "not recorded", "cpu (x86_64)"],
+    ]
+    assert "“Not recorded”" in table.note
+    only = section(material(made[0]))
+    (table,) = (block for block in only.blocks if isinstance(block, DataTable))
+    assert "ot recorded" not in table.note
+    assert "not recorded" in latex_table(section(material(made[1])).blocks[-1])
 
 
 def test_which_of_several_is_best_turns_with_the_numbers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError
 from headcount.runs.config import RunConfig
-from headcount.runs.folder import RunFolder, digest
+from headcount.runs.folder import RunFolder, TrainingRecord, digest
 from headcount.runs.run import Run, load, predict_one
 from headcount.runs.train import train_run
 
@@ -89,6 +90,23 @@ def test_damaged_timings_are_nobodys_loss(tiny_run: Run, tmp_path: Path, damage:
     else:
         folder.timings_file.write_text(damage)
     assert folder.read_timings() == []
+
+
+def test_a_folder_records_how_its_training_ended(tiny_run: Run, tmp_path: Path) -> None:
+    folder = RunFolder(Path(shutil.copytree(tiny_run.folder.path, tmp_path / "run")))
+    log, record = folder.read_log(), folder.read_training()
+    losses = [line["loss"] for line in log if "loss" in line]
+    assert record.steps == len(losses)
+    assert record.training_loss == pytest.approx(sum(losses[-50:]) / len(losses[-50:]))
+    assert record.validation_loss == [line["validation_loss"] for line in log if "n" in line][-1]
+    assert record.seconds == folder.read_timings()[-1]["seconds"]
+    assert re.fullmatch(r"cpu \(.+\)", record.device)
+    for file in (folder.timings_file, folder.environment_file):
+        file.unlink()
+    folder.log_file.write_text('{"step": 1, "loss": 2.5}\n{"step": 1, "n": 20, "accuracy": 0.5}\n')
+    assert folder.read_training() == TrainingRecord(1, 2.5, None, None, "")
+    folder.log_file.write_text("")
+    assert folder.read_training() == TrainingRecord(None, None, None, None, "")
 
 
 @pytest.mark.parametrize("device", ["", 0, [], "gpu"])

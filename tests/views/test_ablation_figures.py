@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -113,6 +114,20 @@ def words(figure):
 
 def require_drawn(figure):
     assert png(figure).startswith(b"\x89PNG")
+
+
+def test_an_ablation_is_printed_with_the_costliest_head_to_remove_first():
+    heads = [f"layer.0.self.{i}" for i in range(3)]
+    result = made(("resample", "zero"), heads)
+    drops = {"zero": (0.01, 0.3, 0.2), "resample": (0.9, 0.0, 0.1)}
+    effects = tuple(replace(e, drop=drops[e.replacement][heads.index(e.head)]) for e in result.heads)
+    result = replace(result, heads=effects)
+    expected = ["L0H1", "L0H2", "L0H0"]
+    columns, rows = view.ablation_rows(result, result.conditions[0])
+    assert ([row[0] for row in rows], columns[1]) == (expected, "rank (zero)")
+    markdown = view.ablation_markdown(result)
+    assert re.findall(r"^\| (L0H\d)", markdown, re.M) == expected
+    assert re.findall(r"^layer\S+ +(\S+) +zero", repr(result), re.M) == expected
 
 
 # --- the ranking ----------------------------------------------------------------------------------------------------
@@ -267,10 +282,11 @@ def test_the_table_has_the_numbers():
 def test_notes_count_bands_and_say_what_would_decide():
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(12)])
     notes = view.ablation_notes(result, result.conditions[0])
-    assert "corrected over the 12 heads of each kind (Holm)" in notes[0]
-    assert "can it be cut out? zero: 3 critical, 3 important, 3 redundant, 3 undecided" in notes[1]
-    assert "L0H3 (1,200 to 99,000 examples would decide), L0H7 (it lies on a border)" in notes[1]
-    assert "L0H11 (3,200 examples or more would decide; it may lie on the border)" in notes[1]
+    assert notes[0] == "Removing L0H0 costs most (35.4 points; 95 % interval 33.4 to 38.4; n = 2,000)."
+    assert "p is corrected over the 12 heads of each replacement (Holm), the 95 % intervals are not" in notes[1]
+    assert "removing a head (zero): 3 critical, 3 important, 3 redundant, 3 undecided" in notes[2]
+    assert "L0H3 (1,200 to 99,000 examples would decide), L0H7 (it lies on a border)" in notes[2]
+    assert "L0H11 (3,200 examples or more would decide; it may lie on the border)" in notes[2]
     told = "rank correlation 0.50 [0.10, 0.80], p = 0.0123, 4 of 12 drops tied"
     assert f"gradient importance against zero: {told}" in notes
     assert any("40,000 fresh examples alone" in note for note in notes)
@@ -290,11 +306,13 @@ def test_notes_count_bands_and_say_what_would_decide():
     assert not any("decoded" in note for note in flat_notes)
 
 
-def test_notes_ask_first_whether_the_model_uses_a_head():
-    result = made()
+def test_notes_say_first_what_removal_costs_and_then_what_swapping_does():
+    result = made(("resample", "zero", "mean"))
     notes = view.ablation_notes(result, result.conditions[0])
-    kinds = [note.split("? ")[1].split(":")[0] for note in notes if "? " in note]
-    assert kinds == ["resample", "zero", "mean"]
+    assert notes[0].startswith("Removing ")
+    assert re.match(r"(Whether s|S)wapping \S+'s output with another example's misleads most", notes[1])
+    kinds = [note.split(" (")[1].split(")")[0] for note in notes if re.search(r"\): \d+ critical", note)]
+    assert kinds == ["zero", "resample", "mean"]
     harmless = [head for head in dict.fromkeys(e.head for e in result.heads) if head in result.harmless()]
     assert harmless
     assert f"redundant in all 3 ways: {len(harmless)}: {HeadId.parse(harmless[0]).short}" in " ".join(notes)
@@ -316,7 +334,7 @@ def test_the_clean_score_has_its_own_interval():
     bare = replace(result, heads=tuple(replace(e, band=None, examples_needed=None) for e in result.heads))
     assert "90.00 % [88.00, 92.00] with all heads" in view.draw_ranking(result, at).get_suptitle()
     assert "90.00 % [88.00, 92.00] with all heads" in " ".join(printed(view.ablation_table(result, at)).split())
-    assert "with all heads 90.00 % [88.00, 92.00] is reached" in view.ablation_notes(bare, at)[1]
+    assert "with all heads 90.00 % [88.00, 92.00] is reached" in " ".join(view.ablation_notes(bare, at))
     loss = as_loss(result)
     at = replace(loss.conditions[0], clean_interval=(-0.3, -0.2))
     assert "0.25 [0.2, 0.3] with all heads" in view.draw_ranking(loss, at).get_suptitle()
@@ -326,7 +344,7 @@ def test_where_nothing_can_be_lost_there_are_no_bands():
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(4)])
     bare = replace(result, heads=tuple(replace(e, band=None, examples_needed=None) for e in result.heads))
     notes = view.ablation_notes(bare, bare.conditions[0])
-    assert "NO BANDS: with all heads 90.00 % [88.00, 92.00] is reached" in notes[1]
+    assert "NO BANDS: with all heads 90.00 % [88.00, 92.00] is reached" in " ".join(notes)
     assert "critical" not in " ".join(notes)
 
 

@@ -306,11 +306,27 @@ def test_what_no_head_has_is_no_column() -> None:
     assert view.summary_notes(result)[0] == "no head stands out against the others on this text"
 
 
+def test_a_mean_has_its_n_and_one_over_too_few_queries_is_not_printed() -> None:
+    result = made(layer=6)
+    sizes = ({"previous": 12, "first": 4, "entropy_share": 13}, {"previous": 9, "first": 1, "entropy_share": 13})
+    sites = tuple(replace(site, n_queries=n) for site, n in zip(result.sites, sizes, strict=True))
+    text = " ".join(printed(replace(result, sites=sites)).split())
+    assert "first" not in text, "69.8 % of one query says nothing"
+    (first, *_), *_ = (site.heads for site in result.sites)
+    row = next(line for line in printed(replace(result, sites=sites)).splitlines() if line.split()[:1] == ["L0H0"])
+    assert row.split()[1] == f"{100 * first.previous:.1f}"
+    assert {"n", "=", "9", "to", "12"} <= set(re.sub(r"[^\w=]+", " ", text).split())
+    sites = (replace(sites[0], n_queries=sizes[0] | {"first": 5}), sites[1])
+    rows = [line.split() for line in printed(replace(result, sites=sites)).splitlines()]
+    cells = {row[0]: row[1] for row in rows if row and row[0] in ("L0H0", "L1H0")}
+    assert cells == {"L0H0": f"{100 * first.first:.1f}", "L1H0": "–"}
+
+
 def test_notes_name_heads_that_stand_out_with_rank_and_interval() -> None:
     names = {"L0H1": (standing("previous", 0.5, rank=2),), "L1H2": (standing("previous", 0.8),)}
     notes = view.summary_notes(with_names(made(layer=6), names))
     assert notes[0] == (
-        "stands out for previous token: L1H2 80.0 % [75.0, 85.0], 1st of 6 (1 to 2); "
-        "L0H1 50.0 % [45.0, 55.0], 2nd of 6 (2 to 3)"
+        "stands out for previous token: L1H2 80.0 % [75.0, 85.0], n = 40, 1st of 6 (1 to 2); "
+        "L0H1 50.0 % [45.0, 55.0], n = 40, 2nd of 6 (2 to 3)"
     )
     assert sum(note.startswith("stands out for") for note in notes) == 1

@@ -1,5 +1,6 @@
 """Pages of what heads are for, and of which look alike; how they look is looked at by people."""
 
+import re
 from dataclasses import replace
 from typing import cast
 
@@ -7,11 +8,18 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.patches import Rectangle
 from rich.console import Console
+from scipy.special import stdtrit
 
 from headcount.analysis.matching import ALONE, NOT_ALIKE, SAME_JOB, Effort, match
 from headcount.analysis.specialisation import specialise
 from headcount.analysis.transplants import Restored, Transplant
-from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats, match_table, stats_table
+from headcount.views.head_stats import (
+    draw_conditions,
+    draw_matching,
+    draw_stats,
+    match_table,
+    stats_table,
+)
 from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -71,7 +79,7 @@ def test_conditions_are_drawn_by_column_with_errors(stats):
     found = heads[0].find("operator", "10s", "carry in")
     assert carried.lines[0].get_ydata().tolist() == [found.mean], "no carry comes into the 1s"
     (segment,) = carried.lines[2][0].get_segments()
-    assert segment[:, 1].tolist() == pytest.approx([found.mean - 2 * found.se, found.mean + 2 * found.se])
+    assert segment[:, 1].tolist() == pytest.approx([found.mean - found.half(), found.mean + found.half()])
     assert len(without.lines[0].get_ydata()) == 2
     assert png(pages["encoder-self"]).startswith(b"\x89PNG")
 
@@ -90,7 +98,47 @@ def test_the_table_has_a_row_per_head(stats):
     for head in stats.heads:
         assert head.short in text
     share = stats.heads[0].find("entropy share")
-    assert f"{100 * share.mean:.1f} ± {100 * share.se:.1f}" in text
+    assert f"{100 * share.mean:.1f} ± {100 * share.half():.1f}" in text
+    assert "mean ± half of the 95 % interval" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_the_table_never_cuts_a_number(stats, width):
+    labelled = replace(stats, heads=tuple(replace(head, label="mostly aligned column (1.00)") for head in stats.heads))
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(stats_table(labelled))
+    text = capture.get()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for head in labelled.heads:
+        lines = " ".join(line for line in text.splitlines() if line.split()[:1] == [head.short])
+        measures = [head.find(name) for name in ("entropy share", "sparsity")]
+        for measure in (*measures, head.sensitivity()):
+            if measure is not None:
+                assert f"{100 * measure.mean:z.1f} ± {100 * measure.half():.1f}" in lines
+    assert len(re.findall(r"^ +head +", text, re.M)) == (
+        1 if width == 200 else len(stats_table(labelled).tables(width))
+    )
+
+
+def test_pairs_never_cut_a_number_either(twins):
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(match_table(twins))
+    assert "…" not in capture.get()
+    first = twins.kinds[0].pairs[0]
+    overlap = first.attention
+    half = float(stdtrit(twins.n - 1, 0.975)) * overlap.se
+    assert f"{overlap.value:.3f} ± {half:.3f}" in capture.get()
+
+
+def test_every_error_that_is_printed_is_half_of_a_95_percent_interval(stats):
+    share = stats.heads[0].find("entropy share")
+    assert share.half() > 1.9 * share.se > 0
+    assert f"{share.mean:.2f} ± {share.half():.3f}" in words(draw_stats(stats))
+    headlines = [draw_stats(stats), *draw_conditions(stats).values()]
+    assert not any("standard error" in figure.get_suptitle() for figure in headlines)
 
 
 @pytest.fixture(scope="module")

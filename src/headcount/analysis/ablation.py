@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headcount.bands import CRITICAL, FEW, band_of, examples_needed
+from headcount.bands import CRITICAL, FEW, IMPORTANT, band_of, examples_needed, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
 from headcount.experiments.experiment import Experiment
@@ -71,7 +71,7 @@ class Effect:
     """clean - ablated: a share of 1 for hits, else in the metric's own unit; negative if it got better."""
     low: float
     high: float
-    """95 % interval of the drop."""
+    """95 % interval of the drop of this head by itself: it is not corrected for the number of heads, `p` is."""
     p: float
     """Exact McNemar (hits), bootstrap-t (means) or swaps (else), corrected over heads (Holm)."""
     band: str | None
@@ -183,13 +183,30 @@ class Ablation(Result):
     audit: str = ""
     """What is at the bottom of what quick checks of the whole model found; empty if none fails."""
 
+    @property
+    def ranked_by(self) -> str:
+        """The replacement that heads are ranked by."""
+        return ranked_by(self.replacements)
+
+    def effects(self, replacement: str, length: int | None = None) -> list[Effect]:
+        """Return the effect of every head with one replacement at one length, in the order of the model."""
+        return [each for each in self.heads if (each.length, each.replacement) == (length, replacement)]
+
+    def printed_rows(self) -> list[dict[str, Any]]:
+        """Return one row per head, length and replacement: the costliest to remove first, then other replacements."""
+        return sorted(self.to_rows(), key=lambda row: (row["replacement"] != self.ranked_by, -row["drop"]))
+
+    def removable(self, limit: float = IMPORTANT, length: int | None = None) -> tuple[str, ...]:
+        """Return the heads that cost less than `limit` when they are removed alone, by their whole 95 % interval."""
+        return tuple(each.head for each in self.effects("zero", length) if each.high < limit)
+
     def harmless(self, length: int | None = None) -> tuple[str, ...]:
-        """Heads that are redundant with every replacement."""
+        """Return the heads that are redundant with every replacement."""
         bands: dict[str, set[str | None]] = {}
         for effect in self.heads:
             if effect.length == length:
                 bands.setdefault(effect.head, set()).add(effect.band)
-        return tuple(head for head, found in bands.items() if found == {"redundant"})
+        return tuple(head for head, of_head in bands.items() if of_head == {"redundant"})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ the names of heads that stand out by one of them (`roles`; on one text, without 
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any, ClassVar, cast
 
@@ -107,6 +107,8 @@ class SiteAttention:
     queries: tuple[str, ...] | str
     keys: tuple[str, ...] | str
     heads: tuple[HeadAttention, ...]
+    n_queries: Mapping[str, int] = field(default_factory=dict)
+    """How many queries each measure is a mean over, of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,7 @@ class Attention(Result):
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         told = super().to_dict()
-        for part in (told, *(head for site in told["sites"] for head in site["heads"])):
+        for part in (told, *told["sites"], *(head for site in told["sites"] for head in site["heads"])):
             for name in self.ABSENT:
                 part.pop(name, None)
         return told
@@ -186,7 +188,7 @@ class Attention(Result):
 class AttentionPatterns(Attention):
     """Of a run: every weight, on one example or on average."""
 
-    ABSENT = ("n_tokens", "axes", "note", *MEASURES, "named", "pooled")
+    ABSENT = ("n_tokens", "axes", "note", *MEASURES, "named", "pooled", "n_queries")
 
     @property
     def verdict(self) -> str:
@@ -361,7 +363,8 @@ def attention_summary(
             told: dict[str, Any] = {role: None if mean is None else rounded(mean, 4) for role, mean in means.items()}
             pooled = tuple(map(tuple, parts.tolist()))
             heads.append(HeadAttention(head=str(head), short=head.short, **told, pooled=pooled))
-        found[site] = SiteAttention(str(site), site.stack, site.layer, site.kind, *stacks_of(site), tuple(heads))
+        n = {role: int(each.counted.sum()) for role, each in measured.items()}
+        found[site] = SiteAttention(str(site), site.stack, site.layer, site.kind, *stacks_of(site), tuple(heads), n)
 
     read_attention(model, sites, inputs, show)
     named = {each.head: tuple(each.named) for each in name_heads(sites, {TEXTS: sums})}

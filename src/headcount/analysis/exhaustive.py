@@ -24,7 +24,7 @@ from headcount.models.finite import require_numbers
 from headcount.results import Result
 from headcount.runs.train import environment
 from headcount.tasks.base import Examples, SequenceTask
-from headcount.training.device import hardware, n_cores, workers
+from headcount.training.device import n_cores, workers
 from headcount.training.evaluation import SequenceModel, WrongAnswer, wrong_answers
 
 LARGEST_DOMAIN = 100_000_000
@@ -111,7 +111,7 @@ def verify(model: OpenModel, *, sample: int = 2000, progress: Callable[[int, int
     recomputed = np.concatenate([near.examples, *right])
     moved = _moved(model, recomputed, np.concatenate([near.leads, *leads]))
     weight = next(model.module.parameters())
-    made_with = {"hardware": hardware(weight.device), "dtype": str(weight.dtype).removeprefix("torch.")}
+    made_with = {"dtype": str(weight.dtype).removeprefix("torch.")}
     return Certificate(
         name=model.name,
         weights_sha256=model.weights_sha256,

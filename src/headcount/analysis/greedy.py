@@ -14,10 +14,12 @@ A head that is removed was measured on all examples. Sets of heads that are draw
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headcount.data.dataset import mean_score
@@ -25,6 +27,8 @@ from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import Progress, Scores, run_interventions
 from headcount.experiments.removal import Removal
 from headcount.heads import HeadId
+from headcount.hooks.gates import eval_mode
+from headcount.hooks.proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH
 from headcount.seeds import stream
@@ -227,3 +231,42 @@ def best_set(
         costs = [race.cost((scores[best], scores[i]), stage) for i in racing]
         racing = racing[[cost - DOUBT * se <= 0 for cost, se in costs]]
     return sets[best], n_measured
+
+
+class Clock:
+    """What is left of a budget, and what there was no time for."""
+
+    def __init__(self, budget: float | None) -> None:
+        self.budget, self.skipped = budget, list[str]()
+        self._started, self._pace = time.monotonic(), 0.0
+
+    def is_over(self, share: float = 1.0) -> bool:
+        """Whether so much of the budget is gone."""
+        return self.budget is not None and time.monotonic() - self._started >= share * self.budget
+
+    def learn(self, n_sets: int, n: int) -> None:
+        """All the time so far went into so many sets of heads, on so many examples each."""
+        self._pace = (time.monotonic() - self._started) / (n_sets * n)
+
+    def fits(self, what: str, n_sets: int, n: int) -> bool:
+        """Whether there is time for so many sets, at the pace so far; else it is noted that there was not."""
+        took = time.monotonic() - self._started
+        fits = self.budget is None or took + self._pace * n_sets * n <= self.budget
+        self.skipped += [] if fits else [what]
+        return fits
+
+    def affordable(self, experiment: Experiment) -> Experiment:
+        """As many of the examples as every head can be ablated on in a fifth of the budget."""
+        if self.budget is None:
+            return experiment
+        batch, n_rows = experiment.batches[0], sum(batch.n_inputs for batch in experiment.batches)
+        with eval_mode(experiment.model), torch.no_grad():
+            started = time.perf_counter()
+            first_tensor(experiment.model(*batch.inputs)).flatten()[0].item()  # waits until the device is done
+        sweep = (time.perf_counter() - started) / batch.n_inputs * n_rows * len(experiment.sites.heads)
+        if sweep <= self.budget / 5:
+            return experiment
+        some = experiment.some(int(experiment.n * self.budget / 5 / sweep))
+        if some.n < experiment.n:
+            self.skipped.append(f"{experiment.n - some.n:,} of the {experiment.n:,} examples to choose heads on")
+        return some

@@ -11,7 +11,6 @@ Six answers to that, drawn as one figure. Orders are chosen on one set of exampl
                as greedy chooses: what a search finds that does not look where it goes
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +18,11 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headcount.analysis.ablation import AblationRun, Measurement, ablate, measure
-from headcount.analysis.greedy import best_set, greedy_order
+from headcount.analysis.ablation import Ablation, AblationRun, Measurement, ablate, measure
+from headcount.analysis.greedy import Clock, best_set, greedy_order
 from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
 from headcount.experiments.experiment import Experiment
@@ -32,8 +30,6 @@ from headcount.experiments.interventions import Progress, compare, interval_of, 
 from headcount.experiments.removal import scores_along
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
-from headcount.hooks.gates import eval_mode
-from headcount.hooks.proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, DONORS, ORDERS
 from headcount.results import Result
@@ -50,6 +46,8 @@ SEARCH, RANDOM = 0.5, 0.6
 """Shares of a budget at which greedy removal, and the search among random sets, come to an end."""
 SETS = 16
 """The fewest random sets that are worth a try."""
+LIMITS = (0.01, 0.05)
+"""Losses for which the share of heads that can be removed is counted, one by one and together."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,19 @@ class RandomBaseline:
 
 
 @dataclass(frozen=True)
+class PrunableShare:
+    """How many heads can be removed for at most one loss."""
+
+    loss: float
+    n_alone: int
+    """Heads that cost less than this when they are removed alone, by their whole 95 % interval."""
+    n_together: int
+    """Heads that greedy removal takes for at most this, on the examples that it chooses on."""
+    left: Point
+    """What is left without those together, on the other examples."""
+
+
+@dataclass(frozen=True)
 class Pruning(Result):
     """What is left of a model as its heads go."""
 
@@ -108,7 +119,7 @@ class Pruning(Result):
     loss: float
     clean: float
     harmless: tuple[str, ...]
-    """Heads that cost under 1 point alone with every replacement, by the interval."""
+    """Heads that cost under 1 point alone with every replacement, by the interval; `alone_on` names the examples."""
     harmless_left: Point
     """All of those removed together."""
     harmless_means: Point
@@ -140,47 +151,12 @@ class Pruning(Result):
     """Seconds that the search was given; None for as long as it takes."""
     not_measured: tuple[str, ...] = ()
     """What there was no time for, in words; nothing without a budget."""
+    shares: tuple[PrunableShare, ...] = ()
+    """The share of heads that can be removed for 1 point and for 5; none for a metric without points."""
+    alone_on: str = ""
+    """The examples that heads were ablated alone on, by a stored ablation; empty: those that orders were chosen on."""
     audit: str = ""
     """What is at the bottom of what quick checks of the whole model found; empty if none fails."""
-
-
-class Clock:
-    """What is left of a budget, and what there was no time for."""
-
-    def __init__(self, budget: float | None) -> None:
-        self.budget, self.skipped = budget, list[str]()
-        self._started, self._pace = time.monotonic(), 0.0
-
-    def is_over(self, share: float = 1.0) -> bool:
-        """Whether so much of the budget is gone."""
-        return self.budget is not None and time.monotonic() - self._started >= share * self.budget
-
-    def learn(self, n_sets: int, n: int) -> None:
-        """All the time so far went into so many sets of heads, on so many examples each."""
-        self._pace = (time.monotonic() - self._started) / (n_sets * n)
-
-    def fits(self, what: str, n_sets: int, n: int) -> bool:
-        """Whether there is time for so many sets, at the pace so far; else it is noted that there was not."""
-        took = time.monotonic() - self._started
-        fits = self.budget is None or took + self._pace * n_sets * n <= self.budget
-        self.skipped += [] if fits else [what]
-        return fits
-
-    def affordable(self, experiment: Experiment) -> Experiment:
-        """As many of the examples as every head can be ablated on in a fifth of the budget."""
-        if self.budget is None:
-            return experiment
-        batch, n_rows = experiment.batches[0], sum(batch.n_inputs for batch in experiment.batches)
-        with eval_mode(experiment.model), torch.no_grad():
-            started = time.perf_counter()
-            first_tensor(experiment.model(*batch.inputs)).flatten()[0].item()  # waits until the device is done
-        sweep = (time.perf_counter() - started) / batch.n_inputs * n_rows * len(experiment.sites.heads)
-        if sweep <= self.budget / 5:
-            return experiment
-        some = experiment.some(int(experiment.n * self.budget / 5 / sweep))
-        if some.n < experiment.n:
-            self.skipped.append(f"{experiment.n - some.n:,} of the {experiment.n:,} examples to choose heads on")
-        return some
 
 
 def prune_curves(
@@ -194,16 +170,18 @@ def prune_curves(
     n_orders: int = ORDERS,
     batch_size: int = BATCH,
     budget: float | None = None,
+    ablation: Ablation | None = None,
     progress: Progress | None = None,
 ) -> Pruning:
     """All six, chosen on one set and measured on another; random orders on a third, which may be smaller.
 
-    With a `budget` in seconds, what there is no time for is left out, the most important being measured first.
+    Where an `ablation` of this model is given, it says which heads are harmless alone: one question, one answer. With a
+    `budget` in seconds, what there is no time for is left out, the most important being measured first.
     """
     clock = Clock(budget)
     selection_set = clock.affordable(selection_set)
     part = _parts(progress, selection_set, test_set, null_set, n_orders)
-    found = _choose(selection_set, loss, batch_size, clock, part)
+    found = _choose(selection_set, loss, batch_size, clock, part, ablation)
     whole, points = _points(test_set, found, batch_size, clock, part)
     chance, n_orders = _chance(null_set, n_orders, batch_size, clock, part("chance"))
     metric = test_set.metric
@@ -237,6 +215,11 @@ def prune_curves(
         is_accuracy=metric.is_accuracy,
         budget=budget,
         not_measured=tuple(clock.skipped),
+        shares=tuple(
+            PrunableShare(limit, n_alone, len(heads), points.get(("share", i), whole))
+            for i, (limit, n_alone, heads) in enumerate(found.shares if metric.in_points else ())
+        ),
+        alone_on=_named_examples(ablation),
     )
 
 
@@ -280,12 +263,19 @@ class _Choice:
     n_tried: int
     n_random: int
     lucky: tuple[HeadId, ...]
+    shares: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
+    """A loss, how many heads cost less than that alone, and those that greedy removal takes for it."""
     orders: Mapping[str, Sequence[HeadId]]
     """By the names of their curves."""
 
 
 def _choose(
-    experiment: Experiment, loss: float, batch_size: int, clock: Clock, part: Callable[[str], Progress | None]
+    experiment: Experiment,
+    loss: float,
+    batch_size: int,
+    clock: Clock,
+    part: Callable[[str], Progress | None],
+    ablation: Ablation | None,
 ) -> _Choice:
     heads = experiment.sites.heads
     alone = ablate(experiment, ("zero",), batch_size=batch_size, progress=part("alone"))
@@ -315,10 +305,21 @@ def _choose(
         "greedy": greedy.order,
         "gradient": sorted(heads, key=lambda head: importance[str(head)]) if importance else (),
     }
+    drops = {str(each.head): each.drop for each in alone.measurements}
+    harmless = _redundant(every_way)
+    if ablation is not None:
+        condition = ablation.conditions[0]
+        removed = ablation.effects("zero", condition.length)
+        drops = {each.head: PairedDifference(each.drop, each.low, each.high, each.p) for each in removed}
+        harmless = tuple(HeadId.parse(head) for head in ablation.harmless(condition.length))
     return _Choice(
-        by_zero=_redundant(alone.measurements),
-        harmless=_redundant(every_way),
-        n_under_1_point=sum(each.drop.mean < IMPORTANT for each in alone.measurements),
+        by_zero=tuple(head for head in heads if band_of(drops[str(head)]) == "redundant"),
+        harmless=harmless,
+        n_under_1_point=sum(each.mean < IMPORTANT for each in drops.values()),
+        shares=tuple(
+            (limit, sum(each.high < limit for each in drops.values()), greedy.order[: greedy.within(limit + TIE)])
+            for limit in LIMITS
+        ),
         replacements=replacements,
         chosen=chosen,
         n_tried=n_tried,
@@ -326,6 +327,14 @@ def _choose(
         lucky=lucky,
         orders={name: order for name, order in orders.items() if order},
     )
+
+
+def _named_examples(ablation: Ablation | None) -> str:
+    """Name the examples that an ablation rests on."""
+    if ablation is None:
+        return ""
+    condition = ablation.conditions[0]
+    return f"{condition.data} and fresh examples" if condition.decided_on else condition.data
 
 
 def _one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:
@@ -401,6 +410,7 @@ def _points(
     """The whole model; and what is left without these sets, and along these orders, and what was lost with them."""
     named = {"harmless": found.harmless, "by zero": found.by_zero, "chosen": found.chosen, "lucky": found.lucky}
     sets = {(name, 0): Intervention(some) for name, some in named.items() if some}
+    sets |= {("share", i): Intervention(heads) for i, (_, _, heads) in enumerate(found.shares) if heads}
     if found.harmless and "mean" in found.replacements:
         sets["means", 0] = Intervention(found.harmless, "mean")
     own = found.orders["together"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headcount.analysis.ablation import Ablation
 from headcount.analysis.cost import Cost, compare_cost
 from headcount.analysis.pruning import Pruning, prune_curves
 from headcount.api.ablation import batch_rows
@@ -12,11 +13,12 @@ from headcount.api.saving import Place, Saved, asked_data, folder_for, result_na
 from headcount.auditing.audit import quick_audit
 from headcount.bands import CRITICAL
 from headcount.data.tables import text_lines
-from headcount.errors import InputError, argument
+from headcount.errors import HeadcountError, InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
 from headcount.experiments.models import Data, OpenModel
 from headcount.heads import HeadId
+from headcount.hooks import REPLACEMENTS
 from headcount.limits import BATCH, LOSS, ORDERS, parse_seconds
 from headcount.runs.folder import require_vacant
 from headcount.views.progress import TrainingProgress, announcer, counting
@@ -76,7 +78,8 @@ def prune_heads(
         experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(SEARCH_ROWS * batch_size))
     if heads is None:
         assert experiments is not None, "made for the search"
-        result = _search(opened, experiments, loss, n_orders, batch_size, seconds, save, quiet)
+        is_default = data is None and metric is None and n is None and length is None
+        result = _search(opened, experiments, loss, n_orders, batch_size, seconds, save, quiet, is_default=is_default)
         result = replace(result, audit=quick_audit(opened))
         name = result_name(
             "pruning",
@@ -136,7 +139,10 @@ def _search(
     budget: float | None,
     save: Place,
     quiet: bool,
+    *,
+    is_default: bool,
 ) -> Pruning:
+    """Search for heads that can go; on a model's default examples, a stored ablation says which are harmless alone."""
     selection_set = experiments[0]
     if not (0 <= loss < 1 or (loss >= 0 and not selection_set.metric.in_points)):
         raise InputError(f"--loss must be in [0, 1), got {loss}", "it is a share of 1, such as 0.01 for one point")
@@ -156,6 +162,7 @@ def _search(
             "it has nothing to lose there, so any head could go: choose a model or a length that works",
         )
     folder_for(opened, save)
+    ablation = _known_ablation(opened, selection_set.metric.name) if is_default else None
     with counting(f"removing heads of {opened.name}, %", quiet=quiet) as progress:
         return prune_curves(
             opened.label,
@@ -165,5 +172,19 @@ def _search(
             n_orders=n_orders,
             batch_size=batch_size,
             budget=budget,
+            ablation=ablation,
             progress=progress,
         )
+
+
+def _known_ablation(opened: OpenModel, metric: str) -> Ablation | None:
+    """Return the ablation of all heads that is stored for these very weights, or None."""
+    for name in ("ablation-examples", "ablation") if opened.has_output else ():
+        try:
+            result = opened.output.read_result(name, Ablation)
+        except HeadcountError:  # there is none, or another version wrote it
+            continue
+        is_whole = set(result.replacements) == set(REPLACEMENTS.names())
+        if is_whole and (result.weights_sha256, result.metric) == (opened.weights_sha256, metric):
+            return result
+    return None

@@ -227,6 +227,7 @@ def _subject(
         texts=tuple(text for text in on if model.task is None or _is_example(model.task, text)),
         settings=settings,
         log=log,
+        training=model.run.folder.read_training() if isinstance(model, RunModel) else None,
         patterns=patterns,
         book=_text_book(model, on, patterns) if model.task is None else None,
         **found,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from headcount.results import Result, plain_json
@@ -16,7 +17,8 @@ from headcount.views.progress import Steady, Terminal
 if TYPE_CHECKING:
     from headcount.api import Saved
 
-Line = Table | str
+Line = RenderableType
+"""A table, or a note."""
 WIDE = 240
 """Columns of a pipe or a file: no line of a table wraps."""
 SHOWN = 20

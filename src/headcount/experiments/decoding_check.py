@@ -283,6 +283,8 @@ class FailureProfile:
     groups: tuple[Group, ...]
     """Of all examples of a group, how many broke: by number of carries, by length, ..."""
     examples: tuple[WrongAnswer, ...]
+    n_carry_errors: int | None = None
+    """Decoded answers in which every wrong digit lost a carry or made one up; None where that was not counted."""
 
 
 def failure_profile(
@@ -304,10 +306,12 @@ def failure_profile(
     wrong = (predicted != asked.encode(mine).answer).sum(axis=0).tolist()
     places = [position.label for position in asked.answer_positions]
     digits = tuple(Group("digit", place, n, len(mine)) for place, n in zip(places, wrong, strict=True))
-    counts = Counter(fault for pair in zip(mine, predicted, strict=True) for fault in asked.faults(*pair))
+    by_answer = [asked.faults(*pair) for pair in zip(mine, predicted, strict=True)]
+    counts = Counter(fault for faults in by_answer for fault in faults)
+    n_carry_errors = sum(bool(faults) and all("carry" in each for each in faults) for faults in by_answer)
     faults = tuple(Group("fault", fault, n, len(mine)) for fault, n in counts.most_common())
     shown = wrong_answers(asked, mine[:SHOWN], predicted[:SHOWN])
-    return FailureProfile(head, replacement, len(rows), digits, faults, tuple(groups), shown)
+    return FailureProfile(head, replacement, len(rows), digits, faults, tuple(groups), shown, n_carry_errors)
 
 
 def _wrong_class(task: ClassTask, example: Examples) -> WrongAnswer:

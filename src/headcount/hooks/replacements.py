@@ -1,7 +1,7 @@
 """What replaces the output of an ablated head: a table, in the order in which results list them.
 
-Whether the model uses a head comes first (resample), then whether the head can be cut out (zero), then what it adds to
-its own mean.
+Zero comes first: it removes the head, and heads are ranked by what their removal costs. Resample swaps the head's
+output with another example's, and mean keeps only what the head outputs on average.
 """
 
 from collections.abc import Callable
@@ -55,13 +55,13 @@ def of_mean(inputs: ReplacementInputs) -> Tensor | None:
 
 
 PARTS: dict[str, Replacement] = {
+    # Nothing: the head adds nothing to the residual stream, just as if it were cut out.
+    "zero": Replacement("the head says nothing, as if it were cut out", lambda inputs: None),
     # The head's output on another example (Chan et al. 2022, "Causal scrubbing").
     #
     # Unlike the mean, that is something that later layers have met before; but not together with the other heads'
     # outputs on this example. So it measures misleading as well as missing.
     "resample": Replacement("the head says what it says about another example", of_donor, needs_donors=True),
-    # Nothing: the head adds nothing to the residual stream, just as if it were cut out.
-    "zero": Replacement("the head says nothing, as if it were cut out", lambda inputs: None),
     # The head's average output at that position, whatever the example.
     #
     # What is left out is only what depends on the example; a constant that later layers count on stays.

@@ -1,5 +1,6 @@
 """The same material under the file names that the exercise asks for: what a student hands in.
 
+answers.md          an answer to each question, in the exercise's order
 problem1/results/   training_log.json, attention_patterns/, head_analysis/
 problem2/results/   sinusoidal/, learned/, none/, extrapolation/
 """
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.files import write_atomically
+from headcount.reporting.answers import answers_markdown
 from headcount.reporting.story import Material, Subject
 from headcount.results import plain_json
-from headcount.views.ablation import draw_ranking, ranking
+from headcount.views.ablation import action, draw_ranking, drop_texts, ranking
 from headcount.views.attention import draw_heads, draw_pages
 from headcount.views.length_generalisation import draw_stretch
 from headcount.views.positions import draw_encodings, draw_positions
@@ -22,7 +24,8 @@ from headcount.views.style import png
 from headcount.views.training import draw_curves
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation
+    from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.pruning import Pruning
 
 N_EXAMPLES = 4
 """Examples whose heads are drawn, beside the average."""
@@ -30,11 +33,14 @@ ENCODINGS = ("sinusoidal", "learned", "none")
 
 
 def write_exercise(material: Material, folder: Path) -> list[Path]:
-    """What there is of it: of the first adder, and of the first sortedness model with each encoding."""
+    """Write what there is of it: for the first adder, and for the first sortedness model with each encoding."""
     found: dict[str, bytes] = {}
     for adder in material.of_task("addition")[:1]:
         found |= {f"problem1/results/{name}": data for name, data in _addition(adder)}
     found |= {f"problem2/results/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
+    if found:
+        adders, sorters = material.of_task("addition"), _by_encoding(material.of_task("sortedness"))
+        found = {"answers.md": answers_markdown(adders, sorters, found.keys()).encode(), **found}
     for name, data in found.items():
         write_atomically(folder / name, data)
     return [folder / name for name in found]
@@ -52,31 +58,57 @@ def _addition(adder: Subject) -> Iterator[tuple[str, bytes]]:
         yield "head_analysis/head_analysis.json", _json(adder.stats.to_dict())
     if adder.ablation is not None:
         condition = adder.ablation.conditions[0]
-        yield "head_analysis/ablation_results.json", _json(adder.ablation.to_dict())
+        yield "head_analysis/ablation_results.json", _json(_ablation(adder.ablation))
         yield "head_analysis/head_importance.png", png(draw_ranking(adder.ablation, condition))
         yield "head_analysis/head_importance_ranking.txt", _ranking(adder.ablation).encode()
+    if adder.pruning is not None:
+        yield "head_analysis/pruning_results.json", _json(_pruning(adder.pruning))
+
+
+def _ablation(result: Ablation) -> dict[str, Any]:
+    """Return the whole result, the costliest heads to remove first, and what they are ranked by."""
+    heads = sorted(result.to_dict()["heads"], key=lambda row: (row["replacement"] != result.ranked_by, -row["drop"]))
+    return {"ranked_by": result.ranked_by, **result.to_dict(), "heads": heads}
 
 
 def _ranking(result: Ablation) -> str:
-    """A line per head, the costliest first."""
-    condition, replacement = result.conditions[0], result.replacements[0]
-    mine = (each for each in result.heads if (each.length, each.replacement) == (condition.length, replacement))
-    effects = {each.head: each for each in mine}
-    again = f"; larger n: {condition.decided_on}" if condition.decided_on else ""
-    lines = [f"drop by {replacement}, {result.unit}, 95 % interval, n; on {condition.data}{again}"]
-    scale = 100 if result.unit == "points" else 1
-    for i, head in enumerate(ranking(result, condition.length)):
-        drop, low, high = (scale * each for each in (effects[head].drop, effects[head].low, effects[head].high))
-        told = f"{i + 1:3d}. {head}: {drop:.2f} [{low:.2f}, {high:.2f}] n = {effects[head].n:,} "
-        lines.append(f"{told}{effects[head].band or ''}".rstrip())
-    return "\n".join(lines) + "\n"
+    """Write a line per head: its rank by what its removal costs, and the other replacements in columns beside it."""
+    condition, by = result.conditions[0], result.ranked_by
+    names = [by, *(each for each in result.replacements if each != by)]
+    effects = {(each.head, each.replacement): each for each in result.heads if each.length == condition.length}
+    heads = ranking(result, condition.length)
+    drops = [drop_texts(result.unit, effects[head, by].drop)[0] for head in heads]
+    rows = [["rank", "head", f"band ({by})", *(f"{name}: drop [95 % interval] n" for name in names)]]
+    for head, drop in zip(heads, drops, strict=True):
+        cells = [_drop(result, effects[head, name]) for name in names]
+        rows.append([f"{1 + drops.index(drop)}", head, effects[head, by].band or "-", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*_ranking_notes(result, condition), "", *lines]) + "\n"
+
+
+def _ranking_notes(result: Ablation, condition: Condition) -> list[str]:
+    """Say what heads are ranked by, when they share a rank, and what the columns are."""
+    by, unit, digits = result.ranked_by, result.unit or result.metric, 2 if result.unit == "points" else 4
+    again = f"; heads with a larger n: {condition.decided_on}" if condition.decided_on else ""
+    bands = "critical: the whole interval lies above 10 points; important: between 1 and 10; redundant: below 1"
+    return [
+        f"Heads of {result.name or 'the model'}, ranked by what {action(by)} costs ({by} ablation).",
+        f"Drops are in {unit}, with 95 % intervals for one head by itself; on {condition.data}{again}.",
+        f"Heads whose drops are equal to {digits} decimals share a rank (1, 2, 2, 4).",
+        *([f"{bands}; undecided: the interval reaches over one of these borders."] if result.unit == "points" else []),
+        *(f"{name}: {action(name)}." for name in result.replacements if name != by),
+    ]
+
+
+def _drop(result: Ablation, effect: Effect) -> str:
+    """Write `2.87 [2.71, 3.04] n = 40,000`."""
+    drop, low, high = drop_texts(result.unit, effect.drop, effect.low, effect.high)
+    return f"{drop} [{low}, {high}] n = {effect.n:,}"
 
 
 def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
-    by_encoding: dict[str, Subject] = {}
-    for subject in subjects:
-        by_encoding.setdefault(str(subject.settings.get("encoding", "")), subject)
-    chosen = {name: by_encoding[name] for name in ENCODINGS if name in by_encoding}
+    chosen = _by_encoding(subjects)
     for name, subject in chosen.items():
         if subject.log:
             yield f"{name}/training_log.json", _json(_log(subject))
@@ -92,6 +124,27 @@ def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
     beside = [each.encodings for each in (learned, *chosen.values()) if each is not None and each.encodings is not None]
     if beside:
         yield "extrapolation/encoding_comparison.png", png(draw_encodings(beside[0]))
+
+
+def _by_encoding(subjects: Sequence[Subject]) -> dict[str, Subject]:
+    """Return the first model with each encoding of the exercise."""
+    by_encoding: dict[str, Subject] = {}
+    for subject in subjects:
+        by_encoding.setdefault(str(subject.settings.get("encoding", "")), subject)
+    return {name: by_encoding[name] for name in ENCODINGS if name in by_encoding}
+
+
+def _pruning(result: Pruning) -> dict[str, Any]:
+    """Return the whole result, and the prunable share for each loss as percentages."""
+    shares = [
+        {
+            "loss_points": 100 * each.loss,
+            "one_by_one_percent": 100 * each.n_alone / result.n_heads,
+            "together_percent": 100 * each.n_together / result.n_heads,
+        }
+        for each in result.shares
+    ]
+    return {"prunable": shares, **result.to_dict()}
 
 
 def _log(subject: Subject) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from headcount.reporting.blocks import Sentence
 from headcount.reporting.story import Subject
 from headcount.reporting.words import ONE_SEED, amount, counted, interval, percent, within
+from headcount.views.pruning import head_share
 
 if TYPE_CHECKING:
-    from headcount.analysis.pruning import Point, Pruning
+    from headcount.analysis.pruning import Point, PrunableShare, Pruning
     from headcount.stats import PairedDifference
 
 
@@ -26,7 +27,8 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
     """What greedy removal takes, what harmless heads leave together, what luck finds, and what was not measured."""
     result = subject.pruning
     assert result is not None, "asked of a model whose heads were removed"
-    found = [greedy_sentence(subject.title, result), *_too_many(result), *_other_orders(result)]
+    found = [greedy_sentence(subject.title, result), *share_sentences(result), *_too_many(result)]
+    found += _other_orders(result)
     found += [*harmless_sentences(result), *_counted_twice(subject, result)]
     found += [*_luck(result), *_without_heads(result)]
     if result.not_measured:
@@ -53,6 +55,30 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
         return Sentence(f"{text}{_lost(result, kept.drop)}, which is more. {ONE_SEED}")
     text += f"{_lost(result, kept.drop)}, so whether it is at most {asked} there is undecided. {ONE_SEED}"
     return Sentence(text, is_decided=False)
+
+
+def share_sentences(result: Pruning) -> list[Sentence]:
+    """Say which share of heads can be removed for 1 point and for 5, one by one and together."""
+    return [_share_sentence(result, each) for each in result.shares]
+
+
+def _share_sentence(result: Pruning, share: PrunableShare) -> Sentence:
+    asked, n = _points_asked(share.loss), share.n_together
+    text = f"For at most {asked}, {head_share(share.n_alone, result.n_heads)} can be removed one by one and "
+    text += f"{head_share(n, result.n_heads)} together"
+    if not n or share.left.drop is None:
+        return Sentence(f"{text}.")
+    text += f": {point_text(result, share.left)} is left on {counted(result.n, 'other example')}"
+    if share.left.drop.high <= share.loss:
+        return Sentence(f"{text}.")
+    text += f", a loss of {_lost(result, share.left.drop)}"
+    if share.left.drop.low > share.loss:
+        return Sentence(f"{text}, which is more than {asked}.")
+    return Sentence(f"{text}; whether that is at most {asked} is undecided.", is_decided=False)
+
+
+def _points_asked(loss: float) -> str:
+    return amount(loss, "points").replace(".0 ", " ")
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
@@ -86,9 +112,9 @@ def _points(result: Pruning, name: str) -> tuple[Point, ...]:
 
 def harmless_sentences(result: Pruning) -> list[Sentence]:
     """The trap: what costs nothing alone may cost everything together."""
-    found = [_together(result, len(result.by_zero), result.by_zero_left, "by zero")]
+    found = [_together(result, len(result.by_zero), result.by_zero_left, "when removed alone")]
     if len(result.replacements) > 1:
-        found.append(_together(result, len(result.harmless), result.harmless_left, "in every way of ablation"))
+        found.append(_together(result, len(result.harmless), result.harmless_left, "alone with every replacement"))
     return found
 
 
@@ -102,7 +128,8 @@ def _counted_twice(subject: Subject, result: Pruning) -> list[Sentence]:
     if condition.length is not None or not ablation.heads[0].band or set(other) == set(result.harmless):
         return []
     text = f"The ablation above finds {counted(len(other), 'such head')}, on {condition.decided_on or condition.data}, "
-    text += f"and the search {n}, on {result.chosen_on}: near the limit, other or fewer examples decide otherwise."
+    text += f"and the search {n}, on {result.alone_on or result.chosen_on}: near the limit, other examples decide "
+    text += "otherwise."
     return [Sentence(text)]
 
 
@@ -112,8 +139,11 @@ def _together(result: Pruning, n: int, left: Point, how: str) -> Sentence:
         few = "no head costs" if not n else f"{counted(n, 'head')} {'costs' if n == 1 else 'cost'}"
         text = f"What heads that are harmless alone leave together is undecided: {few} under {limit} {how}."
         return Sentence(text, is_decided=False)
-    text = f"The {n} heads that cost under {limit} each, alone and {how}, leave {point_text(result, left)} of "
-    text += f"{score_text(result, result.clean)} when all of them go"
+    alone = f"cost under {limit} each {how}, on {result.alone_on or result.chosen_on},"
+    text = (
+        f"The {n} heads that {alone} leave {point_text(result, left)} of {score_text(result, result.clean)} when all "
+    )
+    text += "are removed together"
     if left.drop.low > result.loss:
         return Sentence(f"{text}: harmless alone is not harmless together.")
     if left.drop.high <= result.loss:

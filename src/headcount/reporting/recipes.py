@@ -8,6 +8,7 @@ from typing import Any
 from headcount.reporting.blocks import Block, Cell, DataTable, Paragraph
 from headcount.reporting.story import Subject
 from headcount.reporting.words import counted, some
+from headcount.runs.folder import FINAL_STEPS, TrainingRecord
 
 Settings = Mapping[str, Any]
 FAULTS = {
@@ -19,6 +20,7 @@ FAULTS = {
 """Settings that make a run faulty on purpose: their value then, and what it does."""
 NOT_TOLD = ("task_name", "device", "threads", "eval_every", "checkpoint_every", "n_validation", "n_test")
 """What changes neither the model nor its training."""
+NOT_RECORDED = "not recorded"
 
 
 def recipe_blocks(task: str | None, subjects: Sequence[Subject], name: str) -> list[Block]:
@@ -52,6 +54,32 @@ def _cell(value: Any) -> Cell:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Cell(f"{value:,}", float(value))
     return Cell("" if value is None else str(value))
+
+
+def losses_table(name: str, records: Sequence[tuple[str, TrainingRecord]]) -> DataTable:
+    """Build a row for each run: steps, final training and validation loss, seconds and device."""
+    rows: list[tuple[Cell | str, ...]] = [
+        (
+            title,
+            _recorded(record.steps, ",.0f"),
+            _recorded(record.training_loss, ".3g"),
+            _recorded(record.validation_loss, ".3g"),
+            _recorded(record.seconds, ",.1f"),
+            record.device or NOT_RECORDED,
+        )
+        for title, record in records
+    ]
+    note = f"Losses are cross-entropies in nats. The training loss is the mean of the last {FINAL_STEPS} steps; the "
+    note += "validation loss is that of the last evaluation. Seconds are by the clock and include evaluations."
+    if any(cell in (NOT_RECORDED, Cell(NOT_RECORDED, None, "weak")) for row in rows for cell in row):
+        note += f" “{NOT_RECORDED.capitalize()}”: the run's folder does not hold this number."
+    columns = ("model", "steps", "training loss", "validation loss", "seconds", "device")
+    return DataTable(name, "Training time and final losses", columns, tuple(rows), note)
+
+
+def _recorded(value: float | None, form: str) -> Cell:
+    """Format a number of a training record, or say that the record lacks it."""
+    return Cell(NOT_RECORDED, None, "weak") if value is None else Cell(f"{value:{form}}", float(value))
 
 
 def shared(subjects: Sequence[Subject]) -> dict[str, Any]:

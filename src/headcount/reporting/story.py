@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headcount.analysis.specialisation import Specialisation
     from headcount.auditing.audit import Audit
     from headcount.reporting.patterns import PatternBook
+    from headcount.runs.folder import TrainingRecord
     from headcount.training.evaluation import Classification, Evaluation
 
 ORDER = (
@@ -58,6 +59,8 @@ class Subject:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What a run was trained with, flat: `encoding`, `steps`, ..."""
     log: Sequence[Mapping[str, Any]] = ()
+    training: TrainingRecord | None = None
+    """Duration and final losses of a run's training."""
     evaluation: Evaluation | Classification | None = None
     certificate: Certificate | None = None
     patterns: Sequence[Attention] = ()

@@ -100,18 +100,32 @@ def within(low: float, high: float) -> str:
     return f"95 % interval {percent(low).removesuffix(' %')} to {percent(high).removesuffix(' %')}"
 
 
-STAND_INS = {"resample": "that on another example", "zero": "zero", "mean": "its mean"}
+STAND_INS = {
+    "zero": "Removing a head sets its output to zero.",
+    "resample": "Swapping a head's output replaces it with the head's output on another example.",
+    "mean": "Mean ablation replaces a head's output with its mean.",
+}
 """By replacement."""
 
 
 def stand_ins(replacements: Sequence[str]) -> str:
-    """What an ablated head's output is replaced by.
+    """Say what replaces the output of an ablated head.
 
-    >>> stand_ins(["resample"])
-    "By resample a head's output is replaced by that on another example."
+    >>> stand_ins(["zero"])
+    'Removing a head sets its output to zero.'
     """
-    told = [f"by {name} a head's output is replaced by {STAND_INS.get(name, 'another')}" for name in replacements]
-    return sentence(some(told))
+    return " ".join(
+        STAND_INS.get(name, f"The replacement “{name}” stands for a head's output.") for name in replacements
+    )
+
+
+def removed_alone(replacement: str) -> str:
+    """Say how a head was ablated by itself.
+
+    >>> removed_alone("zero"), removed_alone("mean")
+    ('when removed alone', 'alone by mean')
+    """
+    return "when removed alone" if replacement == "zero" else f"alone by {replacement}"
 
 
 def briefly(text: str, settings: Mapping[str, object]) -> str:

@@ -21,7 +21,9 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 from headcount.errors import CheckpointError, ConfigError, RunError, argument, shortened
@@ -47,7 +49,24 @@ MOST_RESULT = 2**30
 """Bytes of a result: one that lists 810,000 wrong sums has a tenth of that."""
 _CHECKPOINT = re.compile(r"checkpoint-\d{9,}-[0-9a-f]{16}\.safetensors")
 _RESTORE = "restore it, or start again in another folder"
+FINAL_STEPS = 50
+"""Steps whose losses are averaged into the final training loss: the loss of one batch is mostly noise."""
 R = TypeVar("R", bound=Result)
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """How long a training took and with which losses it ended; None for what the run's folder does not record."""
+
+    steps: int | None
+    training_loss: float | None
+    """Mean cross-entropy of the last `FINAL_STEPS` steps, in nats."""
+    validation_loss: float | None
+    """Cross-entropy on the validation set at the last evaluation, in nats."""
+    seconds: float | None
+    """Seconds of training by the clock, evaluations included."""
+    device: str
+    """Device and processor, `cpu (AMD EPYC 7B13)`; empty if not recorded."""
 
 
 class RunFolder:
@@ -207,6 +226,24 @@ class RunFolder:
         except RunError:
             return []
         return lines if all(_is_log_line(line) and "seconds" in line for line in lines) else []
+
+    def read_training(self) -> TrainingRecord:
+        """Return the length, the duration and the final losses of the training."""
+        log, timings = self.read_log(), self.read_timings()
+        losses = [line["loss"] for line in log if "loss" in line]
+        evaluations = [line for line in log if "n" in line]
+        try:
+            environment = self.read_environment()
+        except RunError:
+            environment = {}
+        processor = environment.get("hardware") or environment.get("machine")
+        return TrainingRecord(
+            steps=int(log[-1]["step"]) if log else None,
+            training_loss=fmean(losses[-FINAL_STEPS:]) if losses else None,
+            validation_loss=evaluations[-1].get("validation_loss") if evaluations else None,
+            seconds=timings[-1]["seconds"] if timings else None,
+            device=f"{environment['device']} ({processor})" if "device" in environment else "",
+        )
 
     def cut_log(self, n_bytes: int) -> None:
         """Forget what was logged after a checkpoint that is now gone on from."""

@@ -27,7 +27,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
 from headcount.tasks import TASKS
-from headcount.training.device import choose_device, n_threads
+from headcount.training.device import choose_device, hardware, n_threads
 from headcount.training.loop import Listener, StepScores, averaged, diverged, fit, new_state, pack, unpack
 
 
@@ -126,6 +126,7 @@ def environment(device: torch.device) -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "hardware": hardware(device),
         "device": str(device),
     }
 

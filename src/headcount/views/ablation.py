@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.table import Table
 
-from headcount.bands import BANDS, FEW
+from headcount.bands import BANDS, FEW, ranked_by
 from headcount.heads import HeadId
 from headcount.views.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain, width_of, wrapped
 
@@ -30,12 +30,21 @@ MOST_ROWS = 48
 BROADEST = 11.5
 """Inches of panels side by side: more could not be read on a page."""
 BORDERS = (1, 10)
-QUESTIONS = {
-    "resample": "does the model use it?",
-    "zero": "can it be cut out?",
-    "mean": "can it be cut out, if its mean stays?",
+ACTIONS = {
+    "zero": ("removing {}", "costs"),
+    "resample": ("swapping {}'s output with another example's", "misleads"),
+    "mean": ("replacing {}'s output by its mean", "costs"),
 }
-"""What each replacement answers."""
+"""What each replacement does to a head, and the verb for what follows."""
+
+
+def action(replacement: str, head: str = "a head") -> str:
+    """Say what a replacement does to a head.
+
+    >>> action("zero"), action("resample", "E0H1"), action("noise", "E0H1")
+    ('removing a head', "swapping E0H1's output with another example's", "replacing E0H1's output (noise)")
+    """
+    return ACTIONS.get(replacement, (f"replacing {{}}'s output ({replacement})", ""))[0].format(head)
 
 
 def draw_ranking(result: Ablation, condition: Condition) -> Figure:
@@ -45,7 +54,7 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     figure = Page(8.5, 0.1 * (n + 1) * len(shown) + 1.3)
     axes = figure.subplots()
     for i, replacement in enumerate(result.replacements):
-        effects = {effect.head: effect for effect in _of(result, condition.length, replacement)}
+        effects = {effect.head: effect for effect in _effects(result, replacement, condition.length)}
         drops, doubt = _drops(result, [effects[head] for head in shown])
         y = np.arange(len(shown)) + 0.24 * (i - (n - 1) / 2)
         mark, colour = MARKERS[i % len(MARKERS)], PALETTE[i % len(MARKERS)]
@@ -59,10 +68,10 @@ def draw_ranking(result: Ablation, condition: Condition) -> Figure:
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     _mark_borders(axes, result, min(_scale(result) * effect.low for effect in mine))
-    axes.set_xlabel(f"{_what(result)}, with 95 % interval")
+    axes.set_xlabel(f"{_what(result)}, with the 95 % interval of each head by itself")
     axes.grid(axis="x", alpha=0.25)
     more = f"; the first {len(shown)} of {len(ranked)} heads" if len(ranked) > len(shown) else ""
-    about = _about(result, condition, again=True) + more
+    about = f"the costliest by {ranked_by(result.replacements)} first; {_about(result, condition, again=True)}{more}"
     figure.headline(f"{result.name or 'model'}: {result.metric} without each head", about, size=12)
     figure.key(*axes.get_legend_handles_labels(), title="ablated by", size=10)
     return figure
@@ -87,7 +96,7 @@ def draw_map(result: Ablation, condition: Condition) -> Figure:
     """Sites down, heads across: what ablation costs with each replacement, and the gradient beside it."""
     panels = []
     for replacement in result.replacements:
-        mine = _of(result, condition.length, replacement)
+        mine = _effects(result, replacement, condition.length)
         again = {effect.head for effect in mine if effect.n != condition.n}
         costs = {effect.head: _scale(result) * effect.drop for effect in mine}
         panels.append((f"{replacement}: {_what(result)}", costs, again))
@@ -181,10 +190,60 @@ def _name_lengths(axes: Axes, lengths: Sequence[int], void: Collection[int]) -> 
 
 
 def ranking(result: Ablation, length: int | None) -> list[str]:
-    """Heads, the costliest first, by the first kind and then by the others."""
+    """Return the heads, the costliest to remove first; the other replacements break ties."""
     heads = list(dict.fromkeys(effect.head for effect in result.heads))
     drops = {(e.head, e.replacement): e.drop for e in result.heads if e.length == length}
-    return sorted(heads, key=lambda head: [-drops[head, replacement] for replacement in result.replacements])
+    by = [
+        ranked_by(result.replacements),
+        *(each for each in result.replacements if each != ranked_by(result.replacements)),
+    ]
+    return sorted(heads, key=lambda head: [-drops[head, replacement] for replacement in by])
+
+
+@dataclass(frozen=True)
+class Costliest:
+    """The head that costs most with one replacement, and the heads that may cost as much."""
+
+    replacement: str
+    top: Effect
+    rivals: tuple[Effect, ...]
+    """Heads whose 95 % intervals allow them the first rank as well."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the head is shown to cost anything."""
+        return self.top.low > 0
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether one head costs most, by the intervals."""
+        return self.is_shown and not self.rivals
+
+
+def costliest(result: Ablation, condition: Condition, replacement: str) -> Costliest:
+    """Find the head that costs most with one replacement."""
+    top, *others = sorted(_effects(result, replacement, condition.length), key=lambda each: -each.drop)
+    return Costliest(replacement, top, tuple(each for each in others if each.rank_low == 1))
+
+
+def costliest_sentence(result: Ablation, found: Costliest, model: str = "") -> str:
+    """Say which head costs most with one replacement, and how sure that is.
+
+    `Removing E1H2 costs most (33.0 points; 95 % interval 32.5 to 33.5; n = 40,000).`
+    """
+    top, of = found.top, f" in {model}" if model else ""
+    scale, digits, unit = (100, 1, "points") if result.unit == "points" else (1, 3, result.unit)
+    drop, low, high = (f"{scale * each:z.{digits}f}" for each in (top.drop, top.low, top.high))
+    cost = f"({f'{drop} {unit}'.rstrip()}; 95 % interval {low} to {high}; n = {top.n:,})"
+    if not found.is_shown:
+        what = action(found.replacement, "any head")
+        return f"Whether {what} costs anything{of} is undecided: {top.short} comes first {cost}."
+    verb = ACTIONS.get(found.replacement, ("", "costs"))[1]
+    most = f"{action(found.replacement, top.short)} {verb} most{of}"
+    if found.rivals:
+        names = _some([each.short for each in found.rivals], 4)
+        return f"Whether {most} is undecided {cost}: {names} may {verb.removesuffix('s')} as much."
+    return f"{most[:1].upper()}{most[1:]} {cost}."
 
 
 def ablation_table(result: Ablation, condition: Condition) -> Table:
@@ -202,7 +261,7 @@ def ablation_title(result: Ablation, condition: Condition) -> str:
 
 
 def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], list[list[str]]]:
-    """The ranking: what its columns are called, and one row per head.
+    """Return the names of the columns, and one row per head, the costliest to remove first.
 
     A cell is `16.60*[14.99, 18.30] critical`: a star where p, corrected over heads, is under 0.05; and n, if it is
     another one.
@@ -217,14 +276,15 @@ def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], li
             drop, low, high = drop_texts(result.unit, effect.drop, effect.low, effect.high)
             text = f"{drop}{'*' if effect.p < 0.05 else ' '}[{low}, {high}] {effect.band or ''}".rstrip()
             cells.append(text if effect.n == condition.n else f"{text} (n={effect.n:,})")
-        place = "-".join(map(str, dict.fromkeys((mine[0].rank_low, mine[0].rank_high))))
-        rows.append([mine[0].short, place, *cells, gradients.get(head, "")])
-    return ["head", f"rank ({result.replacements[0]})", *result.replacements, "gradient"], rows
+        first = effects[head, ranked_by(result.replacements)]
+        place = "-".join(map(str, dict.fromkeys((first.rank_low, first.rank_high))))
+        rows.append([first.short, place, *cells, gradients.get(head, "")])
+    return ["head", f"rank ({ranked_by(result.replacements)})", *result.replacements, "gradient"], rows
 
 
 def drop_texts(unit: str, *drops: float) -> list[str]:
     """In points to two digits, or in the metric's own unit to four."""
-    return [f"{100 * drop:.2f}" if unit == "points" else f"{drop:.4f}" for drop in drops]
+    return [f"{100 * drop:z.2f}" if unit == "points" else f"{drop:z.4f}" for drop in drops]
 
 
 def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
@@ -234,7 +294,11 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     test = "swaps: either score could be the other" if result.unit == "points" else "bootstrap-t: the mean drop is zero"
     if result.is_accuracy:
         test = "exact McNemar: as many get worse as get better"
-    notes = [f"* p < 0.05, {test}, corrected over the {n_heads} heads of each kind (Holm)"]
+    notes = [*_costliest_notes(result, condition)]
+    notes.append(
+        f"* p < 0.05, {test}; p is corrected over the {n_heads} heads of each replacement (Holm), the 95 % intervals "
+        "are not: each is for one head by itself"
+    )
     baseline = _score(result, condition.majority_baseline)
     if result.unit == "points" and not banded:
         notes.append(
@@ -270,18 +334,28 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
 def _band_notes(result: Ablation, condition: Condition) -> list[str]:
     """How many heads are in each band, who is undecided, and who is redundant whatever replaces it."""
     notes = []
-    for replacement in sorted(result.replacements, key=lambda replacement: replacement != "resample"):
-        mine = _of(result, condition.length, replacement)
+    for replacement in sorted(
+        result.replacements, key=lambda replacement: replacement != ranked_by(result.replacements)
+    ):
+        mine = _effects(result, replacement, condition.length)
         counts = ", ".join(f"{sum(e.band == band for e in mine)} {band}" for band in BANDS)
         undecided = [f"{e.short} ({_needs(e)})" for e in mine if e.band == "undecided"]
-        told = f"{QUESTIONS.get(replacement, '')} {replacement}: {counts}".lstrip()
-        notes.append(f"{told}: {_some(undecided)}" if undecided else told)
+        note = f"{action(replacement)} ({replacement}): {counts}"
+        notes.append(f"{note}: {_some(undecided)}" if undecided else note)
     if len(result.replacements) > 1:
         harmless = result.harmless(condition.length)
         names = ", ".join(HeadId.parse(head).short for head in harmless)
-        told = f"redundant in all {len(result.replacements)} ways: {len(harmless)}"
-        notes.append(f"{told}: {names}" if names else told)
+        note = f"redundant in all {len(result.replacements)} ways: {len(harmless)}"
+        notes.append(f"{note}: {names}" if names else note)
     return notes
+
+
+def _costliest_notes(result: Ablation, condition: Condition) -> list[str]:
+    """Say which head costs most to remove, then whose swapped output misleads most."""
+    shown = dict.fromkeys(
+        (ranked_by(result.replacements), *(each for each in ("resample",) if each in result.replacements))
+    )
+    return [costliest_sentence(result, costliest(result, condition, each)) for each in shown]
 
 
 def _some(told: Sequence[str], most: int = 5) -> str:
@@ -343,9 +417,9 @@ def _proof_sentence(result: Ablation) -> str:
 
 
 def failure_tables(result: Ablation, condition: Condition, replacement: str) -> list[Table]:
-    """What broke without each head that broke something."""
+    """Say what broke without each head that broke something, the head that broke most first."""
     tables = []
-    for each in condition.failures:
+    for each in sorted(condition.failures, key=lambda each: -each.n_broken):
         if each.replacement != replacement or not each.n_broken:
             continue
         is_one_of = replacement == "resample" and condition.donors > 1
@@ -361,7 +435,7 @@ def failure_tables(result: Ablation, condition: Condition, replacement: str) -> 
     return tables
 
 
-def _of(result: Ablation, length: int | None, replacement: str) -> list[Effect]:
+def _effects(result: Ablation, replacement: str, length: int | None) -> list[Effect]:
     return [effect for effect in result.heads if (effect.length, effect.replacement) == (length, replacement)]
 
 

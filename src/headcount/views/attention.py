@@ -357,16 +357,34 @@ def summary_table(result: AttentionSummary) -> Table:
     title = "".join(char if char.isprintable() else repr(char)[1:-1] for char in title)  # on one line
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("head")
-    heads = [head for site in result.sites for head in site.heads]
-    shown = [role for role in ROLE_WORDS if any(getattr(head, role) is not None for head in heads)]
-    for name in (*(ROLE_WORDS[role] for role in shown), "entropy share", "distance (tokens)"):
+    heads = [(site, head) for site in result.sites for head in site.heads]
+    shown = [role for role in ROLE_WORDS if any(_measured(site, head, role) is not None for site, head in heads)]
+    names = [f"{ROLE_WORDS[role]}{_over(result, role)}" for role in shown]
+    for name in (*names, f"entropy share{_over(result, 'entropy_share')}", "distance (tokens)"):
         table.add_column(name, justify="right", max_width=10)
-    for head in heads:
+    for site, head in heads:
         named = {each.role for each in head.named}
-        cells = [Text(_percent(getattr(head, role)), style="bold" if role in named else "") for role in shown]
-        distance = "–" if head.distance is None else f"{head.distance:.1f}"
-        table.add_row(head.short, *cells, _percent(head.entropy_share), distance)
+        cells = [Text(_percent(_measured(site, head, role)), style="bold" if role in named else "") for role in shown]
+        distance = _measured(site, head, "distance")
+        reach = "–" if distance is None else f"{distance:.1f}"
+        table.add_row(head.short, *cells, _percent(_measured(site, head, "entropy_share")), reach)
     return table
+
+
+FEWEST = 5
+"""Queries that a printed mean is over, at least."""
+
+
+def _measured(site: SiteAttention, head: HeadAttention, measure: str) -> float | None:
+    """Return a measure of a head on a text, or None if it is a mean over too few queries to be printed."""
+    value: float | None = getattr(head, measure)
+    return None if site.n_queries.get(measure, FEWEST) < FEWEST else value
+
+
+def _over(result: AttentionSummary, measure: str) -> str:
+    """Write `, n = 12`: how many queries a measure is a mean over, at all sites where it is printed."""
+    sizes = sorted(n for site in result.sites if (n := site.n_queries.get(measure, 0)) >= FEWEST)
+    return f", n = {' to '.join(f'{n:,}' for n in dict.fromkeys((sizes[0], sizes[-1])))}" if sizes else ""
 
 
 def summary_notes(result: AttentionSummary) -> list[str]:
@@ -383,7 +401,8 @@ def summary_notes(result: AttentionSummary) -> list[str]:
         "stands out: over 0.25 above even attention and 3.5 robust deviations above the middle head, by the lower "
         "95 % bound; held against models that learned nothing: --stats",
         "entropy share: 0 % is all on one key, 100 % is even over the keys that a query sees",
-        "means over queries that see what is meant and something else; –: none does, or two texts are compared",
+        "n: queries that see what is meant and something else, which means are over; –: fewer than 5 do, or two texts "
+        "are compared",
     ]
 
 
@@ -392,9 +411,9 @@ def _percent(share: float | None) -> str:
 
 
 def _named(role: str, named: Sequence[tuple[str, Standing]], n_heads: int) -> str:
-    """`previous token: L0H2 99.2 % [98.8, 99.6], 1st of 72`: the heads that stand out on one text."""
-    told = (f"{short} {share(each)}, {rank(each, n_heads)}" for short, each in named)
-    return f"stands out for {ROLE_WORDS[role]}: {'; '.join(told)}"
+    """`previous token: L0H2 99.2 % [98.8, 99.6], n = 12, 1st of 72`: the heads that stand out on one text."""
+    texts = (f"{short} {share(each)}, n = {each.n:,}, {rank(each, n_heads)}" for short, each in named)
+    return f"stands out for {ROLE_WORDS[role]}: {'; '.join(texts)}"
 
 
 def share(each: Standing) -> str:

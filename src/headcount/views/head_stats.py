@@ -7,9 +7,9 @@ with pairs marked, and a table.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from scipy.special import stdtrit
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 SPREAD = ("entropy share", "sparsity")
+HALF = "half of the 95 % interval"
+"""What stands behind every ±, in figures and tables alike."""
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
 """Colour, marker and filling where a condition holds, and where it does not."""
 CELL = 0.52
@@ -70,7 +73,7 @@ def draw_stats(result: Specialisation) -> Figure:
         axes.axvline(len(targets) - 0.5, color=GREY, linewidth=1.5)
         axes.set_title(KINDS[kind].capitalize(), fontsize=11, loc="left")
     figure.colorbar(grid[0].images[0], ax=grid, label="mean", shrink=0.6, pad=0.02)
-    what = f"{result.weighting}, mean ± standard error over {result.n:,} examples ({result.data})"
+    what = f"{result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"
     figure.headline(f"{result.name}: {what}", size=12)
     figure.caption(caption(result))
     return figure
@@ -88,7 +91,8 @@ def caption(result: Specialisation) -> str:
 def _cell(measure: Measure | Shift | None) -> str:
     if measure is None:
         return ""
-    return f"{measure.mean:z.2f} ± " + (f"{measure.se:.3f}" if measure.se >= 0.0005 else "<.001")
+    half = measure.half()
+    return f"{measure.mean:z.2f} ± " + (f"{half:.3f}" if half >= 0.0005 else "<.001")
 
 
 def _heading(name: str, measure: Measure | None) -> str:
@@ -122,7 +126,7 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         bottom.set_xticks(range(len(columns)), columns if len(columns) > 1 else ["all queries"], fontsize=8)
         bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
     figure.key(*grid[0][0].get_legend_handles_labels(), size=10)
-    figure.headline(f"{result.name}: {kind}, {result.weighting}, mean ± 2 standard errors (n = {result.n:,})")
+    figure.headline(f"{result.name}: {kind}, {result.weighting}, mean with 95 % interval (n = {result.n:,})")
     return figure
 
 
@@ -134,7 +138,7 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
         axes.errorbar(
             [x + 0.24 * i - 0.12 for x, _ in found],
             [m.mean for _, m in found],
-            [2 * m.se for _, m in found],
+            [m.half() for _, m in found],
             fmt=marker,
             color=colour,
             markerfacecolor=filling,
@@ -147,21 +151,89 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
     axes.grid(axis="y", alpha=0.25)
 
 
-def stats_table(result: Specialisation) -> Table:
-    """One row per head: its label, and its main measures in percent, mean ± standard error; sparsity 100 is one key."""
-    title = f"{result.name}: {result.weighting} in %, mean ± standard error over {result.n:,} examples ({result.data})"
+Column = tuple[str, Sequence[str]]
+"""A name, and a cell for each row."""
+TEXT = 25
+"""Characters of a column of text, at least."""
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A table with a row per head that becomes several where a line has no room for all columns.
+
+    A number is never cut: columns of text wrap, and columns of numbers move to a further table, with the head's name.
+    """
+
+    title: str
+    keys: Sequence[Column]
+    """What stands in front of each row, in every table."""
+    text: Column
+    numbers: Sequence[Column]
+    caption: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Lay the columns out for the width of the terminal."""
+        yield from self.tables(options.max_width)
+
+    def tables(self, width: int) -> list[Table]:
+        """Return one table, or one of the text and as many of the numbers as it takes."""
+        first = 1 + sum(map(_room, self.keys))
+        if first + TEXT + 2 + sum(map(_room, self.numbers)) <= width:
+            return [self._part(self.title, [self.text, *self.numbers], self.caption)]
+        parts, left = [list[Column]()], width - first
+        for column in self.numbers:
+            if parts[-1] and _room(column) > left:
+                parts.append([])
+                left = width - first
+            parts[-1].append(column)
+            left -= _room(column)
+        last = [self.caption if part is parts[-1] else "" for part in parts]
+        numbers = [self._part("", part, caption) for part, caption in zip(parts, last, strict=True)]
+        return [self._part(self.title, [self.text], ""), *numbers]
+
+    def _part(self, title: str, columns: Sequence[Column], caption: str) -> Table:
+        table = Table(
+            title=title,
+            title_justify="left",
+            caption=caption,
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
+        for column in (*self.keys, *columns):
+            if column is self.text:
+                table.add_column(column[0], min_width=TEXT)
+            else:
+                width = _room(column) - 2
+                justify: Literal["left", "right"] = "left" if column in self.keys else "right"
+                table.add_column(column[0], justify=justify, min_width=width, max_width=width)
+        for row in zip(*(cells for _, cells in (*self.keys, *columns)), strict=True):
+            table.add_row(*row)
+        return table
+
+
+def _room(column: Column) -> int:
+    """How many characters of a line a column takes: its widest cell or word of its name, and two between columns."""
+    name, cells = column
+    return 2 + max(map(len, (*cells, *name.split())))
+
+
+def stats_table(result: Specialisation) -> FittedTable:
+    """Tabulate labels and measures in percent, mean ± half of the 95 % interval; sparsity 100 is one key."""
     targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
-    shown = (*targets, *SPREAD, *_contrast(result))
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("head")
-    table.add_column("label", min_width=25)
-    for name in shown:
-        table.add_column(name, justify="right", max_width=11)
-    for head in result.heads:
-        found = [_find(result, head, name) for name in shown]
-        cells = ["" if each is None else f"{100 * each.mean:z.1f} ± {100 * each.se:.1f}" for each in found]
-        table.add_row(head.short, head.label, *cells)
-    return table
+    names = (*targets, *SPREAD, *_contrast(result))
+    return FittedTable(
+        f"{result.name}: {result.weighting} in %, mean ± {HALF} over {result.n:,} examples ({result.data})",
+        [("head", [head.short for head in result.heads])],
+        ("label", [head.label for head in result.heads]),
+        [(name, _percentages(result, name)) for name in names],
+    )
+
+
+def _percentages(result: Specialisation, name: str) -> list[str]:
+    """Write one measure of every head in percent; empty for heads that lack it."""
+    found = (_find(result, head, name) for head in result.heads)
+    return ["" if each is None else f"{100 * each.mean:z.1f} ± {100 * each.half():.1f}" for each in found]
 
 
 def _contrast(result: Specialisation) -> list[str]:
@@ -301,32 +373,31 @@ def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
     axes.set_title("each head with its partner", fontsize=9)
 
 
-def match_table(result: Matching) -> Table:
-    """Each head with its partner: attention, outputs, transplant, each with its p, and what they come to."""
-    what = f"overlap ± standard error over {result.n:,} examples; p corrected over heads"
-    title = f"{result.name} beside {result.other}: {what}"
+def match_table(result: Matching) -> FittedTable:
+    """Tabulate each head with its partner: attention, outputs, transplant, each with its p, and what they come to."""
     pairs = [pair for kind in result.kinds for pair in kind.pairs]
     moved = next((pair.transplant for pair in pairs if pair.transplant), None)
     on = f". Restored: on {moved.n:,} examples, about means over {moved.n_mean:,} inputs" if moved else ""
-    caption = f"{result.words}\n{NOTE}{on}"
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
-    for name in ("head", "partner"):
-        table.add_column(name)
-    for name in ("overlap", "by chance", "p", "CKA", "by chance", "p", "restored", "by chance", "by others"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
-    for pair in pairs:
-        cells = (*_likeness(pair.attention), *_likeness(pair.outputs), *_restored(pair))
-        table.add_row(_short(pair.head), _short(pair.partner), *cells, pair.verdict)
-    return table
+    names = ("overlap", "by chance", "p", "CKA", "by chance", "p", "restored", "by chance", "by others")
+    rows = [
+        (*_likeness(pair.attention, result.n), *_likeness(pair.outputs, result.n), *_restored(pair)) for pair in pairs
+    ]
+    return FittedTable(
+        f"{result.name} beside {result.other}: overlap ± {HALF} over {result.n:,} examples; "
+        "p is corrected over heads, intervals are not",
+        [("head", [_short(pair.head) for pair in pairs]), ("partner", [_short(pair.partner) for pair in pairs])],
+        ("verdict", [pair.verdict for pair in pairs]),
+        [(name, [row[i] for row in rows]) for i, name in enumerate(names)],
+        f"{result.words}\n{NOTE}{on}",
+    )
 
 
-def _likeness(found: Likeness | None) -> tuple[str, str, str]:
-    """With an error, where there is one; by chance; and its p."""
+def _likeness(found: Likeness | None, n: int) -> tuple[str, str, str]:
+    """Write a likeness with half of its 95 % interval over n examples, what chance gives, and its p."""
     if found is None:
         return "", "", ""
-    error = "" if found.se is None else f" ± {found.se:.3f}"
-    return f"{found.value:.3f}{error}", f"≤ {max(found.untrained, found.relabelled):.3f}", f"{found.p:.2g}"
+    half = "" if found.se is None else f" ± {float(stdtrit(n - 1, 0.975)) * found.se:.3f}"
+    return f"{found.value:.3f}{half}", f"≤ {max(found.untrained, found.relabelled):.3f}", f"{found.p:.2g}"
 
 
 def _restored(pair: Pair) -> tuple[str, str, str]:

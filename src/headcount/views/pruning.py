@@ -15,7 +15,7 @@ from headcount.views.style import GREY, PALETTE, Page, wrapped
 
 if TYPE_CHECKING:
     from headcount.analysis.cost import Cost
-    from headcount.analysis.pruning import Point, Pruning
+    from headcount.analysis.pruning import Point, PrunableShare, Pruning
 
 LOOKS = {
     "alone": ("each head's own drop, added up (a promise, not a measurement)", PALETTE[3], "--", ""),
@@ -101,6 +101,7 @@ def pruning_notes(result: Pruning) -> list[str]:
     kept, luck = result.kept, result.best_random
     beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
     notes = [f"no time:   {each} (not measured within {result.budget:g} s)" for each in result.not_measured]
+    notes += [f"prunable:  {_prunable(result, each)}" for each in result.shares]
     if len(result.replacements) > 1:
         means = f" ({_left(result, result.harmless_means)} with their means in place)" if result.harmless else ""
         alike = f"by {', '.join(result.replacements[:-1])} and {result.replacements[-1]} alike"
@@ -129,6 +130,22 @@ def pruning_notes(result: Pruning) -> list[str]:
     return notes
 
 
+def _prunable(result: Pruning, share: PrunableShare) -> str:
+    """Say how many heads can be removed for at most one loss, one by one and together."""
+    alone, together = (head_share(n, result.n_heads) for n in (share.n_alone, share.n_together))
+    text = f"for at most {_amount(result, share.loss)}, {alone} one by one, {together} together"
+    return f"{text}: {_left(result, share.left)} is left on {result.measured_on}" if share.n_together else text
+
+
+def head_share(n: int, n_heads: int) -> str:
+    """Write how many heads of all, and the percentage.
+
+    >>> head_share(11, 24)
+    '11 of 24 heads (45.8 %)'
+    """
+    return f"{n} of {n_heads} heads ({100 * n / n_heads:.1f} %)"
+
+
 def _luck(result: Pruning) -> str:
     many = "as many as greedy tried" if result.n_random == result.n_tried else f"greedy tried {result.n_tried:,}"
     return f"best of {result.n_random:,} random sets of {result.best_random.n_removed}, {many}"
@@ -136,9 +153,9 @@ def _luck(result: Pruning) -> str:
 
 def _removed(result: Pruning, heads: Sequence[str], left: Point, how: str) -> str:
     """`15 of 24 heads cost under 1 point each alone on ..., by zero alone; without all of those 98 % is left`."""
-    cost = f"cost under {_amount(result, 0.01)} each alone on {result.chosen_on}"
-    told = f"{len(heads)} of {result.n_heads} heads {cost}, {how}"
-    return f"{told}; without all of those {_left(result, left)} is left{_lost(result, left)}" if heads else told
+    cost = f"cost under {_amount(result, 0.01)} each alone on {result.alone_on or result.chosen_on}"
+    text = f"{len(heads)} of {result.n_heads} heads {cost}, {how}"
+    return f"{text}; without all of those {_left(result, left)} is left{_lost(result, left)}" if heads else text
 
 
 def _named(result: Pruning) -> str:

@@ -28,8 +28,10 @@ def _key(material: Material) -> str:
     stacks = {site.short[0] for each in material.subjects for site in _sites(each)}
     named = [words for letter, words in LETTERS.items() if letter in stacks]
     called = f"Heads are called by where they are, counted from 0: {some(named)}. " if named else ""
-    ways = dict.fromkeys(each.ablation.replacements[0] for each in material.with_("ablation") if each.ablation)
-    ablated = stand_ins(list(ways)) if ways else ""
+    results = [each.ablation for each in material.with_("ablation") if each.ablation]
+    ways = dict.fromkeys(each.ranked_by for each in results)
+    ways |= dict.fromkeys("resample" for each in results if "resample" in each.replacements)
+    ablated = stand_ins(list(ways))
     in_points = any(each.ablation.unit == "points" for each in material.with_("ablation") if each.ablation)
     points = "A point is a hundredth of all examples." if in_points else ""
     return " ".join(filter(None, (called.strip(), ablated, points)))

@@ -16,7 +16,14 @@ from headcount.reporting.blocks import (
     Section,
     Sentence,
 )
-from headcount.reporting.breaking import Breaks, breaks_of, broken_sentences, most_broken, worth_sentence
+from headcount.reporting.breaking import (
+    Breaks,
+    breaks_of,
+    broken_sentences,
+    carry_error_sentences,
+    most_broken,
+    worth_sentence,
+)
 from headcount.reporting.carry_words import Change, changed_sentence, changes, moved_sentence, sensitive
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import ONE_SEED, briefly, some
@@ -30,7 +37,7 @@ MOVED = (
     "n",
     "largest change where a carry comes in (points)",
 )
-BROKEN = ("broken with a carry", "broken without", "carry lost or made up")
+BROKEN = ("broken with a carry", "broken without", "carry errors")
 """Columns of attention, and of ablation."""
 SHOWN = 0.0005
 """The least that a table shows, for it has a tenth of a point."""
@@ -67,7 +74,7 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
         moving = sensitive(subject.stats)
         found += [moved_sentence(subject.title, subject.stats, rests_on), changed_sentence(subject.stats, rests_on)]
     if breaks:
-        found += broken_sentences(breaks, moving, rests_on)
+        found += [*broken_sentences(breaks, moving, rests_on), *carry_error_sentences(breaks, rests_on)]
     elif moving and subject.ablation is not None:
         found.append(worth_sentence(moving, subject.ablation, rests_on))
     return [each for each in found if each is not None]
@@ -128,6 +135,7 @@ def _table(subject: Subject, name: str) -> DataTable:
     rows = [row[: len(columns)] for row in rows]
     note = "Shares of attention that move (total variation), with 95 % intervals that hold for all heads at once, bold "
     note += "where 0 is not in them."
+    note += " Carry errors: broken answers in which every wrong digit lost a carry or made one up." if breaks else ""
     return DataTable(
         name,
         f"Carries and the heads of {subject.title}",
@@ -153,7 +161,9 @@ def _broken(found: Breaks | None) -> list[Cell]:
         Cell(f"{each.correct:,} of {each.n:,} ({100 * each.rate:.1f} %)", each.rate)
         for each in (found.carry, found.no_carry)
     ]
-    faults = Cell(f"{found.n_faults:,} of {found.n_decoded:,}", found.n_faults) if found.n_decoded else Cell("")
+    faults = (
+        Cell(f"{found.n_carry_errors:,} of {found.n_decoded:,}", found.n_carry_errors) if found.n_decoded else Cell("")
+    )
     return [*shares, faults]
 
 

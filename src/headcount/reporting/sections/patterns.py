@@ -35,7 +35,7 @@ def section(material: Material) -> Section | None:
 
 def _replaced(subjects: Sequence[Subject]) -> str:
     """What stands in for an ablated head there."""
-    names = dict.fromkeys(each.ablation.replacements[0] for each in subjects if each.ablation is not None)
+    names = dict.fromkeys(each.ablation.ranked_by for each in subjects if each.ablation is not None)
     return f" {stand_ins(list(names))} Other ways are in the section on what each head is worth." if names else ""
 
 
@@ -59,13 +59,12 @@ def _book(material: Material, subject: Subject) -> HeadPatterns:
 
 
 def _worth(subject: Subject) -> dict[str, str]:
-    """What each head costs alone, by the first replacement."""
-    found = subject.ablation
-    if found is None:
+    """Return what removing each head alone costs, by the head's short name."""
+    result = subject.ablation
+    if result is None:
         return {}
-    first = found.conditions[0].length, found.replacements[0]
-    effects = [each for each in found.heads if (each.length, each.replacement) == first]
-    return {short(each.head): _signed(each.drop, found.unit) for each in effects}
+    effects = result.effects(result.ranked_by, result.conditions[0].length)
+    return {short(each.head): _signed(each.drop, result.unit) for each in effects}
 
 
 def _signed(drop: float, unit: str) -> str:

@@ -19,7 +19,7 @@ from headcount.reporting.commands import prune_command
 from headcount.reporting.pruning_words import conclusions, greedy_sentence, harmless_sentences, point_text, shown_score
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import ONE_SEED, briefly, short, some
-from headcount.views.pruning import draw_pruning
+from headcount.views.pruning import draw_pruning, head_share
 
 if TYPE_CHECKING:
     from headcount.analysis.pruning import Point, Pruning, RandomBaseline
@@ -76,6 +76,7 @@ def _shown(subject: Subject, name: str) -> list[Block]:
     note = f"What is left, with its 95 % interval and the head that went last. Greedy removal takes, in order: {taken}."
     alt = f"{greedy_sentence(subject.title, result).text} {' '.join(each.text for each in harmless_sentences(result))}"
     return [
+        *_shares(subject, result, name, command),
         Picture(
             name, f"What is left of {subject.title} as heads go: {about}", alt, lambda: draw_pruning(result), command
         ),
@@ -88,6 +89,32 @@ def _shown(subject: Subject, name: str) -> list[Block]:
             command,
         ),
     ]
+
+
+def _shares(subject: Subject, result: Pruning, name: str, command: str) -> list[Block]:
+    """Tabulate the share of heads that can be removed for each loss, one by one and together."""
+    rows: list[tuple[Cell | str, ...]] = [
+        (
+            Cell(f"{100 * each.loss:g}", each.loss),
+            Cell(head_share(each.n_alone, result.n_heads), each.n_alone),
+            Cell(head_share(each.n_together, result.n_heads), each.n_together),
+            Cell(_brief(result, each.left.score, each.left.low, each.left.high), shown_score(result, each.left.score)),
+        )
+        for each in result.shares
+    ]
+    columns = (
+        "loss of at most (points)",
+        "one by one",
+        "together",
+        f"left without those together ({result.metric}, %)",
+    )
+    note = "One by one: the whole 95 % interval of a head's drop, when it is removed alone, lies below the loss (on "
+    note += (
+        f"{result.alone_on or result.chosen_on}). Together: greedy removal, chosen on {result.chosen_on}; what is left "
+    )
+    note += f"is measured on {result.measured_on}, n = {result.n:,}, with its 95 % interval."
+    caption = f"Share of the heads of {subject.title} that can be removed"
+    return [DataTable(f"{name}-shares", caption, columns, tuple(rows), note, command)] if rows else []
 
 
 def _point(result: Pruning, point: Point | None) -> Cell:

@@ -10,7 +10,7 @@ from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Para
 from headcount.reporting.commands import ablate_command
 from headcount.reporting.parts import Part, by_kind, by_site, sites_of
 from headcount.reporting.story import Material, Subject
-from headcount.reporting.words import ONE_SEED, amount, briefly, counted, interval, some
+from headcount.reporting.words import ONE_SEED, amount, briefly, counted, interval, removed_alone, some
 from headcount.views.ablation import draw_map, drop_texts
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
     result = subject.ablation
     assert result is not None, "asked of a model whose heads were ablated"
     found: list[Sentence | None] = [
-        _most(subject.title, result, by_site(result, result.replacements[0]), f"{rests_on}-table")
+        _most(subject.title, result, by_site(result, result.ranked_by), f"{rests_on}-table")
     ]
-    kinds = by_kind(result, result.replacements[0])
+    kinds = by_kind(result, result.ranked_by)
     if len(kinds) > 1:
         found.append(_critical(kinds, result, f"{rests_on}-table"))
     if len(result.replacements) > 1:
@@ -67,7 +67,7 @@ def _most(title: str, result: Ablation, parts: Sequence[Part], rests_on: str) ->
     top, *others = sorted(parts, key=lambda each: -each.drop)
     n = min(each.n for part in parts for each in part.effects)
     verb = "costs" if len(top.effects) == 1 else "cost"
-    cost = f"{counted(len(top.effects), 'head')} {verb} {_told(result, top)} alone by {result.replacements[0]}"
+    cost = f"{counted(len(top.effects), 'head')} {verb} {_told(result, top)} {removed_alone(result.ranked_by)}"
     cost += f", n = {n:,} or more"
     rivals = [each.name for each in others if each.high >= top.low]
     if top.low <= 0:
@@ -88,7 +88,7 @@ def _critical(kinds: Sequence[Part], result: Ablation, rests_on: str) -> Sentenc
     if not any(each.band for part in kinds for each in part.effects):
         return None
     total, unsure = (sum(part.count(band) for part in kinds) for band in ("critical", "undecided"))
-    how = f"over 10 points alone by {result.replacements[0]}, by the whole interval"
+    how = f"over 10 points {removed_alone(result.ranked_by)}, by the whole interval"
     rest = f"; of {counted(unsure, 'head')} anywhere it is undecided what they cost" if unsure else ""
     if not total:
         return Sentence(f"No head at any site costs {how}{rest}.", rests_on, is_decided=not unsure)
@@ -112,7 +112,7 @@ def _agreement(result: Ablation, rests_on: str) -> Sentence | None:
 
 def _sum(result: Ablation, rests_on: str) -> Sentence | None:
     """That drops are more than there is to lose, where they are."""
-    clean, first = result.conditions[0].clean, result.replacements[0]
+    clean, first = result.conditions[0].clean, result.ranked_by
     added = sum(each.drop for part in by_site(result, first) for each in part.effects)
     if result.unit != "points" or added <= clean:
         return None
@@ -129,7 +129,7 @@ def _shown(subject: Subject, name: str) -> list[Block]:
     result = subject.ablation
     assert result is not None, "asked of a model whose heads were ablated"
     condition, command = result.conditions[0], ablate_command(subject)
-    parts = by_site(result, result.replacements[0])
+    parts = by_site(result, result.ranked_by)
     alt = "Mean drop of a head: " + some([f"{each.name} {amount(each.drop, result.unit)}" for each in parts], 12) + "."
     caption = f"What each head of {subject.title} is worth, by its place: sites down, heads across"
     return [Picture(name, caption, alt, lambda: draw_map(result, condition), command), _table(subject, result, name)]
@@ -148,7 +148,7 @@ def _table(subject: Subject, result: Ablation, name: str) -> DataTable:
         cells = [_mean(result, part) for part in parts]
         top = worst.short if worst.low > 0 else Cell("none", mark="weak")
         rows.append((first.name, Cell(str(len(first.effects)), len(first.effects)), *cells, top, *counts))
-    first_way = f" ({result.replacements[0]})" if len(result.replacements) > 1 else ""
+    first_way = f" ({result.ranked_by})" if len(result.replacements) > 1 else ""
     columns = ("place", "heads", *(f"{each} ({unit} a head)" for each in result.replacements), f"costliest{first_way}")
     note = "Mean drop over heads that were ablated alone; in brackets the means of their own 95 % bounds, which hold "
     note += "however the heads go together."

@@ -8,7 +8,7 @@ from typing import Any
 from headcount.errors import argument
 from headcount.reporting.accuracy import EACH_SEED, groups_of, main_share, of_one, of_several, told
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Notice, Picture, Section, Sentence
-from headcount.reporting.recipes import recipe_blocks
+from headcount.reporting.recipes import losses_table, recipe_blocks
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import ONE_SEED, briefly, percent, some
 from headcount.stats import Proportion
@@ -33,7 +33,7 @@ def section(material: Material) -> Section | None:
             table = _by_group(measured[0], name) if len(measured) == 1 else _by_model(measured, name)
             answers.append(found[0])
             blocks += [*_notices(measured), Conclusions(tuple(found)), table]
-        blocks += _pictures(subjects, name)
+        blocks += [*_losses(subjects, name), *_pictures(subjects, name)]
     return (
         Section(
             "training",
@@ -117,6 +117,12 @@ def _cells(evaluation: Any) -> dict[str, Cell]:
     }
     answers = {f"answers “{row.group}”": _share(row.right) for row in getattr(evaluation, "answer_shares", ())[-1:]}
     return {**whole, **parts, **answers}
+
+
+def _losses(subjects: Sequence[Subject], name: str) -> list[DataTable]:
+    """Build the table of durations and final losses of all runs; nothing for models that headcount did not train."""
+    records = [(each.title, each.training) for each in subjects if each.training is not None]
+    return [losses_table(f"{name}-losses", records)] if records else []
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
