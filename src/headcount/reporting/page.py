@@ -135,7 +135,7 @@ def _(block: DataTable) -> str:
         tag("caption", tag("span", inline(block.caption))),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *rows),
-        class_="sortable many" if len(block.columns) > MANY_COLUMNS else "sortable",
+        class_=f"sortable{' narrow' if block.is_narrow else ' many' if len(block.columns) > MANY_COLUMNS else ''}",
     )
     shown = [tag("div", table, class_="scroll", **_box(block.caption)), _note(block.note), _command(block.command)]
     if block.is_folded:
