@@ -27,6 +27,7 @@ TOLD = {
     "Classification": ("evaluation", "training"),
     "Evaluation": ("evaluation", "training"),
     "HeadRoles": ("roles", "roles"),
+    "PoolingComparison": ("poolings", "poolings"),
     "PositionsShown": ("positions", "positions"),
     "Pruning": ("pruning", "pruning"),
     "Specialisation": ("stats", "roles"),

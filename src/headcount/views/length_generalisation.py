@@ -71,7 +71,9 @@ def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
         x = [beside * cell.length for cell in cells]
         y, low, high = (100 * np.array([getattr(cell, end) for cell in cells]) for end in ("accuracy", "low", "high"))
         line = "--" if model.hard_codes else "-"
-        plot_band(axes, x, y, low, high, line, linewidth=1.3, label=pooling_label(model), **_look(i))
+        plot_band(
+            axes, x, y, low, high, line, linewidth=1.3, label=f"{model.pooling} ({given_away(model)})", **_look(i)
+        )
         _cross(axes, list(zip(x, cells, strict=True)), i)
     for encoding, axes in panels.items():
         for trained in {model.trained for model in models if model.encoding == encoding}:
@@ -92,10 +94,9 @@ def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
     return figure
 
 
-def pooling_label(model: PooledModel | Stretch) -> str:
-    """`mean (generic)`, or what the pooling gives away."""
-    given = f"gives away: {', '.join(model.hard_codes)}" if model.hard_codes else "generic"
-    return f"{model.pooling} ({given})"
+def given_away(model: PooledModel | Stretch) -> str:
+    """`generic`, or the structure that the model's encoding and pooling give away."""
+    return f"gives away: {', '.join(model.hard_codes)}" if model.hard_codes else "generic"
 
 
 def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:

@@ -12,7 +12,7 @@ from headcount.reporting.recipes import losses_table
 from headcount.reporting.sections.reach import LENGTHS, length_cells, sizes, span
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import percent, some
-from headcount.views.length_generalisation import draw_poolings
+from headcount.views.length_generalisation import draw_poolings, given_away
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
@@ -47,7 +47,7 @@ def section(material: Material) -> Section | None:
         Conclusions(tuple(found)),
         *(_table(models, kind) for kind in (KIND, EASY) if _results(models, kind)),
         _picture(models),
-        *([losses_table("poolings-losses", losses)] if losses else []),
+        *([replace(losses_table("poolings-losses", losses), is_folded=True)] if losses else []),
     ]
     n_seeds = len({each.seed for each in models})
     answer = replace(found[0], text=f"{found[0].text[:-1]} ({'one seed' if n_seeds == 1 else f'{n_seeds} seeds'}).")
@@ -140,7 +140,7 @@ def _beyond(models: Sequence[Model], kind: str) -> Sentence:
             f"{len(right)} of {len(results)} models {'is' if len(right) == 1 else 'are'} right {what}: {_list(right)}."
         ]
     elif not unclear:
-        best = max(results, key=lambda each: each[1].accuracy)
+        best = max(results, key=lambda each: (not each[1].constant, each[1].accuracy))
         sentences = [f"No pooling makes any of these {len(results)} models right {what}. The best is {_list([best])}."]
     if unclear:
         is_are = "is" if len(unclear) == 1 else "are"
@@ -178,16 +178,9 @@ def _title(model: Model) -> str:
 
 def _table(models: Sequence[Model], kind: str) -> DataTable:
     rows: list[tuple[Cell | str, ...]] = [
-        (
-            _title(each),
-            Cell(
-                some(list(each.hard_codes)) if each.hard_codes else "nothing", None, "strong" if each.hard_codes else ""
-            ),
-            *length_cells(each.cells, kind, each.trained),
-        )
-        for each in models
+        (f"{_title(each)} ({given_away(each)})", *length_cells(each.cells, kind, each.trained)) for each in models
     ]
-    columns = ("pooling, encoding", "gives away", span([each.trained for each in models]), *map(str, LENGTHS))
+    columns = ("pooling, encoding (gives away)", span([each.trained for each in models]), *map(str, LENGTHS))
     caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences are {named(kind)}"
     seeds = sorted({each.seed for each in models})
     note = f"{sizes([each.cells for each in models], kind)} 95 % Wilson intervals; bold where the whole interval lies "
