@@ -158,6 +158,9 @@ def test_the_line_behind_the_last_trained_position_is_seen_on_heat_maps_in_a_dar
     drawn = inline_svg(figure, "a", "positions")
     dashed = [tag for tag in re.findall(r"<path[^>]*>", drawn) if "stroke-dasharray" in tag]
     assert sum('stroke="#010101"' in tag for tag in dashed) == 3, "one in the table, two in the kernel"
+    hatches = re.findall(r"<pattern.*?</pattern>", drawn, re.DOTALL)
+    assert hatches
+    assert not any('"#ffffff"' in each for each in hatches), "no white field beside a light line"
 
 
 def test_the_audit_speaks_here_unless_it_does_where_lengths_are(shown):
