@@ -18,7 +18,9 @@ from headcount.results import Result
 from headcount.views.plotting import plot
 
 HEIGHT = 620
-"""Pixels; what is longer is scrolled."""
+"""Pixels of a frame where the notebook does not let its script make the frame as high as its content."""
+TITLES = {"longest chain": "the adder", "sorted": "the sorter"}
+"""The name of a model whose result does not name it, by a group that only results on its task have."""
 TOLD = {
     "Ablation": ("ablation", "ablation"),
     "Attention": ("patterns", "patterns"),
@@ -35,17 +37,24 @@ TOLD = {
 }
 """By the name of a result's class, or of one that it inherits: what it is of a subject, and the section about that."""
 MOST_ROWS = 200
+FRAME = "headcount-frame"
+"""The class by which a page's script knows that its frame may grow (static/report.js)."""
 
 
 def result_html(result: Result) -> str:
     """A frame with the result."""
-    section = _section(result) or _plain(result)
-    page = html_page(Story(_name(result), type(result).__name__, (section,), ""))
-    return f'<iframe srcdoc="{escaped(page)}" title="{escaped(_name(result))}" width="100%" height="{HEIGHT}"></iframe>'
+    section, name = _section(result) or _plain(result), _name(result)
+    page = html_page(Story(f"{name[:1].upper()}{name[1:]}", "", (section,), ""))
+    look = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
+    return f'<iframe srcdoc="{escaped(page)}" title="{escaped(name)}" {look}></iframe>'
 
 
 def _name(result: Result) -> str:
-    return str(getattr(result, "name", "") or type(result).__name__)
+    """Return the model's name; of a result that has none, what kind of model it is about."""
+    if name := getattr(result, "name", ""):
+        return str(name)
+    words = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}
+    return next((title for word, title in TITLES.items() if word in words), "the model")
 
 
 def _section(result: Result) -> Section | None:

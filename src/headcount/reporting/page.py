@@ -54,7 +54,7 @@ def html_page(story: Story) -> str:
     ]
     body = [
         '<a class="skip" href="#story">To the story</a>',
-        tag("header", _buttons(), tag("h1", escaped(story.title)), tag("p", inline(story.subtitle), class_="subtitle")),
+        tag("header", _buttons(), tag("h1", escaped(story.title)), _subtitle(story.subtitle)),
         tag("div", _contents(story.sections), _main(story.sections), class_="page"),
         tag("footer", tag("p", inline(story.made))),
         tag("div", class_="tip", id="tip", aria_hidden="true", hidden=True),
@@ -72,6 +72,10 @@ def _static(name: str) -> str:
 @cache
 def _hash(text: str) -> str:
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _subtitle(text: str) -> str:
+    return tag("p", inline(text), class_="subtitle") if text else ""
 
 
 def _buttons() -> str:
