@@ -272,7 +272,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
     },
     "draw_side_by_side": lambda shape: positions.draw_side_by_side(
-        [placed(shape, name) for name in ("sinusoidal", "learned", "none")]
+        [placed(shape, name) for name in ("length-normalised", "learned", "none")]
     ),
     "draw_encodings": lambda shape: positions.draw_encodings(
         replace(encodings(shape.heads), name=ODD * 3, trained="learned", n_trained=3)
