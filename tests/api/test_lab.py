@@ -121,9 +121,12 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
 
 def test_other_poolings_share_a_recipe_and_train_less_only_where_training_cannot_help(monkeypatch, tmp_path):
     trained = []
-    monkeypatch.setattr(
-        lab, "_train", lambda *asked: trained.append(asked[-1]) or SimpleNamespace(folder=RunFolder(tmp_path))
-    )
+
+    def note(*asked):
+        trained.append(asked[-1])
+        return SimpleNamespace(folder=RunFolder(tmp_path))
+
+    monkeypatch.setattr(lab, "_train", note)
     monkeypatch.setattr(lab, "measure_lengths", lambda *_, **__: None)
     monkeypatch.setattr(lab, "RunModel", SimpleNamespace(of=lambda run: run))
     monkeypatch.setattr(RunFolder, "read_training", lambda _: None)

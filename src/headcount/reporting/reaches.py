@@ -126,8 +126,8 @@ def within_training(cells: Sequence[LengthResult], trained: tuple[int, int] | No
     inside = [cell for cell in cells if trained and trained[0] <= cell.length <= trained[1]]
     if not inside:
         return None
-    parts = {name: _pooled([getattr(cell, name) for cell in inside]) for name in ("recall", "answers")}
-    right = Proportion.of(sum(share.correct for share in parts["recall"]), sum(cell.n for cell in inside))
+    recall = _pooled([cell.recall for cell in inside])
+    right = Proportion.of(sum(share.correct for share in recall), sum(cell.n for cell in inside))
     answers = {cell.constant_class for cell in inside}
     return replace(
         inside[-1],
@@ -137,8 +137,9 @@ def within_training(cells: Sequence[LengthResult], trained: tuple[int, int] | No
         n=right.n,
         constant=len(answers) == 1 and inside[-1].constant,
         constant_class=inside[-1].constant_class if len(answers) == 1 else None,
+        recall=recall,
+        answers=_pooled([cell.answers for cell in inside]),
         margin=tuple(fmean(values) for values in zip(*(cell.margin for cell in inside), strict=True)),
-        **parts,
     )
 
 

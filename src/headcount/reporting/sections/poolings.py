@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
 from headcount.reporting.reaches import EXERCISE, RIGHT, at, is_right, is_wrong, named, within_training
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
     from headcount.analysis.poolings import PooledModel
 
-    Model = PooledModel | Stretch
+Model: TypeAlias = "PooledModel | Stretch"
+"""A model of a stored comparison, or one of the report's own."""
 
 KIND, EASY = "adjacent", "transpositions"
 """The hardest kind of unsorted sequence, one pair of neighbours in the wrong order; and report 003's kind."""

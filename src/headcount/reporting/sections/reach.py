@@ -94,7 +94,7 @@ def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
 def _exercise_table(subjects: Sequence[Subject], kind: str) -> list[DataTable]:
     """Build the exercise's table: training lengths together, then 32, 64, 128 and 256; nothing if none was measured."""
     stretched = [(each, each.stretch) for each in subjects if each.stretch]
-    rows = [
+    rows: list[tuple[Cell | str, ...]] = [
         (f"{subject.title} ({mark(result)})", *length_cells(result.cells, kind, result.trained))
         for subject, result in stretched
         if any(cell.negative == kind and cell.length in LENGTHS for cell in result.cells)
