@@ -32,6 +32,8 @@ def test_every_result_is_shown_in_a_frame(name: str) -> None:
     assert page.startswith("<!doctype html>")
     assert "Content-Security-Policy" in page
     assert "<svg" in page or "<table" in page or 'class="patterns"' in page
+    title = getattr(MADE[name](), "name", "")
+    assert not title or f"<h1>{html.escape(title)}</h1>" in page
     if name in TOLD:
         assert f'<section id="{TOLD[name][1]}"' in page, "as the report has it"
 
@@ -45,6 +47,7 @@ def test_an_evaluation_has_the_words_of_the_report(name: str, title: str) -> Non
     words = re.sub(r"<(style|script)\b.*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
     assert type(found).__name__ not in words, "a class is nothing that readers have met"
     assert f'title="{title}"' in found._repr_html_()
+    assert 'aria-label="Copy headcount evaluate RUN"' in page
 
 
 @pytest.mark.slow

@@ -44,7 +44,8 @@ FRAME = "headcount-frame"
 def result_html(result: Result) -> str:
     """A frame with the result."""
     section, name = _section(result) or _plain(result), _name(result)
-    page = html_page(Story(f"{name[:1].upper()}{name[1:]}", "", (section,), ""))
+    title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
+    page = html_page(Story(title, "", (section,), ""))
     look = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
     return f'<iframe srcdoc="{escaped(page)}" title="{escaped(name)}" {look}></iframe>'
 
@@ -66,7 +67,8 @@ def _section(result: Result) -> Section | None:
     known: Any = (result,) if field == "patterns" else result
     task = "sortedness" if field == "stretch" else "addition"
     weights = str(getattr(result, "weights_sha256", ""))
-    subject = Subject(_name(result), _name(result), weights, task, **{field: known})
+    name_in_commands = str(getattr(result, "name", "") or "RUN")
+    subject = Subject(name_in_commands, _name(result), weights, task, **{field: known})
     found: Section | None = SECTIONS.get(name)(Material(_name(result), (subject,), ""))
     return found
 

@@ -56,7 +56,7 @@ def html_page(story: Story) -> str:
         '<a class="skip" href="#story">To the story</a>',
         tag("header", _buttons(), tag("h1", escaped(story.title)), _subtitle(story.subtitle)),
         tag("div", _contents(story.sections), _main(story.sections), class_="page"),
-        tag("footer", tag("p", inline(story.made))),
+        tag("footer", tag("p", inline(story.made))) if story.made else "",
         tag("div", class_="tip", id="tip", aria_hidden="true", hidden=True),
         tag("p", class_="unseen", id="status", role="status"),
         f'<script type="module">{script}</script>',
