@@ -5,18 +5,21 @@ import re
 import shlex
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from exercise_files import EXERCISE
 
 from headcount.analysis.ablation import Ablation
+from headcount.analysis.poolings import PoolingComparison
 from headcount.analysis.specialisation import specialise
-from headcount.api import next_command
+from headcount.api import lab, next_command
 from headcount.api.lab import EXAMPLE, SORTEDNESS, Lab, examples_of, run_lab
 from headcount.api.reporting import gather
 from headcount.cli import _parser
 from headcount.reporting.exercise import write_exercise
 from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
 from headcount.tasks.addition import Addition, AdditionConfig
 
@@ -36,9 +39,10 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     }
     lengths = (8, 16, 64)  # the lab's own go on to 1,024
     monkeypatch.setattr("headcount.api.lab.LENGTHS", lengths)
+    monkeypatch.setattr("headcount.api.lab.POOLINGS", ("neighbour-difference",))
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
-    lab = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
-    adder, sorter = lab.addition, lab.sortedness
+    done = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
+    adder, sorter = done.addition, done.sortedness
     assert adder.certificate.total == 100
     assert adder.evaluation.exact.free_running.n == 10
     assert adder.pruning is None, "hardly trained, it has nothing to lose"
@@ -48,13 +52,31 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
         assert tuple(dict.fromkeys(cell.length for cell in found.cells)) == lengths
         assert {cell.n for cell in found.cells} == {4}
         assert found.weights_sha256 == sorter.runs[name].weights_sha256
+    for encoding in ("sinusoidal", "learned", "none"):
+        compared = sorter.runs[encoding].folder.read_result("poolings", PoolingComparison)
+        assert [(each.encoding, each.pooling) for each in compared.models] == [
+            (encoding, "max"),
+            (encoding, "neighbour-difference"),
+        ]
+        assert compared.models[0].cells == sorter.stretches[encoding].cells, "the figures that stand elsewhere, too"
+        assert [each.training.steps for each in compared.models] == [6, 6]
     assert sorter.stretches["far"].hard_codes
     assert not sorter.stretches["far-generic"].hard_codes
 
-    page = lab.report.read_text()
-    assert lab.report.name == "report.html"
+    page = done.report.read_text()
+    assert done.report.name == "report.html"
     assert html.escape(adder.evaluation.audit) in page, "no better than a constant answer"
-    for section in ("training", "certificate", "patterns", "roles", "ablation", "reach", "positions", "audit"):
+    for section in (
+        "training",
+        "certificate",
+        "patterns",
+        "roles",
+        "ablation",
+        "reach",
+        "poolings",
+        "positions",
+        "audit",
+    ):
         assert f'<section id="{section}"' in page
     assert '<section id="pruning"' not in page
     for name in SORTEDNESS:
@@ -65,7 +87,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     for command in commands:
         assert not _parser().parse_known_args(command)[1], command
 
-    handed_in = write_exercise(gather(*runs_of(lab), stored=True, n_examples=2, quiet=True), tmp_path / "mine")
+    handed_in = write_exercise(gather(*runs_of(done), stored=True, n_examples=2, quiet=True), tmp_path / "mine")
     names = {path.relative_to(tmp_path / "mine").as_posix() for path in handed_in}
     patterns = {name for name in names if name.startswith("problem1/results/attention_patterns/")}
     assert {"average-encoder-self.png", "average-decoder-cross.png"} < {Path(name).name for name in patterns}
@@ -81,6 +103,27 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
     assert again.addition.run.weights_sha256 == adder.run.weights_sha256
     assert again.sortedness.stretches == sorter.stretches
     assert again.report.read_text() == page
+
+
+def test_other_poolings_share_a_recipe_and_train_less_only_where_training_cannot_help(monkeypatch, tmp_path):
+    trained = []
+
+    def note(*asked):
+        trained.append(asked[-1])
+        return SimpleNamespace(folder=RunFolder(tmp_path))
+
+    monkeypatch.setattr(lab, "_train", note)
+    monkeypatch.setattr(lab, "measure_lengths", lambda *_, **__: None)
+    monkeypatch.setattr(lab, "RunModel", SimpleNamespace(of=lambda run: run))
+    monkeypatch.setattr(RunFolder, "read_training", lambda _: None)
+    for encoding in ("sinusoidal", "none"):
+        lab._other_poolings(tmp_path, encoding, 0, True, {"d_model": 16}, 4)
+    steps = {(each["encoding"], each["pooling"]): each["steps"] for each in trained}
+    assert steps.pop(("none", "mean")) == steps.pop(("none", "score-max")) == lab.STEPS_AT_CHANCE
+    assert set(steps.values()) == {lab.POOLING_STEPS}
+    assert {name for _, name in steps} == {"mean", "score-max", "neighbour-difference"}
+    others = [{name: each[name] for name in each if name not in ("encoding", "pooling", "steps")} for each in trained]
+    assert all(each == others[0] for each in others)
 
 
 @pytest.mark.parametrize("settings", [{}, {"digits": 1}, {"digits": 5}, {"low": 900}, {"least_first": True}], ids=str)

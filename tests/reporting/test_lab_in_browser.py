@@ -32,6 +32,15 @@ ENCODINGS = ("sinusoidal", "learned", "none", "far")
 """Of the lab's six sortedness models, those that are told of in different ways."""
 
 
+PAPER = 672
+"""Pixels between the margins of a sheet of A4."""
+EDGES = """all => all.map((each) => {
+  const words = document.createRange();
+  words.selectNodeContents(each);
+  const [cell, text] = [each.getBoundingClientRect(), words.getBoundingClientRect()];
+  return [Math.min(cell.left, text.left), Math.max(cell.right, text.right)];
+})"""
+"""The left and the right end of every cell and of the words in it."""
 AT_THE_TOP = "id => Math.abs(document.getElementById(id).getBoundingClientRect().top) < 60"
 
 
@@ -54,7 +63,8 @@ def lab(good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Lab:
     sorting = SMALL | {"steps": 6, "batch_size": 8, "eval_every": 6, "device": "cpu"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("labs"))
-        patch.setattr("headcount.api.lab.LENGTHS", (8, 16, 32))
+        patch.setattr("headcount.api.lab.LENGTHS", (8, 16, 32, 64, 128, 256))
+        patch.setattr("headcount.api.lab.POOLINGS", ("neighbour-difference",))
         patch.setattr("headcount.api.lab.SORTEDNESS", {name: SORTEDNESS[name] for name in ENCODINGS})
         patch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
         patch.setattr("headcount.data.from_task.REFERENCE", 2**12)
@@ -146,6 +156,26 @@ def test_lengths_are_those_that_were_measured(opened: Opened) -> None:
             for each in cells
         ]
         assert rows[f"sortedness-{name}"] == told
+
+
+@pytest.mark.parametrize(("width", "media"), [(1280, "screen"), (390, "screen"), (PAPER, "print")])
+@pytest.mark.parametrize("table", ["reach-lengths", "poolings-adjacent"])
+def test_every_column_of_the_exercises_lengths_is_visible(opened: Opened, table: str, width: int, media: str) -> None:
+    page = opened.page
+    page.set_viewport_size(WIDE | {"width": width})
+    page.emulate_media(media=media)
+    try:
+        columns = page.locator(f"#{table} thead th").evaluate_all("all => all.map((each) => each.textContent)")
+        assert columns[-5:] == ["8-16", "32", "64", "128", "256"]
+        boxes = page.locator(f"#{table} :is(th, td)").evaluate_all(EDGES)
+        assert len(boxes) > 2 * len(columns)
+        assert min(left for left, _ in boxes) >= 0
+        assert max(right for _, right in boxes) <= width
+        box = page.locator(f"#{table} .scroll")
+        assert box.evaluate("each => each.scrollWidth - each.clientWidth") == 0, "nothing is to be scrolled"
+    finally:
+        page.set_viewport_size(WIDE)
+        page.emulate_media(media="screen")
 
 
 def test_weights_are_those_of_the_model_and_tokens_have_places(opened: Opened) -> None:

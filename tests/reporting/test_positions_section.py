@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
+from matplotlib.colors import to_hex
 from told_results import audit, cells, material, require_sound, sentences, stretch, subject, texts
 
 from headcount.analysis.positions import LinearShift, PositionsShown, TableRow, all_encodings
 from headcount.reporting.blocks import Notice, Picture
 from headcount.reporting.sections.positions import section
+from headcount.reporting.svg import inline_svg
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +124,43 @@ def test_pictures_mark_the_last_trained_position(shown):
     assert picture.command == "headcount positions runs/m0"
     assert "4 to 5: moved by 0.01 to 0.01" in picture.alt
     assert cells(made, "positions-m0-0-table")[0] == ["encoding", "learned (generic); touches embeddings"]
+
+
+def test_the_exercises_encodings_stand_side_by_side(shown):
+    positions = {name: shown(name, rows(*NEVER) if name == "learned" else ()) for name in ("learned", "none", "alibi")}
+    sinusoidal = shown("sinusoidal")
+    subjects = [subject(name, positions=each) for name, each in [*positions.items(), ("sinusoidal", sinusoidal)]]
+    made = section(material(*subjects))
+    require_sound(made)
+    picture = next(block for block in made.blocks if isinstance(block, Picture))
+    assert picture.id == "positions-side-by-side"
+    assert picture.caption.endswith("sinusoidal, learned and none"), "in the exercise's order, and no other"
+    titles = [axes.get_title().split("\n")[0] for axes in picture.draw().axes]
+    assert titles[:3] == ["sinusoidal", "learned", "none"]
+    alone = section(material(*subjects[1:3]))
+    assert not any(block.id == "positions-side-by-side" for block in alone.blocks if isinstance(block, Picture))
+    adder = subject("adder", "addition", positions=sinusoidal)
+    other = section(material(adder, subjects[0]))
+    assert not any(block.id == "positions-side-by-side" for block in other.blocks if isinstance(block, Picture))
+
+
+def test_the_line_behind_the_last_trained_position_is_seen_on_heat_maps_in_a_dark_theme(shown):
+    """A page turns black into the colour of its text, which is light on dark paper, and so are the maps."""
+    made = report(shown("learned", rows(*NEVER)))
+    (picture,) = (block for block in made.blocks if isinstance(block, Picture))
+    figure = picture.draw()
+    maps = [axes for axes in figure.axes if axes.images and axes.lines]
+    assert len(maps) == 2
+    for axes in maps:
+        under, dashes = axes.lines[:2]
+        assert (to_hex(under.get_color()), to_hex(dashes.get_color())) == ("#fefefe", "#010101")
+        assert under.get_linewidth() > dashes.get_linewidth()
+    drawn = inline_svg(figure, "a", "positions")
+    dashed = [tag for tag in re.findall(r"<path[^>]*>", drawn) if "stroke-dasharray" in tag]
+    assert sum('stroke="#010101"' in tag for tag in dashed) == 3, "one in the table, two in the kernel"
+    hatches = re.findall(r"<pattern.*?</pattern>", drawn, re.DOTALL)
+    assert hatches
+    assert not any('"#ffffff"' in each for each in hatches), "no white field beside a light line"
 
 
 def test_the_audit_speaks_here_unless_it_does_where_lengths_are(shown):

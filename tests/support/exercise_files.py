@@ -13,6 +13,8 @@ EXERCISE = {
     "problem2/results/extrapolation/extrapolation_curves.png",
     "problem2/results/extrapolation/learned_position_embeddings.png",
     "problem2/results/extrapolation/encoding_comparison.png",
+    "problem2/results/pooling/pooling_comparison.json",
+    "problem2/results/pooling/pooling_comparison.png",
 }
 """Files of both experiments, but for pictures of patterns and what can be pruned."""
 PATTERNS, PRUNING = "problem1/results/attention_patterns/", "problem1/results/head_analysis/pruning_results.json"

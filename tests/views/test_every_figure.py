@@ -27,12 +27,14 @@ from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteA
 from headcount.analysis.contrasts import MOVED, Shift
 from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
 from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
+from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.analysis.transplants import Restored, Transplant
 from headcount.heads import HeadId, HeadSite
 from headcount.models.reading import WEIGHTINGS
+from headcount.runs.folder import TrainingRecord
 from headcount.stats import Proportion
 from headcount.training.evaluation import Evaluation, Scores
 from headcount.views import ablation, attention, positions, pruning, roles
@@ -214,6 +216,16 @@ def compared(shape: Shape) -> list[Any]:
     return found if shape.panels == 1 else [*found, replace(found[0], recipe="other", name=shape.run[::-1])]
 
 
+def pooled(shape: Shape) -> Any:
+    """As many encodings as there are panels, two poolings each; one of them gives something away."""
+    found = [
+        replace(sample_of_length(shape), encoding=f"encoding {i}", pooling=pooling, hard_codes=given)
+        for i in range(shape.panels)
+        for pooling, given in (("mean", ()), (shape.token, ("order of neighbours",)))
+    ]
+    return compare_poolings(found[0], [(each, TrainingRecord(9, 0.1, 0.2, 3.0, "cpu")) for each in found[1:]])
+
+
 def summarised(shape: Shape) -> Any:
     found = summaries.made(layers=shape.layers, heads=shape.heads, run=shape.run, layer=shape.tokens)
     tokens = tuple(shape.token for _ in range(shape.tokens))
@@ -259,6 +271,9 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_positions": lambda shape: {
         name: positions.draw_positions(placed(shape, name)) for name in ("learned", "rotary", "t5")
     },
+    "draw_side_by_side": lambda shape: positions.draw_side_by_side(
+        [placed(shape, name) for name in ("length-normalised", "learned", "none")]
+    ),
     "draw_encodings": lambda shape: positions.draw_encodings(
         replace(encodings(shape.heads), name=ODD * 3, trained="learned", n_trained=3)
     ),
@@ -269,6 +284,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_conditions": lambda shape: stats.draw_conditions(specialised(replace(shape, heads=min(shape.heads, 4)))),
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),
     "draw_dispersion": lambda shape: stretch.draw_dispersion(sample_of_length(shape)),
+    "draw_poolings": lambda shape: stretch.draw_poolings(pooled(shape).models, "shuffle"),
 }
 """Every function that draws a figure, on a result of some shape."""
 ONLY = {
@@ -282,6 +298,7 @@ ONLY = {
     "draw_sensitivity": ["two", "long", "odd", "many"],
     "draw_positions": ["long", "many"],
     "draw_encodings": ["many"],
+    "draw_side_by_side": ["long", "many"],
 }
 """Shapes that say all there is to say: many axes take time."""
 

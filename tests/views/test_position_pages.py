@@ -55,11 +55,15 @@ def test_trained_and_untrained_rows_differ_in_more_than_colour(learned):
     assert [bar.get_hatch() for bar in rows.patches] == [None] * 3 + ["////"] * 5
 
 
+def dashed(axes):
+    return [line for line in axes.lines if line.get_linestyle() == "--"]
+
+
 def test_lines_stand_behind_the_last_trained_position(learned):
     table, kernel, rows, curve = draw_positions(learned).axes[:4]
     for axes in (table, rows):
-        assert [line.get_xdata()[0] for line in axes.lines] == [2.5]
-    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in kernel.lines] == [(2.5, 0), (0, 2.5)]
+        assert [line.get_xdata()[0] for line in dashed(axes)] == [2.5]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in dashed(kernel)] == [(2.5, 0), (0, 2.5)]
     assert {line.get_xdata()[0] for line in curve.lines[-2:]} == {-2.5, 2.5}
     everywhere = draw_positions(replace(learned, n_trained=8))
     assert everywhere.axes[0].lines[:] == []

@@ -155,9 +155,13 @@ def stretch(
     *,
     batch_size: int | None = None,
     draw: int = 0,
+    explain: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stretch:
-    """Measure a model at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %."""
+    """Measure a model at these lengths, `n` examples for each kind of negative; `progress(done, total)` in %.
+
+    Without `explain`, accuracy alone is measured: not the effect of gaps and of ids, and no attention.
+    """
     kinds = require_possible(model, lengths, kinds, n, batch_size, draw)
     answers, recipe, trained = cast(ClassModel, model.answers), model.recipe, model.trained
     task, asked = answers.task, sorted(set(lengths))
@@ -181,12 +185,13 @@ def stretch(
         examples |= {kind: task.sample_of_length(rng, length, kind, half) for kind in kinds}
         predicted = {kind: _predict(model, rows, batch_size, count) for kind, rows in examples.items()}
         cells += [_cell(task, length, kind, predicted[last], predicted[kind]) for kind in kinds]
-        if trained and length > trained[1] and task.local_negative in kinds:
+        if explain and trained and length > trained[1] and task.local_negative in kinds:
             pieces = task.cropped(rng, examples[task.local_negative], trained[1])
             wrong, right = (_predict(model, rows, batch_size) for rows in pieces)
             cut.append(_cell(task, length, task.local_negative, right, wrong))
     ids, refused = list[ShiftedIds](), list[int]()
-    own = model.module if isinstance(model.module, Classifier) else None  # whose ids and weights can be got at
+    # Of headcount's own models, ids can be shifted and attention can be read.
+    own = model.module if explain and isinstance(model.module, Classifier) else None
     if own and task.local_negative in kinds:
         ids, refused = _at_other_ids(model, task, asked, n or N, batch_size, draw)
     return Stretch(

@@ -1,6 +1,7 @@
 """Both experiments in one go, with one report.
 
-An adder, checked on every sum, and which of its heads count; and how far sortedness models reach.
+An adder, checked on every sum, and which of its heads count; how far sortedness models extrapolate, and how much of
+that is due to their pooling.
 """
 
 from collections.abc import Mapping
@@ -10,14 +11,20 @@ from typing import Any, cast
 
 from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
+from headcount.analysis.length_generalisation import stretch as measure_lengths
+from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.pruning import Pruning
 from headcount.api.ablation import ablate_heads
 from headcount.api.pruning import SavedPruning, prune_heads
 from headcount.api.reporting import N_EXAMPLES, gather, write_forms
+from headcount.api.saving import save_in
 from headcount.api.training import read_evaluation, train, verify
 from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
 from headcount.errors import InputError
-from headcount.runs.folder import RunFolder
+from headcount.experiments.models import RunModel
+from headcount.models.poolings import PARTS
+from headcount.reporting.reaches import EXERCISE
+from headcount.runs.folder import RunFolder, TrainingRecord
 from headcount.runs.run import Run
 from headcount.tasks.addition import Addition
 from headcount.tasks.base import SequenceTask
@@ -36,9 +43,18 @@ SORTEDNESS: dict[str, dict[str, Any]] = {
     "far": {"preset": "far"},
 }
 """The exercise's three encodings, report 000's in disguise, and the two that reach far."""
+POOLINGS = ("mean", "score-max", "neighbour-difference")
+"""Poolings that are compared with the default, max, on the exercise's encodings."""
+POOLING_STEPS, STEPS_AT_CHANCE = 2000, 300
+"""Steps of these trainings: all nine together take about four minutes of one core.
+
+A symmetric pooling without an encoding gets fewer, since such a model is at 50 % however long it is trained.
+"""
 N_WRONG = 4
 """Wrong sums whose attention the report has."""
 LENGTHS = (8, 12, 16, 32, 64, 128, 256, 512, 1024)
+MOST_POOLED = 256
+"""The longest length at which poolings are compared."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +157,34 @@ def examples_of(task: Addition) -> tuple[str, str]:
 
 
 def _sortedness(out: Path, seed: int, quiet: bool, settings: Mapping[str, Any], n: int) -> SortednessLab:
-    say, runs = announcer(quiet), dict[str, Run]()
+    say, runs, plain = announcer(quiet), dict[str, Run](), [name for name in EXERCISE if name in SORTEDNESS]
+    n_parts = len(SORTEDNESS) + 1 + len(plain)
     for i, (name, own) in enumerate(SORTEDNESS.items(), start=1):
-        say(f"sortedness {i}/{len(SORTEDNESS) + 1}  training on lengths 8-16: {name}")
+        say(f"sortedness {i}/{n_parts}  training on lengths 8-16: {name}")
         runs[name] = _train("sortedness", out / f"sortedness-{name}", seed, quiet, {**own, **settings})
-    say(f"sortedness {len(SORTEDNESS) + 1}/{len(SORTEDNESS) + 1}  how far does each reach?")
+    say(f"sortedness {len(SORTEDNESS) + 1}/{n_parts}  how far does each reach?")
     shared = out / "stretch"
     stretched = stretch(*runs.values(), lengths=LENGTHS, n=n, draw=REPORTED, out=shared, save=True, quiet=quiet)
+    stretches = dict(zip(runs, stretched.result, strict=True))
     show_positions(runs["learned"], save=True)
-    return SortednessLab(runs, dict(zip(runs, stretched.result, strict=True)))
+    for i, encoding in enumerate(plain, start=len(SORTEDNESS) + 2):
+        say(f"sortedness {i}/{n_parts}  training with other poolings: {encoding} ({', '.join(POOLINGS)})")
+        others = _other_poolings(out, encoding, seed, quiet, settings, n)
+        found = compare_poolings(stretches[encoding], others, runs[encoding].folder.read_training())
+        save_in(runs[encoding].output, "poolings", found)
+    return SortednessLab(runs, stretches)
+
+
+def _other_poolings(
+    out: Path, encoding: str, seed: int, quiet: bool, settings: Mapping[str, Any], n: int
+) -> list[tuple[Stretch, TrainingRecord]]:
+    """Train the exercise's model with other poolings, and measure each on the sequences that the others were given."""
+    results = []
+    for pooling in POOLINGS:
+        steps = STEPS_AT_CHANCE if encoding == "none" and PARTS[pooling].symmetric else POOLING_STEPS
+        asked = {"encoding": encoding, "pooling": pooling, "steps": steps, "eval_every": 500, **settings}
+        run = _train("sortedness", out / "poolings" / f"{encoding}-{pooling}", seed, quiet, asked)
+        lengths = [length for length in LENGTHS if length <= MOST_POOLED]
+        result = measure_lengths(RunModel.of(run), lengths, n=n, draw=REPORTED, explain=False)
+        results.append((result, run.folder.read_training()))
+    return results

@@ -15,6 +15,7 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import Attention, average_patterns, patterns_on_each
 from headcount.analysis.exhaustive import Certificate
 from headcount.analysis.length_generalisation import REPORTED, Stretch
+from headcount.analysis.poolings import PoolingComparison
 from headcount.analysis.positions import EncodingsShown, PositionsShown
 from headcount.analysis.pruning import Pruning
 from headcount.analysis.roles import HeadRoles
@@ -86,6 +87,7 @@ WANTED = (
     Wanted("ablation", "ablation", (Ablation,), lambda *asked: _ablated(*asked)),
     Wanted("pruning", "pruning", (Pruning,), lambda *asked: _pruned(*asked)),
     Wanted("stretch", "stretch", (Stretch,), lambda m, _, quiet: _stretched(m, quiet)),
+    Wanted("poolings", "poolings", (PoolingComparison,), lambda *_: None, True),  # made by a lab, which trains models
     Wanted("positions", "positions", (PositionsShown,), lambda m, *_: show_positions(m, save=_place(m)).result, True),
     Wanted("encodings", "encodings", (EncodingsShown,), lambda *_: None, True),  # written beside positions
     Wanted("audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),

@@ -63,6 +63,8 @@ class DataTable:
     """What makes these numbers again."""
     is_folded: bool = False
     """Whether it is long and few will read it: a page shows it when asked."""
+    is_narrow: bool = False
+    """Whether every column must be visible at once, on a phone and on paper too."""
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,25 @@
 
 answers.md          an answer to each question, in the exercise's order
 problem1/results/   training_log.json, attention_patterns/, head_analysis/
-problem2/results/   sinusoidal/, learned/, none/, extrapolation/
+problem2/results/   sinusoidal/, learned/, none/, extrapolation/, pooling/
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.files import write_atomically
 from headcount.reporting.answers import answers_markdown
+from headcount.reporting.sections.poolings import KIND, pooled_models
 from headcount.reporting.story import Material, Subject
 from headcount.results import plain_json
 from headcount.views.ablation import action, draw_ranking, drop_texts, ranking
 from headcount.views.attention import draw_heads, draw_pages
-from headcount.views.length_generalisation import draw_stretch
+from headcount.views.length_generalisation import draw_poolings, draw_stretch
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.style import png
 from headcount.views.training import draw_curves
@@ -38,6 +40,7 @@ def write_exercise(material: Material, folder: Path) -> list[Path]:
     for adder in material.of_task("addition")[:1]:
         found |= {f"problem1/results/{name}": data for name, data in _addition(adder)}
     found |= {f"problem2/results/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
+    found |= {f"problem2/results/pooling/{name}": data for name, data in _poolings(material)}
     if found:
         adders, sorters = material.of_task("addition"), _by_encoding(material.of_task("sortedness"))
         found = {"answers.md": answers_markdown(adders, sorters, found.keys()).encode(), **found}
@@ -145,6 +148,13 @@ def _pruning(result: Pruning) -> dict[str, Any]:
         for each in result.shares
     ]
     return {"prunable": shares, **result.to_dict()}
+
+
+def _poolings(material: Material) -> Iterator[tuple[str, bytes]]:
+    """Yield the comparison of poolings, if there is one."""
+    if models := pooled_models(material):
+        yield "pooling_comparison.json", _json({"models": [asdict(each) for each in models]})
+        yield "pooling_comparison.png", png(draw_poolings(models, KIND))
 
 
 def _log(subject: Subject) -> dict[str, Any]:

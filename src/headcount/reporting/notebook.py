@@ -18,7 +18,9 @@ from headcount.results import Result
 from headcount.views.plotting import plot
 
 HEIGHT = 620
-"""Pixels; what is longer is scrolled."""
+"""Pixels of a frame where the notebook does not let its script make the frame as high as its content."""
+TITLES = {"longest chain": "the adder", "sorted": "the sorter"}
+"""The name of a model whose result does not name it, by a group that only results on its task have."""
 TOLD = {
     "Ablation": ("ablation", "ablation"),
     "Attention": ("patterns", "patterns"),
@@ -27,6 +29,7 @@ TOLD = {
     "Classification": ("evaluation", "training"),
     "Evaluation": ("evaluation", "training"),
     "HeadRoles": ("roles", "roles"),
+    "PoolingComparison": ("poolings", "poolings"),
     "PositionsShown": ("positions", "positions"),
     "Pruning": ("pruning", "pruning"),
     "Specialisation": ("stats", "roles"),
@@ -34,17 +37,25 @@ TOLD = {
 }
 """By the name of a result's class, or of one that it inherits: what it is of a subject, and the section about that."""
 MOST_ROWS = 200
+FRAME = "headcount-frame"
+"""The class by which a page's script knows that its frame may grow (static/report.js)."""
 
 
 def result_html(result: Result) -> str:
     """A frame with the result."""
-    section = _section(result) or _plain(result)
-    page = html_page(Story(_name(result), type(result).__name__, (section,), ""))
-    return f'<iframe srcdoc="{escaped(page)}" title="{escaped(_name(result))}" width="100%" height="{HEIGHT}"></iframe>'
+    section, name = _section(result) or _plain(result), _name(result)
+    title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
+    page = html_page(Story(title, "", (section,), ""))
+    look = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
+    return f'<iframe srcdoc="{escaped(page)}" title="{escaped(name)}" {look}></iframe>'
 
 
 def _name(result: Result) -> str:
-    return str(getattr(result, "name", "") or type(result).__name__)
+    """Return the model's name; of a result that has none, what kind of model it is about."""
+    if name := getattr(result, "name", ""):
+        return str(name)
+    words = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}
+    return next((title for word, title in TITLES.items() if word in words), "the model")
 
 
 def _section(result: Result) -> Section | None:
@@ -56,7 +67,8 @@ def _section(result: Result) -> Section | None:
     known: Any = (result,) if field == "patterns" else result
     task = "sortedness" if field == "stretch" else "addition"
     weights = str(getattr(result, "weights_sha256", ""))
-    subject = Subject(_name(result), _name(result), weights, task, **{field: known})
+    name_in_commands = str(getattr(result, "name", "") or "RUN")
+    subject = Subject(name_in_commands, _name(result), weights, task, **{field: known})
     found: Section | None = SECTIONS.get(name)(Material(_name(result), (subject,), ""))
     return found
 

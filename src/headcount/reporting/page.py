@@ -54,9 +54,9 @@ def html_page(story: Story) -> str:
     ]
     body = [
         '<a class="skip" href="#story">To the story</a>',
-        tag("header", _buttons(), tag("h1", escaped(story.title)), tag("p", inline(story.subtitle), class_="subtitle")),
+        tag("header", _buttons(), tag("h1", escaped(story.title)), _subtitle(story.subtitle)),
         tag("div", _contents(story.sections), _main(story.sections), class_="page"),
-        tag("footer", tag("p", inline(story.made))),
+        tag("footer", tag("p", inline(story.made))) if story.made else "",
         tag("div", class_="tip", id="tip", aria_hidden="true", hidden=True),
         tag("p", class_="unseen", id="status", role="status"),
         f'<script type="module">{script}</script>',
@@ -72,6 +72,10 @@ def _static(name: str) -> str:
 @cache
 def _hash(text: str) -> str:
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _subtitle(text: str) -> str:
+    return tag("p", inline(text), class_="subtitle") if text else ""
 
 
 def _buttons() -> str:
@@ -135,7 +139,7 @@ def _(block: DataTable) -> str:
         tag("caption", tag("span", inline(block.caption))),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *rows),
-        class_="sortable many" if len(block.columns) > MANY_COLUMNS else "sortable",
+        class_=f"sortable{' narrow' if block.is_narrow else ' many' if len(block.columns) > MANY_COLUMNS else ''}",
     )
     shown = [tag("div", table, class_="scroll", **_box(block.caption)), _note(block.note), _command(block.command)]
     if block.is_folded:

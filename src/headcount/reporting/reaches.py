@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+from headcount.reporting.blocks import Cell
 from headcount.reporting.words import interval, percent
+from headcount.stats import Proportion
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
@@ -21,6 +24,7 @@ NAMES = {
     "adjacent": "single adjacent swaps",
     "shuffle": "full shuffles",
     "moved_one": "sequences with one number moved",
+    "transpositions": "random transpositions",
 }
 """Of kinds of negatives, in sentences."""
 
@@ -107,6 +111,44 @@ def at(cell: LengthResult) -> str:
     if cell.constant:
         return f"it answers “{cell.constant_class}” to everything, n = {cell.n:,}"
     return f"{percent(cell.accuracy)}, {interval(cell.low, cell.high)}, n = {cell.n:,}"
+
+
+def accuracy_cell(result: LengthResult) -> Cell:
+    """`98.5 [95.7, 99.5]`, bold where the model is right; or the one answer that everything gets."""
+    if result.constant:
+        return Cell(f"one answer: {result.constant_class}", 100 * result.accuracy, "weak")
+    text = f"{100 * result.accuracy:.1f} [{100 * result.low:.1f}, {100 * result.high:.1f}]"
+    return Cell(text, 100 * result.accuracy, "strong" if is_right(result) else "")
+
+
+def within_training(cells: Sequence[LengthResult], trained: tuple[int, int] | None) -> LengthResult | None:
+    """Pool the results of one kind of negative over all training lengths; None if there is none."""
+    inside = [cell for cell in cells if trained and trained[0] <= cell.length <= trained[1]]
+    if not inside:
+        return None
+    recall = _pooled([cell.recall for cell in inside])
+    right = Proportion.of(sum(share.correct for share in recall), sum(cell.n for cell in inside))
+    answers = {cell.constant_class for cell in inside}
+    return replace(
+        inside[-1],
+        accuracy=right.rate,
+        low=right.low,
+        high=right.high,
+        n=right.n,
+        constant=len(answers) == 1 and inside[-1].constant,
+        constant_class=inside[-1].constant_class if len(answers) == 1 else None,
+        recall=recall,
+        answers=_pooled([cell.answers for cell in inside]),
+        margin=tuple(fmean(values) for values in zip(*(cell.margin for cell in inside), strict=True)),
+    )
+
+
+def _pooled(shares: Sequence[Sequence[Proportion]]) -> tuple[Proportion, ...]:
+    """Sum the counts of each class over lengths."""
+    return tuple(
+        Proportion.of(sum(each.correct for each in same), sum(each.n for each in same))
+        for same in zip(*shares, strict=True)
+    )
 
 
 def up_to(reach: Reach) -> str:

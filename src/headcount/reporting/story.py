@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headcount.analysis.attention import Attention
     from headcount.analysis.exhaustive import Certificate
     from headcount.analysis.length_generalisation import Stretch
+    from headcount.analysis.poolings import PoolingComparison
     from headcount.analysis.positions import EncodingsShown, PositionsShown
     from headcount.analysis.pruning import Pruning
     from headcount.analysis.roles import HeadRoles
@@ -33,6 +34,7 @@ ORDER = (
     "pruning",
     "carries",
     "reach",
+    "poolings",
     "positions",
     "mathematics",
     "published",
@@ -72,6 +74,8 @@ class Subject:
     ablation: Ablation | None = None
     pruning: Pruning | None = None
     stretch: Stretch | None = None
+    poolings: PoolingComparison | None = None
+    """Models with other poolings, on this model's encoding."""
     positions: PositionsShown | None = None
     encodings: EncodingsShown | None = None
     """Every encoding side by side, at the same positions."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _TAG = re.compile(r"<[^>]+>")
 _STYLE = re.compile(r' style="([^"]*)"')
+_PAINT = re.compile(r' (fill|stroke)="([^"]*)"')
 _FONT = re.compile(r"(?:(?P<weight>bold|\d{3}) )?(?P<size>[\d.]+)px (?P<family>.+)")
 _DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", re.DOTALL)
 INK, PAPER = "currentColor", "var(--paper)"
@@ -64,6 +65,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
 
 
 def _for_page(tag: str, name: str) -> str:
+    tag = _PAINT.sub(lambda found: f' {found[1]}="{_COLOURS.get(found[2], found[2])}"', tag)  # of hatches
     tag = _STYLE.sub(lambda found: "".join(f' {key}="{value}"' for key, value in _properties(found.group(1))), tag)
     return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", tag)
 

@@ -15,9 +15,11 @@ from headcount.views.style import GREY, PALETTE, Page, plot_band, table_of
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
+    from headcount.analysis.poolings import PooledModel
     from headcount.stats import Proportion
 
 MARKERS = "osD^vP*Xhd"
+NAMES = ("encoding", "pooling")
 STILL = 1e-3
 """Logits: what rounding may change, and no answer is decided by."""
 
@@ -55,6 +57,46 @@ def draw_stretch(results: Sequence[Stretch]) -> Figure:
         f"How far it reaches (n = {n} per point; shaded: trained lengths; ×: one answer to everything)", size=12
     )
     return figure
+
+
+def draw_poolings(models: Sequence[PooledModel | Stretch], kind: str) -> Figure:
+    """Draw one panel per encoding and one line per pooling; dashed lines are poolings that give structure away."""
+    encodings, poolings = (list(dict.fromkeys(getattr(each, name) for each in models)) for name in NAMES)
+    figure = Page(3.6 * len(encodings) + 0.6, 4.0)
+    panels = dict(zip(encodings, figure.subplots(1, len(encodings), sharey=True, squeeze=False).flat, strict=True))
+    for model in models:
+        axes, i = panels[model.encoding], poolings.index(model.pooling)
+        beside = 1.05 ** (i - (len(poolings) - 1) / 2)  # equal lines side by side, not on top of each other
+        cells = [cell for cell in model.cells if cell.negative == kind]
+        x = [beside * cell.length for cell in cells]
+        y, low, high = (100 * np.array([getattr(cell, end) for cell in cells]) for end in ("accuracy", "low", "high"))
+        line = "--" if model.hard_codes else "-"
+        plot_band(
+            axes, x, y, low, high, line, linewidth=1.3, label=f"{model.pooling} ({given_away(model)})", **_look(i)
+        )
+        _cross(axes, list(zip(x, cells, strict=True)), i)
+    for encoding, axes in panels.items():
+        for trained in {model.trained for model in models if model.encoding == encoding}:
+            _frame(axes, trained)
+        axes.set(title=f"encoding: {encoding}", ylim=(-3, 103), ylabel="right (%), half sorted")
+        axes.axhline(50, color=GREY, linewidth=0.8, linestyle=":")
+        axes.label_outer(remove_inner_ticks=False)
+    shown = {
+        label: line for axes in panels.values() for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.key(list(shown.values()), list(shown), columns=2, size=10)
+    n = _span(cell.n for model in models for cell in model.cells if cell.negative == kind)
+    figure.headline(
+        f"Poolings on the same encodings; unsorted sequences: {kind} (n = {n} per point, 95 % interval; shaded: "
+        "trained lengths; ×: one answer to everything)",
+        size=12,
+    )
+    return figure
+
+
+def given_away(model: PooledModel | Stretch) -> str:
+    """`generic`, or the structure that the model's encoding and pooling give away."""
+    return f"gives away: {', '.join(model.hard_codes)}" if model.hard_codes else "generic"
 
 
 def _groups(results: Sequence[Stretch]) -> list[tuple[str, list[Stretch]]]:

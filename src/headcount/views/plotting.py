@@ -12,7 +12,7 @@ from headcount.errors import InputError
 from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.views.attention import draw_mosaic, draw_page
 from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
-from headcount.views.length_generalisation import draw_dispersion, draw_stretch
+from headcount.views.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
 from headcount.views.positions import draw_encodings, draw_positions
 from headcount.views.pruning import draw_pruning
 from headcount.views.roles import draw_roles
@@ -60,6 +60,10 @@ PLOTS: dict[str, Callable[[Any], Drawings]] = {
     "Evaluation": lambda found: {"accuracy": lambda: draw_accuracy(found, f"On the {found.split} set")},
     "HeadRoles": lambda found: {name: partial(_same, page) for name, page in draw_roles(found).items()},
     "Matching": lambda found: {"matching": lambda: draw_matching(found)},
+    "PoolingComparison": lambda found: {
+        kind: partial(draw_poolings, found.models, kind)
+        for kind in dict.fromkeys(cell.negative for model in found.models for cell in model.cells)
+    },
     "PositionsShown": lambda found: {"positions": lambda: draw_positions(found)},
     "Pruning": lambda found: {"pruning": lambda: draw_pruning(found)},
     "Specialisation": _of_specialisation,

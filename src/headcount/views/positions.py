@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,11 +23,13 @@ Array = NDArray[np.float64]
 STATES: dict[str, dict[str, Any]] = {
     "trained": {"facecolor": BLUE},
     "never trained": {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////"},
-    "past the table": {"facecolor": "#f2f2f2", "edgecolor": GREY, "hatch": ".."},
+    "past the table": {"facecolor": "white", "edgecolor": GREY, "hatch": ".."},
 }
 LINES = [(colour, style) for style in ("-", "--", ":") for colour in PALETTE[:4]]
 """One look per head: Okabe and Ito's blue, vermilion, green and pink, then dashed and dotted."""
 HIDDEN = "#d9d9d9"
+LIGHT, DARK = "#fefefe", "#010101"
+"""White and black that a page's dark theme does not exchange."""
 MOST_NAMED = 8
 """Heads that are named among their curves: more would cover them."""
 ACROSS = 5
@@ -73,20 +75,39 @@ def draw_encodings(shown: EncodingsShown) -> Figure:
     pairs = [(grid[2 * row, column], grid[2 * row + 1, column]) for row in range(blocks) for column in range(ACROSS)]
     for (top, bottom), encoding in zip(pairs, shown.encodings, strict=False):
         is_own = encoding.name == shown.trained
-        trained = shown.n_trained if is_own else None
-        draw = _draw_table if encoding.table else _draw_biases if encoding.acts_on == "scores" else _draw_curves
-        for axes, image in ((top, draw(top, encoding, trained)), (bottom, _draw_kernel(bottom, encoding, trained))):
-            if image:
-                figure.colorbar(image, ax=axes)
+        _draw_encoding(figure, top, bottom, encoding, shown.n_trained if is_own else None)
         lines = f"{encoding.name}{' (trained)' if is_own else ''}", given(encoding)
         title = "\n".join(wrapped(line, 2.6, 11) for line in lines)
         top.set_title(title, fontsize=11, fontweight="bold" if is_own else "normal")
-        bottom.set_title(_not_explained(encoding), fontsize=10)
     for axes in (axes for pair in pairs[len(shown.encodings) :] for axes in pair):
         figure.delaxes(axes)
     whose = f"“{shown.trained}” as trained in {shown.name}, the others" if shown.trained else "all"
     figure.headline(f"Every encoding at {shown.n_positions} positions; {whose} as they are drawn", size=14)
     return figure
+
+
+def draw_side_by_side(models: Sequence[PositionsShown]) -> Figure:
+    """Draw a column for each model: what its encoding adds or does above, how alike it makes two positions below."""
+    figure = Page(3.7 * len(models), 6.6)
+    for shown, top, bottom in zip(models, *figure.subplots(2, len(models), squeeze=False), strict=True):
+        _draw_encoding(figure, top, bottom, shown.encoding, shown.n_trained)
+        lines = shown.encoding.name, given(shown.encoding), f"trained on 0 to {shown.n_trained - 1}"
+        top.set_title("\n".join(wrapped(line, 2.8, 11) for line in lines), fontsize=11)
+    figure.headline(
+        "Encodings side by side: what each adds to the embeddings at position p (above), and K(t, s), how alike it "
+        "makes two positions (below); dashed: behind the last trained position",
+        size=12,
+    )
+    return figure
+
+
+def _draw_encoding(figure: Figure, top: Axes, bottom: Axes, encoding: EncodingProfile, trained: int | None) -> None:
+    """Draw an encoding's table, biases or curve, and its kernel below."""
+    draw = _draw_table if encoding.table else _draw_biases if encoding.acts_on == "scores" else _draw_curves
+    for axes, image in ((top, draw(top, encoding, trained)), (bottom, _draw_kernel(bottom, encoding, trained))):
+        if image:
+            figure.colorbar(image, ax=axes)
+    bottom.set_title(_not_explained(encoding), fontsize=10)
 
 
 def positions_table(shown: PositionsShown) -> Table:
@@ -187,7 +208,7 @@ def _draw_table(axes: Axes, encoding: EncodingProfile, trained: int | None) -> A
     table = np.array(encoding.table, dtype=float)
     image = _heat_map(axes, table.T)
     axes.set(xlabel="position p", ylabel="dimension")
-    _mark_trained(trained, len(table), axes.axvline)
+    _mark_trained(trained, len(table), axes.axvline, on_image=True)
     return image
 
 
@@ -196,7 +217,7 @@ def _draw_kernel(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
     kernel = np.array(encoding.kernel, dtype=float)  # what is hidden, None, is NaN
     image = _heat_map(axes, kernel)
     axes.set(xlabel="position s (key)", ylabel="position t (query)", aspect="equal")
-    _mark_trained(trained, len(kernel), axes.axvline, axes.axhline)
+    _mark_trained(trained, len(kernel), axes.axvline, axes.axhline, on_image=True)
     if np.isnan(kernel).any():
         axes.legend(handles=[Patch(color=HIDDEN, label="hidden")], loc="upper right", fontsize=8)
     return image
@@ -208,7 +229,7 @@ def _draw_biases(axes: Axes, encoding: EncodingProfile, trained: int | None) -> 
     n, heads = len(encoding.kernel), len(biases)
     image = _heat_map(axes, biases, extent=(0.5 - n, n - 0.5, heads - 0.5, -0.5))
     axes.set(xlabel="distance s - t (positions)", ylabel="head", yticks=range(0, heads, 1 + (heads - 1) // 8))
-    _mark_trained(trained, n, axes.axvline, either_way=True)
+    _mark_trained(trained, n, axes.axvline, either_way=True, on_image=True)
     return image
 
 
@@ -260,9 +281,17 @@ def _heat_map(axes: Axes, values: Array, extent: tuple[float, float, float, floa
     return axes.imshow(values, vmin=low, vmax=high, cmap=colours, aspect="auto", interpolation="nearest", extent=extent)
 
 
-def _mark_trained(trained: int | None, n: int, *draws: Callable[..., Any], either_way: bool = False) -> None:
-    """Behind the last trained position; of distances, beyond the farthest two trained ones, either way."""
+def _mark_trained(
+    trained: int | None, n: int, *draws: Callable[..., Any], either_way: bool = False, on_image: bool = False
+) -> None:
+    """Draw a line behind the last trained position; of distances, beyond the farthest two trained ones, either way.
+
+    A dark theme turns black into white, but leaves heat maps as they are. So dashes over a heat map are nearly black,
+    which no theme changes, on a light line that sets them off dark cells.
+    """
     if trained and trained < n:
         for draw in draws:
             for end in (0.5 - trained, trained - 0.5) if either_way else (trained - 0.5,):
-                draw(end, color="black", linestyle="--", linewidth=1)
+                if on_image:
+                    draw(end, color=LIGHT, linewidth=2.4)
+                draw(end, color=DARK if on_image else "black", linestyle="--", linewidth=1.2 if on_image else 1)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from headcount.errors import argument
 from headcount.reporting.blocks import Block, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
+from headcount.reporting.reaches import EXERCISE, is_plain
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.verdicts import POSITIONS, notices
-from headcount.reporting.words import counted, percent
-from headcount.views.positions import EXACT, draw_positions, positions_rows
+from headcount.reporting.words import counted, percent, some
+from headcount.views.positions import EXACT, draw_positions, draw_side_by_side, positions_rows
 
 if TYPE_CHECKING:
     from headcount.analysis.positions import PositionsShown, TableRow
@@ -34,6 +35,7 @@ def section(material: Material) -> Section | None:
             "position that training met."
         )
     ]
+    blocks += _side_by_side(subjects)
     answers = []
     for subject in subjects:
         found = conclusions(subject, material.block_id("positions", subject))
@@ -43,6 +45,27 @@ def section(material: Material) -> Section | None:
         answers.append((not (subject.positions and subject.positions.rows), not subject.stretch, found[0]))
     answer = min(answers, key=lambda each: each[:2])[-1]  # of a learned table, and one that is asked to go on
     return Section("positions", "What does a model know of positions?", tuple(blocks), answer)
+
+
+def _side_by_side(subjects: Sequence[Subject]) -> list[Picture]:
+    """Draw the exercise's encodings beside each other, as the report's models have them; nothing if there is one."""
+    shown = {name: each.positions for name in EXERCISE for each in reversed(subjects) if _has_encoding(each, name)}
+    found = [each for each in shown.values() if each is not None]
+    if len(found) < 2:
+        return []
+    names = some([each.encoding.name for each in found])
+    caption = f"Encodings side by side, as the models of this report have them: {names}"
+    parts = [f"{each.encoding.name} acts on {each.encoding.acts_on}" for each in found]
+    alt = f"What each encoding does at every position, and how alike it makes two positions: {'; '.join(parts)}."
+    return [Picture("positions-side-by-side", caption, alt, lambda: draw_side_by_side(found))]
+
+
+def _has_encoding(subject: Subject, name: str) -> bool:
+    """Whether this sorter has this encoding and nothing else that is special."""
+    shown, result = subject.positions, subject.stretch
+    if shown is None or shown.encoding.name != name or subject.task != "sortedness":
+        return False
+    return result is None or is_plain(result)
 
 
 def conclusions(subject: Subject, rests_on: str = "") -> list[Sentence]:

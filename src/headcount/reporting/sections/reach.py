@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from headcount.reporting.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section
 from headcount.reporting.commands import stretch_command
 from headcount.reporting.reach_words import beyond_training, conclusions
-from headcount.reporting.reaches import RIGHT, causes_of, hardest, is_plain, is_right, named, reach_of, up_to
+from headcount.reporting.reaches import (
+    RIGHT,
+    accuracy_cell,
+    causes_of,
+    hardest,
+    is_plain,
+    named,
+    reach_of,
+    up_to,
+    within_training,
+)
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.verdicts import BEYOND, POSITIONS, SHORTCUTS, notices
 from headcount.reporting.words import percent
@@ -18,6 +28,10 @@ from headcount.views.length_generalisation import draw_dispersion, draw_stretch,
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
     from headcount.stats import Proportion
+
+
+LENGTHS = (32, 64, 128, 256)
+"""Lengths that the exercise asks for."""
 
 
 def section(material: Material) -> Section | None:
@@ -38,6 +52,7 @@ def section(material: Material) -> Section | None:
             "given nothing of the task; the others what is named, so that one kind is not ranked against the other."
         ),
         Conclusions(tuple(found)),
+        *_exercise_table(subjects, kind),
         _curves(subjects, kind),
         *(notice for each in subjects for notice in notices(each, [BEYOND, POSITIONS, SHORTCUTS])),
         *(_table(subjects, each) for each in kinds),
@@ -76,6 +91,45 @@ def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
     ]
 
 
+def _exercise_table(subjects: Sequence[Subject], kind: str) -> list[DataTable]:
+    """Build the exercise's table: training lengths together, then 32, 64, 128 and 256; nothing if none was measured."""
+    stretched = [(each, each.stretch) for each in subjects if each.stretch]
+    rows: list[tuple[Cell | str, ...]] = [
+        (f"{subject.title} ({mark(result)})", *length_cells(result.cells, kind, result.trained))
+        for subject, result in stretched
+        if any(cell.negative == kind and cell.length in LENGTHS for cell in result.cells)
+    ]
+    if not rows:
+        return []
+    caption = f"Accuracy (%) at the exercise's lengths; unsorted sequences are {named(kind)}"
+    columns = ("model", span([each.trained for _, each in stretched]), *map(str, LENGTHS))
+    note = f"{sizes([each.cells for _, each in stretched], kind)} 95 % Wilson intervals; bold where the whole interval "
+    note += f"lies above {percent(RIGHT, 0)}."
+    return [DataTable("reach-lengths", caption, columns, tuple(rows), note, stretch_command(subjects), is_narrow=True)]
+
+
+def length_cells(results: Sequence[LengthResult], kind: str, trained: tuple[int, int] | None) -> list[Cell]:
+    """Return the accuracy over all training lengths and at each of the exercise's lengths."""
+    mine = [each for each in results if each.negative == kind]
+    by_length = {each.length: each for each in mine}
+    found = [within_training(mine, trained), *(by_length.get(length) for length in LENGTHS)]
+    return [Cell("not measured", None, "weak") if each is None else accuracy_cell(each) for each in found]
+
+
+def span(trained: Sequence[tuple[int, int] | None]) -> str:
+    """Return the heading of the column of training lengths: `8-16`, or words where models differ."""
+    known = set(trained)
+    only = known.pop() if len(known) == 1 else None
+    return f"{only[0]}-{only[1]}" if only else "training lengths"
+
+
+def sizes(results: Sequence[Sequence[LengthResult]], kind: str) -> str:
+    """Say how many sequences of each length were tried."""
+    n = sorted({each.n for cells in results for each in cells if each.negative == kind})
+    per_length = " to ".join(f"{each:,}" for each in dict.fromkeys((n[0], n[-1])))
+    return f"n = {per_length} per length, half of them sorted; training lengths are counted together."
+
+
 def _table(subjects: Sequence[Subject], kind: str) -> DataTable:
     """A row for each model and a column for each length."""
     rows, sizes = list[tuple[Cell | str, ...]](), set[int]()
@@ -86,21 +140,13 @@ def _table(subjects: Sequence[Subject], kind: str) -> DataTable:
         if not cells:
             continue
         sizes |= {cell.n for cell in cells.values()}
-        shown = [_field(cells[x]) if x in cells else _missing(result, x) for x in lengths]
+        shown = [accuracy_cell(cells[x]) if x in cells else _missing(result, x) for x in lengths]
         rows.append((subject.title, mark(result), *shown))
     n = " to ".join(f"{each:,}" for each in dict.fromkeys((min(sizes), max(sizes))))
     note = f"n = {n} per field; 95 % Wilson intervals; bold where the whole interval lies above {percent(RIGHT, 0)}."
     columns = ("model", "given", *(f"{each:,}" for each in lengths))
     caption = f"Right (%) by length; unsorted ones are {named(kind)}"
     return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, stretch_command(subjects))
-
-
-def _field(cell: LengthResult) -> Cell:
-    """`98.5 [95.7, 99.5]`."""
-    if cell.constant:
-        return Cell(f"one answer: {cell.constant_class}", 100 * cell.accuracy, "weak")
-    text = f"{100 * cell.accuracy:.1f} [{100 * cell.low:.1f}, {100 * cell.high:.1f}]"
-    return Cell(text, 100 * cell.accuracy, "strong" if is_right(cell) else "")
 
 
 def _missing(result: Stretch, length: int) -> Cell:
@@ -146,7 +192,7 @@ def _causes(subjects: Sequence[Subject], kind: str) -> list[DataTable]:
         reach = reach_of(subject.stretch, kind) if subject.stretch else None
         known = causes_of(subject.stretch, reach) if subject.stretch and reach else None
         if known is not None:
-            rows.append((subject.title, Cell(f"{known[0].length:,}", known[0].length), *map(_field, known)))
+            rows.append((subject.title, Cell(f"{known[0].length:,}", known[0].length), *map(accuracy_cell, known)))
     if not rows:
         return []
     caption = (

@@ -120,11 +120,31 @@ function keepLegible(drawing) {
   drawing.style.minWidth = `${0.72 * drawing.width.baseVal.value}px`;
 }
 
+// --- in a notebook ---------------------------------------------------------------------------------------------------
+
+/** Makes a notebook's frame as high as the page in it; where that is forbidden, the frame is scrolled. */
+function fitFrame() {
+  const frame = ownFrame();
+  if (!frame?.classList.contains("headcount-frame")) return;
+  const fit = () => (frame.style.height = `${Math.ceil(document.body.getBoundingClientRect().height)}px`);
+  new ResizeObserver(fit).observe(document.body);
+  fit();
+}
+
+function ownFrame() {
+  try {
+    return window.frameElement;
+  } catch {
+    return null; // A notebook of another origin keeps its frames to itself.
+  }
+}
+
 // --- all of it -------------------------------------------------------------------------------------------------------
 
 const afterPaint = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
 async function start() {
+  fitFrame();
   const nav = document.querySelector("nav");
   followContents(nav);
   foldContents(nav);
