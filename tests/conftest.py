@@ -100,11 +100,11 @@ def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     asks for `painted`.
     """
     if "painted" not in request.fixturenames and request.path.parent.name not in ("views", "reporting"):
-        monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
+        monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
         monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture")
+        monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture written by headcount")
         monkeypatch.setattr("headcount.reporting.markdown.svg", lambda figure: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture")
+        monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture written by headcount")
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_a_text_is_shown_token_by_token_while_there_is_room(in_tmp: Path, monkey
     assert pooled.book.pages[0].weights[0].shape[1] <= 32
 
 
-@pytest.mark.parametrize(("out", "told"), [("there", "no name for a page"), ("adder", "no name for a page")])
+@pytest.mark.parametrize(("out", "told"), [("there", "does not end in .html"), ("adder", "does not end in .html")])
 def test_a_page_has_a_name(runs: list[Run], out: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         api.report(runs[0], out=out, quiet=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headcount.files import write_atomically
+from headcount.files import claim_output, require_writable, write_outputs
 from headcount.reporting.story import Material, Subject
 from headcount.results import plain_json
 from headcount.views.ablation import draw_ranking, ranking
@@ -29,15 +29,25 @@ N_EXAMPLES = 4
 ENCODINGS = ("sinusoidal", "learned", "none")
 
 
-def write_exercise(material: Material, folder: Path) -> list[Path]:
-    """What there is of it: of the first adder, and of the first sortedness model with each encoding."""
+RESULTS = ("problem1/results", "problem2/results")
+"""Where the exercise wants its files."""
+
+
+def claim_exercise(folder: Path, *, force: bool = False) -> None:
+    """Refuse a folder whose results headcount did not write, before the measuring begins."""
+    require_writable(folder)
+    for path in (path for name in RESULTS for path in sorted((folder / name).rglob("[!.]*.*"))):
+        if path.suffix in (".json", ".png"):
+            claim_output(path, path.suffix, force=force)
+
+
+def write_exercise(material: Material, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the exercise's files for the first adder, and for the first sortedness model with each encoding."""
     found: dict[str, bytes] = {}
     for adder in material.of_task("addition")[:1]:
-        found |= {f"problem1/results/{name}": data for name, data in _addition(adder)}
-    found |= {f"problem2/results/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
-    for name, data in found.items():
-        write_atomically(folder / name, data)
-    return [folder / name for name in found]
+        found |= {f"{RESULTS[0]}/{name}": data for name, data in _addition(adder)}
+    found |= {f"{RESULTS[1]}/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
+    return write_outputs({folder / name: data for name, data in found.items()}, force=force)
 
 
 def _addition(adder: Subject) -> Iterator[tuple[str, bytes]]:
