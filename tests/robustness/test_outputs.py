@@ -18,6 +18,8 @@ from headcount.reporting.blocks import DataTable, Picture, Section
 from headcount.reporting.story import Material, Story
 from headcount.runs.run import Run
 
+pytestmark = pytest.mark.slow  # as all attacks
+
 PAGE = "report sorter --stored --examples 1 --quiet"
 FILES: dict[str, str] = {
     "somebody's page": "thesis.html",

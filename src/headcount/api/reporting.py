@@ -28,7 +28,7 @@ from headcount.api.training import evaluate, verify
 from headcount.api.viewing import head_roles, head_stats, show_positions, stretch, summarise_attention
 from headcount.auditing.audit import Audit
 from headcount.data.tables import TextLines, text_lines
-from headcount.errors import HeadcountError, InputError, argument
+from headcount.errors import HeadcountError, InputError, ResultError, argument
 from headcount.experiments.models import Data, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
 from headcount.hooks.attention import attention_of
@@ -38,7 +38,7 @@ from headcount.reporting.markdown import FIGURES, write_markdown
 from headcount.reporting.page import html_page
 from headcount.reporting.patterns import PatternBook, PatternPage, n_cells, page_of, sites_of, whole_page
 from headcount.reporting.story import Material, Subject, tell
-from headcount.results import Result
+from headcount.results import Result, require_heads
 from headcount.runs.folder import RunFolder
 from headcount.tasks.base import SequenceTask, Task
 from headcount.training.device import n_threads
@@ -288,9 +288,12 @@ def _read(model: OpenModel, wanted: Wanted, data: Data) -> Result | None:
         for kind in wanted.types:
             try:
                 result = folder.read_result(file.stem, kind)
-            except HeadcountError:
+            except ResultError:
+                raise  # to measure it again would replace the file unasked, and hide that somebody changed it
+            except HeadcountError:  # of another kind or version
                 continue
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
+                require_heads(result, [str(head) for head in model.sites.heads], file)
                 return result
     return None
 
