@@ -11,7 +11,9 @@ import jaxtyping
 import pytest
 import torch
 
+from headcount.results import Result
 from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.runs.train import train_run
 
@@ -110,6 +112,19 @@ def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def painted() -> None:
     """Pictures are real ones."""
+
+
+@pytest.fixture(autouse=True)
+def _readable_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every result that any test writes can be read: no check of stored results refuses what was measured."""
+    write = RunFolder.write_result
+
+    def write_and_read(folder: RunFolder, name: str, result: Result) -> Path:
+        file = write(folder, name, result)
+        folder.read_result(name, type(result))
+        return file
+
+    monkeypatch.setattr(RunFolder, "write_result", write_and_read)
 
 
 @pytest.fixture(autouse=True)

@@ -191,9 +191,10 @@ def is_hits(share: float, n: int) -> bool:
 def head_names(value: Any) -> Iterator[str]:
     """List the heads that a result names, as far as its fields are of the type `HeadName`."""
     if is_dataclass(value):
+        naming = _naming_fields(value.__class__)
         for field in fields(value):
             part = getattr(value, field.name)
-            if field.name in _naming_fields(type(value)):
+            if field.name in naming:
                 yield from (part,) if isinstance(part, str) else part or ()
             else:
                 yield from head_names(part)

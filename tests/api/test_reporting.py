@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import dataset_models as texts
@@ -65,9 +66,8 @@ def test_sections_without_results_are_left_out(runs: list[Run]) -> None:
 
 
 def test_results_of_other_weights_are_not_told(runs: list[Run]) -> None:
-    api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
-    file = Path("adder/results/ablation-zero-n10.json")
-    file.write_text(file.read_text().replace(runs[0].weights_sha256, "0" * 64))
+    found = api.ablate_heads(runs[0], n=10, replacements=["zero"], quiet=True).result
+    runs[0].folder.write_result("ablation-zero-n10", replace(found, weights_sha256="0" * 64))
     (subject,) = gather(runs[0], stored=True, n_examples=0, quiet=True).subjects
     assert subject.ablation is None
 

@@ -206,8 +206,8 @@ class Matching(Result):
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the summary of all heads with the pairs."""
         pairs, told = [pair for kind in self.kinds for pair in kind.pairs], self.overall
-        counts = sum(each.is_alike for each in pairs), sum(each.verdict == SAME_JOB for each in pairs)
-        counts = *counts, sum(each.partner is not None for each in pairs)
+        alike, same_job = sum(each.is_alike for each in pairs), sum(each.verdict == SAME_JOB for each in pairs)
+        counts = alike, same_job, sum(each.partner is not None for each in pairs)
         if (told.alike, told.same_job, told.of) != counts:
             yield "overall", f"alike, same_job and of = {', '.join(map(str, counts))}, as the pairs say"
         values = [each.attention.value for each in pairs if each.attention]
