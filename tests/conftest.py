@@ -12,7 +12,9 @@ import jaxtyping
 import pytest
 import torch
 
+from headcount.results import Result
 from headcount.runs.config import RunConfig
+from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run
 from headcount.runs.train import train_run
 
@@ -110,16 +112,29 @@ def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     asks for `painted`.
     """
     if "painted" not in request.fixturenames and request.path.parent.name not in ("views", "reporting"):
-        monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture")
+        monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
         monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture")
+        monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture written by headcount")
         monkeypatch.setattr("headcount.reporting.markdown.svg", lambda figure: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture")
+        monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture written by headcount")
 
 
 @pytest.fixture
 def painted() -> None:
     """Pictures are real ones."""
+
+
+@pytest.fixture(autouse=True)
+def _readable_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every result that any test writes can be read: no check of stored results refuses what was measured."""
+    write = RunFolder.write_result
+
+    def write_and_read(folder: RunFolder, name: str, result: Result) -> Path:
+        file = write(folder, name, result)
+        folder.read_result(name, type(result))
+        return file
+
+    monkeypatch.setattr(RunFolder, "write_result", write_and_read)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
     HeadcountError              say what was wrong, what was given, what is allowed, what to do next
     ├── ConfigError             impossible or unknown settings, all of them at once
     ├── InputError              a sum, head or part name that cannot be understood
+    │   └── ResultError         a stored result that is damaged or contradicts itself
     ├── RunError                a run folder that cannot be used
     │   └── CheckpointError     a saved state that is damaged or belongs to another run
     ├── Interrupted             asked to stop by a signal; everything is saved
@@ -68,6 +69,10 @@ class ConfigError(HeadcountError):
 
 class InputError(HeadcountError):
     """Text that names no sum, head or part."""
+
+
+class ResultError(InputError):
+    """A stored result that is damaged or contradicts itself; the message names the field."""
 
 
 class RunError(HeadcountError):

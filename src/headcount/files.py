@@ -10,12 +10,12 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from headcount.errors import RunError
+from headcount.errors import InputError, RunError, argument
 
 MOST_JSON = 2**24
 """Bytes of a configuration, a manifest or a tokenizer."""
@@ -156,6 +156,67 @@ def require_writable(folder: Path) -> None:
         probe = _draft_name(folder / "probe")
         _create(probe).close()
         probe.unlink()
+
+
+# --- files that the user names ----------------------------------------------------------------------------------------
+
+MARK = "written by headcount"
+"""Stands in every file that a verb writes where the user points: only a file with this mark is ever replaced."""
+_COMMENTS = {".html": "<!-- {} -->", ".md": "<!-- {} -->", ".svg": "<!-- {} -->", ".tex": "% {}", ".txt": "{}"}
+_MARKED = 4096
+"""Bytes at either end of a file in which the mark is looked for."""
+
+
+def claim_output(path: Path, suffix: str, *, force: bool | None = False) -> None:
+    """Refuse a path that cannot be written, or that holds anything but an older output of headcount.
+
+    Call this before the measuring begins. `force` replaces a file that headcount did not write; None says that the
+    caller has no such option. Links, folders, pipes and devices are refused either way.
+    """
+    elsewhere = "choose another name with -o"
+    if path.suffix.lower() != suffix:
+        raise InputError(
+            f"{path} does not end in {suffix}", f"name the file, such as -o {argument(_example(path, suffix))}"
+        )
+    with friendly_os_errors(f"write {path}"):
+        mode = path.lstat().st_mode if os.path.lexists(path) else None
+    if mode is not None and stat.S_ISLNK(mode):
+        raise InputError(f"{path} is a link, and headcount does not write through links", f"remove it, or {elsewhere}")
+    if mode is not None and not stat.S_ISREG(mode):
+        raise _no_file(path, mode)
+    if mode is not None and not force and not _is_marked(path):
+        advice = elsewhere if force is None else f"{elsewhere}, or replace the file with --force"
+        raise InputError(f"{path} exists, and headcount did not write it", advice)
+    require_writable(path.parent)
+
+
+def write_outputs(outputs: Mapping[Path, bytes], *, force: bool | None = False) -> list[Path]:
+    """Write files where the user points, each with the mark; if any of them is refused, none is written."""
+    for path in outputs:
+        claim_output(path, path.suffix.lower(), force=force)
+    for path, data in outputs.items():
+        write_atomically(path, _marked(data, path.suffix.lower()))
+    return list(outputs)
+
+
+def _example(path: Path, suffix: str) -> Path:
+    """A name with the right suffix that means what the user may have meant."""
+    return path / f"report{suffix}" if path.is_dir() or not path.suffix else path.with_suffix(suffix)
+
+
+def _is_marked(path: Path) -> bool:
+    with friendly_os_errors(f"read {path}"), os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as file:
+        begin = file.read(_MARKED)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _MARKED))
+        return MARK.encode() in begin + file.read(_MARKED)
+
+
+def _marked(data: bytes, suffix: str) -> bytes:
+    """The data with the mark in a comment, or in a field of a JSON object; a PNG has it from `views.style.png`."""
+    if suffix == ".json":
+        return data.replace(b"{", f'{{"generator": "{MARK}",'.encode(), 1)
+    comment = _COMMENTS.get(suffix)
+    return data if comment is None else data + f"{comment.format(MARK)}\n".encode()
 
 
 @contextmanager

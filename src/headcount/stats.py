@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy  # its parts are imported when they are first used, which `headcount --help` and `predict` never do
 from numpy.typing import NDArray
+
+from headcount.results import ROUNDING, Contradiction, Count, Positive, Share, outside, unequal
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -29,11 +31,19 @@ class Proportion:
     Proportion(correct=98, n=100, rate=0.98, low=0.929..., high=0.996...)
     """
 
-    correct: int
-    n: int
+    correct: Count
+    n: Positive
     rate: float
     low: float
     high: float
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the rate and its interval with the counts."""
+        if self.correct > self.n:
+            yield "correct", f"at most n, {self.n}"
+            return
+        right = Proportion.of(self.correct, self.n)
+        yield from unequal(self, rate=right.rate, low=right.low, high=right.high)
 
     @classmethod
     def of(cls, correct: int, n: int, confidence: float = 0.95) -> Proportion:
@@ -70,7 +80,11 @@ class PairedDifference:
     mean: float
     low: float
     high: float
-    p: float
+    p: Share
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the interval with the mean."""
+        return outside(self, "mean")
 
     def widened(self, se: float, df: int, confidence: float = 0.95) -> PairedDifference:
         """With one more source of noise, whose standard error rests on `df` degrees of freedom, in the interval.
@@ -364,10 +378,16 @@ class RankAgreement:
     low: float
     high: float
     """95 % interval, these things being a sample of such."""
-    p: float
+    p: Share
     """Over shuffles."""
-    tied: int
+    tied: Count
     """Things that share their rank with another by the second figure."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the interval with the correlation, which lies between -1 and 1."""
+        if abs(self.rho) > 1 + ROUNDING:
+            yield "rho", "between -1 and 1"
+        yield from outside(self, "rho")
 
 
 def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 4999) -> RankAgreement | None:

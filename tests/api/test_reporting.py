@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import dataset_models as texts
@@ -65,9 +66,8 @@ def test_sections_without_results_are_left_out(runs: list[Run]) -> None:
 
 
 def test_results_of_other_weights_are_not_told(runs: list[Run]) -> None:
-    api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
-    file = Path("adder/results/ablation-zero-n10.json")
-    file.write_text(file.read_text().replace(runs[0].weights_sha256, "0" * 64))
+    found = api.ablate_heads(runs[0], n=10, replacements=["zero"], quiet=True).result
+    runs[0].folder.write_result("ablation-zero-n10", replace(found, weights_sha256="0" * 64))
     (subject,) = gather(runs[0], stored=True, n_examples=0, quiet=True).subjects
     assert subject.ablation is None
 
@@ -94,7 +94,7 @@ def test_a_text_is_shown_token_by_token_while_there_is_room(in_tmp: Path, monkey
     assert pooled.book.pages[0].weights[0].shape[1] <= 32
 
 
-@pytest.mark.parametrize(("out", "told"), [("there", "no name for a page"), ("adder", "no name for a page")])
+@pytest.mark.parametrize(("out", "told"), [("there", "does not end in .html"), ("adder", "does not end in .html")])
 def test_a_page_has_a_name(runs: list[Run], out: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         api.report(runs[0], out=out, quiet=True)

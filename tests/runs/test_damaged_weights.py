@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from headcount.cli import main
-from headcount.errors import CheckFailed, HeadcountError
+from headcount.errors import CheckFailed, HeadcountError, RunError
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, TrainingRecord, digest
 from headcount.runs.run import Run, load, predict_one
@@ -78,7 +78,10 @@ def test_a_damaged_log_is_told(tiny_run: Run, tmp_path: Path, line: str, capsys:
     with (folder / "log.jsonl").open("a") as log:
         log.write(f"{line}\n")
     assert main(["train", "addition", "-o", str(folder), "--resume", "--quiet"]) == 2
-    assert "log.jsonl is damaged" in capsys.readouterr().err
+    assert "log.jsonl is not what this run wrote" in capsys.readouterr().err
+    (folder / "manifest.json").unlink()  # an unfinished run has no digest of its log
+    with pytest.raises(RunError, match=r"log\.jsonl is damaged"):
+        RunFolder(folder).read_log()
 
 
 @pytest.mark.parametrize("damage", ["null", '{"step": Infinity, "seconds": 1}', "[" * 50_000, None])

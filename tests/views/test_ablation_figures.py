@@ -77,7 +77,7 @@ def condition(heads, kinds, length=None):
 def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
     """A result as it is read from a file."""
     heads = heads or [f"{site}.{i}" for site in SITES for i in range(3)]
-    result = Ablation(
+    return Ablation(
         name="runs/add",
         weights_sha256="digest",
         metric="free-running",
@@ -88,7 +88,6 @@ def made(kinds=("zero", "mean", "resample"), heads=None, lengths=(None,)):
         conditions=tuple(condition(heads, kinds, length) for length in lengths),
         proof=tuple(SiteProof(site, 1e-7, 2e-7, 3.0, 0.0, True) for site in SITES),
     )
-    return Ablation.from_json(result.to_json())
 
 
 def as_loss(result):
@@ -98,7 +97,7 @@ def as_loss(result):
     )
     conditions = tuple(replace(each, clean=-0.25, clean_interval=(-0.3, -0.2)) for each in result.conditions)
     changes = {"metric": "loss", "unit": "nats", "is_accuracy": False, "heads": effects, "conditions": conditions}
-    return Ablation.from_json(replace(result, **changes).to_json())
+    return replace(result, **changes)
 
 
 def printed(table):
@@ -362,15 +361,14 @@ def test_what_broke_is_a_table_for_each_head_that_broke_something():
     )
     harmless = replace(broke, head="encoder.0.self.1", n_broken=0)
     with_them = replace(result, conditions=(replace(result.conditions[0], failures=(broke, harmless)),))
-    again = Ablation.from_json(with_them.to_json())
-    (table,) = view.failure_tables(again, again.conditions[0], "zero")
+    (table,) = view.failure_tables(with_them, with_them.conditions[0], "zero")
     text = printed(table)
     for part in ("without encoder.0.self.0 (zero): 7 of 2,000 broke", "digit: 10s", "6 of 7", "4 of 7", "7 of 900"):
         assert part in text
     assert "15+17: predicted 022, should be 032" in text
     assert "digit: 1s" not in text
     assert "1,100" not in text
-    assert view.failure_tables(again, again.conditions[0], "mean") == []
+    assert view.failure_tables(with_them, with_them.conditions[0], "mean") == []
 
 
 def test_a_figure_needs_no_torch():

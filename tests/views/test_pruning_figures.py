@@ -62,12 +62,12 @@ def made(n=6, **changes):
         n_orders=20,
         n_chance=512,
     )
-    return Pruning.from_json(replace(result, **changes).to_json())
+    return replace(result, **changes)
 
 
 @pytest.fixture(scope="module")
 def cost():
-    made_cost = Cost(
+    return Cost(
         parent="runs/sort",
         name="small",
         heads=("layer.0.self.0", "layer.0.self.1"),
@@ -84,7 +84,6 @@ def cost():
         data="the test set",
         fine_tuned=0,
     )
-    return Cost.from_json(made_cost.to_json())
 
 
 def printed(table):

@@ -13,7 +13,7 @@ all heads: cheap, and often taken for the effect of removing them. So its agreem
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headcount.analysis.contradictions import ablation_contradictions, effect_contradictions
 from headcount.bands import CRITICAL, FEW, IMPORTANT, band_of, examples_needed, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
@@ -44,7 +45,7 @@ from headcount.hooks.gates import Gates, eval_mode
 from headcount.hooks.proof import SiteProof, first_tensor, prove
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, DONORS
-from headcount.results import Result
+from headcount.results import Contradiction, Count, HeadName, Positive, Result, Share, Size, misnamed, outside
 from headcount.seeds import stream
 from headcount.stats import PairedDifference, RankAgreement, holm, rank_agreement
 
@@ -59,7 +60,7 @@ N_NOISE = 512
 class Effect:
     """One head, ablated with one replacement."""
 
-    head: str
+    head: HeadName
     short: str
     replacement: str
     metric: str
@@ -72,7 +73,7 @@ class Effect:
     low: float
     high: float
     """95 % interval of the drop of this head by itself: it is not corrected for the number of heads, `p` is."""
-    p: float
+    p: Share
     """Exact McNemar (hits), bootstrap-t (means) or swaps (else), corrected over heads (Holm)."""
     band: str | None
     """critical, important, redundant or undecided; None for a metric without points, or with nothing to lose."""
@@ -80,28 +81,34 @@ class Effect:
     """Examples that would decide an undecided head: the fewest, ..."""
     examples_needed_most: int | None
     """... and the most; None if it may lie on the border itself."""
-    worse: int
-    better: int
+    worse: Count
+    better: Count
     """Examples that scored worse and better than before, with several donors on average."""
-    n: int
+    n: Positive
     """Examples."""
-    rank_low: int
-    rank_high: int
+    rank_low: Positive
+    rank_high: Positive
     """Its rank among the heads with this replacement, 1 being the costliest: between these, by the intervals of all."""
-    carried: float
+    carried: Share
     """Share of all differences, by their size, that the ten largest carry: near 1, a few examples decide."""
-    length: int | None = None
+    length: Positive | None = None
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the head's names, its interval, its counts and its band."""
+        yield from misnamed(self)
+        yield from effect_contradictions(self)
+        yield from outside(self, "drop")
 
 
 @dataclass(frozen=True)
 class Importance:
     """One head's gradient."""
 
-    head: str
-    importance: float
-    se: float | None
+    head: HeadName
+    importance: Size
+    se: Size | None
     """Standard error over examples; None for a single one."""
-    normalised: float
+    normalised: Share
     """Divided by the norm of all heads of its site."""
 
 
@@ -112,7 +119,7 @@ class Agreement:
     replacement: str
     normalised: bool
     """Whether gradients were divided by their site's norm."""
-    n_heads: int
+    n_heads: Count
     found: RankAgreement | None
     """None if all heads have the same drop."""
 
@@ -121,14 +128,14 @@ class Agreement:
 class Condition:
     """One set of examples that all heads were ablated on."""
 
-    length: int | None
+    length: Positive | None
     data: str
-    n: int
+    n: Positive
     clean: float
     majority_baseline: float
     """What the best constant answer scores, within 10 points of which no head gets a band; for a loss, what even odds
     over all tokens or classes score, which is minus the logarithm of their number."""
-    decoded: int
+    decoded: Count
     """Answers that were also decoded for real, with the same verdict on each, ..."""
     decoded_replacements: tuple[str, ...]
     """... and with which replacements."""
@@ -136,9 +143,9 @@ class Condition:
     agreements: tuple[Agreement, ...]
     clean_interval: tuple[float, float]
     """95 % interval of the clean score."""
-    n_mean: int
+    n_mean: Count
     """Inputs that means were taken over; 0 if none were."""
-    donors: int
+    donors: Count
     """Other examples that replaced each; 0 if none did."""
     is_plain: bool = False
     """Whether every ablation was a whole forward pass, for modules that keep state."""
@@ -199,6 +206,10 @@ class Ablation(Result):
     def removable(self, limit: float = IMPORTANT, length: int | None = None) -> tuple[str, ...]:
         """Return the heads that cost less than `limit` when they are removed alone, by their whole 95 % interval."""
         return tuple(each.head for each in self.effects("zero", length) if each.high < limit)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the effects of all heads with each other and with their conditions."""
+        return ablation_contradictions(self)
 
     def harmless(self, length: int | None = None) -> tuple[str, ...]:
         """Return the heads that are redundant with every replacement."""

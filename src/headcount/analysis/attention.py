@@ -7,8 +7,7 @@ a bin is a token). Of the weights themselves come the measures that `role_measur
 the names of heads that stand out by one of them (`roles`; on one text, without controls).
 """
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any, ClassVar, cast
@@ -35,7 +34,7 @@ from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import Weights, read_attention
 from headcount.hooks.sites import Sites
 from headcount.models.reading import WEIGHTINGS, AttentionChunk, ValueNorms
-from headcount.results import Result
+from headcount.results import Contradiction, Count, HeadName, Result, Share, Size, misnamed, unequal
 from headcount.runs.run import Prediction, Run, predict_alike
 from headcount.tasks.base import ClassTask, SequenceTask
 
@@ -62,25 +61,32 @@ class Axis:
     edges: tuple[int, ...]
     """Bin i holds the tokens from edges[i] to just before edges[i + 1]."""
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the bins and the special tokens with the number of tokens."""
+        if self.edges[:1] != (0,) or self.edges[-1] != len(self.tokens) or list(self.edges) != sorted(set(self.edges)):
+            yield "edges", f"ascending, from 0 to {len(self.tokens)}, the number of tokens"
+        if any(not 0 <= place < len(self.tokens) for place in self.special or ()):
+            yield "special", f"places of the {len(self.tokens)} tokens"
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadAttention:
     """One head. A measure is None where it has no meaning, or no query sees what it is about."""
 
-    head: str
+    head: HeadName
     short: str
-    first: float | None = None
-    previous: float | None = None
-    itself: float | None = None
-    next: float | None = None
-    farthest: float | None = None
-    special: float | None = None
-    separator: float | None = None
-    duplicate: float | None = None
-    induction: float | None = None
-    matching: float | None = None
-    entropy_share: float | None = None
-    distance: float | None = None
+    first: Share | None = None
+    previous: Share | None = None
+    itself: Share | None = None
+    next: Share | None = None
+    farthest: Share | None = None
+    special: Share | None = None
+    separator: Share | None = None
+    duplicate: Share | None = None
+    induction: Share | None = None
+    matching: Share | None = None
+    entropy_share: Share | None = None
+    distance: Size | None = None
     named: tuple[Standing, ...] = ()
     """What it stands out for against the other heads, most first."""
     weights: Matrix = ()
@@ -89,6 +95,18 @@ class HeadAttention:
     """Standard deviation over examples; None for a single example."""
     pooled: tuple[tuple[int, ...], ...] = ()
     """[query bin][key bin], in ten-thousandths, of a text."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the head's names; attention weights are shares of 1, and each row of them adds up to at most 1."""
+        yield from misnamed(self)
+        for name, whole in (("weights", 1.0), ("pooled", float(PARTS))):
+            rows = getattr(self, name)
+            if len({len(row) for row in rows}) > 1:
+                yield name, "a matrix, with rows of one length"
+            elif any(min(row, default=0.0) < 0 or sum(row) > whole * 1.01 for row in rows):
+                yield name, f"shares of {whole:g}, of which no row has more"
+        if self.deviation is not None and [*map(len, self.deviation)] != [*map(len, self.weights)]:
+            yield "deviation", "the shape of weights"
 
     @property
     def array(self) -> NDArray[np.float64]:
@@ -110,6 +128,16 @@ class SiteAttention:
     n_queries: Mapping[str, int] = field(default_factory=dict)
     """How many queries each measure is a mean over, of a text."""
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the site with its heads, and the weights with the tokens that they are between."""
+        yield from unequal(self, site=f"{self.stack}.{self.layer}.{self.kind}")
+        if any(each.head.rpartition(".")[0] != self.site for each in self.heads):
+            yield "heads", f"heads of {self.site}"
+        shape = len(self.queries), len(self.keys)
+        is_whole = not isinstance(self.queries, str) and not isinstance(self.keys, str)
+        if is_whole and any((len(each.weights), *map(len, each.weights[:1])) != shape for each in self.heads):
+            yield "heads", f"weights between {shape[0]} queries and {shape[1]} keys"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Result):
@@ -129,9 +157,9 @@ class Attention(Result):
     weights_sha256: str
     title: str
     """What was predicted, or averaged over; or the text, shortened."""
-    n: int = 0
+    n: Count = 0
     """Examples averaged over."""
-    n_tokens: int = 0
+    n_tokens: Count = 0
     """Of all stacks."""
     axes: tuple[Axis, ...] = ()
     sites: tuple[SiteAttention, ...]
@@ -141,13 +169,28 @@ class Attention(Result):
     predicted: str | None = None
     right: str | None = None
     """The model's own answer and the right one, where they are known."""
-    probability: float | None = None
+    probability: Share | None = None
     """That the model gave to its whole answer."""
     correct: bool | None = None
     explanation: str | None = None
     """What is wrong with the answer; empty if it is right."""
     weighting: str = WEIGHTINGS[0]
     """Whether a key counts by its attention weight or by its share of norms."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the answer with the verdict on it, and the axes with the tokens and the pooled weights."""
+        if self.correct is not None and self.correct == bool(self.explanation):
+            yield "correct", "true if there is no explanation of what is wrong, and false otherwise"
+        if self.axes:
+            yield from unequal(self, n_tokens=sum(len(axis.tokens) for axis in self.axes))
+        bins: dict[object, int] = {axis.stack: len(axis.edges) - 1 for axis in self.axes}
+        for site in self.sites:
+            if bool(bins) != isinstance(site.queries, str) or bool(bins) != isinstance(site.keys, str):
+                yield "sites", f"the {'stacks' if bins else 'tokens'} of the queries and the keys of {site.site}"
+                continue
+            shape = bins.get(site.queries), bins.get(site.keys)
+            if bins and any((len(each.pooled), *map(len, each.pooled[:1])) != shape for each in site.heads):
+                yield "sites", f"weights of {site.site} in the bins of its axes"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -204,10 +247,7 @@ class AttentionSummary(Attention):
     """Of any model on one text: pooled weights, and measures of the weights themselves."""
 
     ABSENT = ("n", "example", "probability", "correct", "explanation", "weighting", "weights", "deviation")
-
-    def to_json(self) -> str:
-        """On one line: a line per number would take several times as much."""
-        return json.dumps(self.to_dict(), separators=(",", ":")) + "\n"
+    INDENT: ClassVar[int | None] = None  # a line per number would take several times as much
 
     def pattern(self, head: str | HeadId, weights: Array, most: int) -> tuple[tuple[Axis, Axis], Array]:
         """A head's own weights [query, key] in at most so many bins, and its axes with these bins."""

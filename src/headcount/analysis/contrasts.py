@@ -18,6 +18,7 @@ from scipy.special import stdtrit
 from headcount.analysis.labels import ALL
 from headcount.experiments.task_attention import SiteWeights, TaskAttention, task_weights
 from headcount.heads import HeadSite
+from headcount.results import Contradiction, Positive, Size
 from headcount.seeds import stream
 from headcount.tasks.base import Contrast, Task
 
@@ -43,9 +44,14 @@ class Shift:
     """By the step across it."""
     mean: float
     """The difference of the two: the sensitivity."""
-    se: float
-    n: int
+    se: Size
+    n: Positive
     """Examples: threes."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the sensitivity with the two steps that it is the difference of."""
+        if abs(self.across - self.beside - self.mean) > 1e-4:  # each is rounded
+            yield "mean", f"across - beside, {self.across - self.beside}"
 
     def half(self, confidence: float = 0.95) -> float:
         """Half of the interval around the mean (Student's t)."""

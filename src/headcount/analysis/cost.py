@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import compare, interval_of
 from headcount.experiments.models import OpenModel
 from headcount.hooks.gates import eval_mode
-from headcount.results import Result
+from headcount.results import ROUNDING, Contradiction, Count, HeadName, Result, Size, is_close
 from headcount.stats import PairedDifference
 from headcount.surgery.cutting import Cut
 from headcount.training.device import n_threads
@@ -34,18 +34,18 @@ class Cost(Result):
     FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "is_share": "is_accuracy"}
     parent: str
     name: str
-    heads: tuple[str, ...]
+    heads: tuple[HeadName, ...]
     """Those that were cut out."""
-    n_heads: tuple[int, int]
+    n_heads: tuple[Count, Count]
     lost_blocks: tuple[str, ...]
     """Attention blocks that are gone as a whole."""
-    parameters: tuple[int, int]
-    n_bytes: tuple[int, int]
-    microseconds: tuple[float, float]
+    parameters: tuple[Count, Count]
+    n_bytes: tuple[Count, Count]
+    microseconds: tuple[Size, Size]
     """Per example in a forward pass of 128, one thread on a CPU: median of rounds that alternate."""
-    faster: float
+    faster: Size
     """Median of the rounds' ratios."""
-    difference: float
+    difference: Size
     """From the parent with those heads ablated or, if they were folded, at their means: as a share of the largest
     logit, before any fine-tuning."""
     score: tuple[float, float]
@@ -54,12 +54,28 @@ class Cost(Result):
     drop: PairedDifference
     """Of the two on the same examples."""
     data: str
-    fine_tuned: int
+    fine_tuned: Count
     metric: str = ""
     unit: str = "points"
     is_accuracy: bool = True
-    folded_over: int = 0
+    folded_over: Count = 0
     """Unlabelled examples over which the means were taken that stayed in the biases; 0 if nothing stayed."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the two models with the heads between them, and the drop with the two scores."""
+        if self.n_heads[0] - self.n_heads[1] != len(set(self.heads)) or len(set(self.heads)) != len(self.heads):
+            yield "n_heads", f"{len(self.heads)} heads less, as heads says"
+        for name in ("parameters", "n_bytes"):
+            before, after = getattr(self, name)
+            if after > before:
+                yield name, f"at most {before:,} after the cut"
+        for score, (low, high) in zip(self.score, self.score_intervals, strict=True):
+            if not low - ROUNDING <= score <= high + ROUNDING:
+                yield "score", f"in its interval, {low} to {high}"
+        if not is_close(self.drop.mean, self.score[0] - self.score[1]):
+            yield "drop", f"the difference of the two scores, {self.score[0] - self.score[1]}"
+        if self.is_accuracy and not all(-ROUNDING <= each <= 1 + ROUNDING for each in self.score):
+            yield "score", "from 0 to 1"
 
 
 def compare_cost(parent: OpenModel, cut: Cut[OpenModel], experiment: Experiment, fine_tuned: int = 0) -> Cost:

@@ -8,7 +8,7 @@ Numbers of single precision are rounded, and another machine may round them othe
 sample are computed again in double precision: by how much margins moved says how far the tightest is from tipping over.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -21,7 +21,7 @@ from headcount.experiments.models import OpenModel
 from headcount.external.user_code import UserCodeError
 from headcount.hooks.gates import eval_mode
 from headcount.models.finite import require_numbers
-from headcount.results import Result
+from headcount.results import Contradiction, Count, Positive, Result, Size, unequal
 from headcount.runs.train import environment
 from headcount.tasks.base import Examples, SequenceTask
 from headcount.training.device import n_cores, workers
@@ -49,31 +49,51 @@ class Certificate(Result):
     }
     name: str
     weights_sha256: str
-    total: int
-    errors: int
+    total: Positive
+    errors: Count
     wrong: tuple[WrongAnswer, ...]
     """Those that were decoded for real: the first `MOST_DECODED`."""
     least_margin: float | None
     """The narrowest win of a right token over its best rival, in logits; None if some answer is wrong."""
     tightest: str
     """The example it was found on."""
-    decoded: int
+    decoded: Count
     """Examples that were also decoded for real, with the same verdict."""
-    distinct: int
+    distinct: Count
     """Examples that were walked, each once: the whole domain."""
-    float_error: float | None
+    float_error: Size | None
     """The most that a margin, right or wrong, moved between this precision and double precision, in logits.
 
     None for a model of others that does not compute in double precision.
     """
-    n_recomputed: int
+    n_recomputed: Count
     """Examples that was measured on: the tightest, and those that were decoded."""
-    undecided: int
+    undecided: Count
     """How many of the tightest are nearer to tipping over than that: another machine may answer otherwise."""
     environment: Mapping[str, str]
     """What it was made on."""
     audit: str = ""
     """What is at the bottom of what quick checks found; empty if none fails."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare every count with the size of the domain, and the errors with the list of wrong answers."""
+        for name in ("errors", "decoded", "undecided"):
+            if getattr(self, name) > self.total:
+                yield name, f"at most total, {self.total:,}"
+        if self.n_recomputed > 2 * self.total:  # an example may be both among the tightest and in the sample
+            yield "n_recomputed", f"at most twice total, {2 * self.total:,}"
+        yield from unequal(self, distinct=self.total)
+        listed = min(self.errors, MOST_DECODED)
+        if len({each.example for each in self.wrong}) != listed or len(self.wrong) != listed:
+            yield "wrong", f"a list of {listed:,} different answers, as errors says, not of {len(self.wrong):,}"
+        if self.decoded < len(self.wrong):
+            yield "decoded", f"at least {len(self.wrong):,}, as every wrong answer in the list was decoded"
+        if (self.least_margin is None) != (self.errors > 0) or (self.least_margin or 0) < 0:
+            yield "least_margin", "a margin above 0 if no answer is wrong, and null otherwise"
+        if self.float_error is None and self.n_recomputed:
+            yield "n_recomputed", "0, as float_error is null"
+        if self.undecided > N_NEAREST:
+            yield "undecided", f"at most {N_NEAREST:,}, as only so many examples are recomputed"
 
     @property
     def times_error(self) -> float | None:

@@ -27,6 +27,7 @@ from scipy.special import stdtrit
 
 from headcount.analysis.head_measures import ENTROPY_SHARE, EvalInputs, measure
 from headcount.experiments.task_attention import TaskAttention
+from headcount.results import Count, Positive, Share, Size
 from headcount.seeds import integer
 
 ALL, DIFFERENCE = "all", "difference"
@@ -67,9 +68,9 @@ class Measure:
     condition: str
     """Which examples: `all`, those with or without it, or the `difference` between these two."""
     mean: float
-    se: float
+    se: Size
     """Over examples."""
-    n: int
+    n: Positive
     """Examples."""
     even: float | None = None
     """What a target would get if attention were even over the visible keys; None for other measures."""
@@ -210,10 +211,10 @@ class Calibration:
 
     controls: tuple[str, ...]
     """Kinds of models that learned nothing; the bar is the higher one."""
-    n_models: int
+    n_models: Count
     """Of each kind."""
-    n_examples: int
-    error_rate: float
+    n_examples: Count
+    error_rate: Share
     """The share of such models that would get any label at all, on average over calibrations."""
     bars: tuple[Bar, ...]
 

@@ -37,7 +37,7 @@ from headcount.limits import require_room_for
 from headcount.models.attention import Weights
 from headcount.models.finite import require_numbers
 from headcount.models.transformer import Classifier
-from headcount.results import Result
+from headcount.results import ROUNDING, Contradiction, Count, HeadName, Positive, Result, Share, Size, unequal
 from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.tasks.base import ClassTask, Examples
@@ -66,12 +66,12 @@ REPORTED = 1
 class LengthResult:
     """One length and one kind of negative, half of the examples sorted."""
 
-    length: int
+    length: Positive
     negative: str
-    accuracy: float
+    accuracy: Share
     low: float
     high: float
-    n: int
+    n: Positive
     constant: bool
     """Whether (nearly) everything gets one answer; the accuracy then says nothing."""
     constant_class: str | None
@@ -83,14 +83,26 @@ class LengthResult:
     margin: tuple[float, ...]
     """Mean lead of the right class, in logits, of each class; negative where it is mostly wrong."""
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the accuracy, its interval and the answers with the hits of each class."""
+        correct = sum(each.correct for each in self.recall)
+        if sum(each.n for each in self.recall) != self.n:
+            yield "n", f"{sum(each.n for each in self.recall):,}, the examples of all classes in recall"
+        elif correct <= self.n:
+            right = Proportion.of(correct, self.n)
+            yield from unequal(self, accuracy=right.rate, low=right.low, high=right.high)
+        if {each.n for each in self.answers} != {self.n} or sum(each.correct for each in self.answers) != self.n:
+            yield "answers", f"shares that add up to all {self.n:,} examples"
+        yield from unequal(self, constant=self.constant_class is not None)
+
 
 @dataclass(frozen=True)
 class ShiftedIds:
     """The same sequences of the longest trained length, with ids that begin at `first`."""
 
-    first: int
+    first: Count
     cell: LengthResult
-    moved: float
+    moved: Size
     """Largest change of a logit against ids from 0; (nearly) nothing where only distances matter."""
 
 
@@ -145,6 +157,29 @@ class Stretch(Result):
     """Which draw of fresh sequences it was measured on."""
     audit: str = ""
     """What is at the bottom of what quick checks on its test set found; empty if none fails."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the cells with the classes and with each other."""
+        n_classes, shifted = len(self.classes), tuple(each.cell for each in self.ids)
+        for name, cells in (("cells", self.cells), ("cropped_results", self.cropped_results), ("ids", shifted)):
+            if any({len(each.recall), len(each.answers), len(each.margin)} != {n_classes} for each in cells):
+                yield name, f"a recall, a share of answers and a margin for each of {n_classes} classes"
+            if any(each.constant_class not in (None, *self.classes) for each in cells):
+                yield name, f"a constant_class that is one of {', '.join(self.classes)}"
+        for name, keys in (
+            ("cells", [(each.length, each.negative) for each in self.cells]),
+            ("cropped_results", [(each.length, each.negative) for each in self.cropped_results]),
+            ("ids", [each.first for each in self.ids]),
+            ("attention_shares", [(each.length, each.head) for each in self.attention_shares]),
+        ):
+            if len(set(keys)) != len(keys):
+                yield name, "different entries"
+        if self.trained and not 1 <= self.trained[0] <= self.trained[1]:
+            yield "trained", "the shortest and the longest trained length"
+        if {each.length for each in self.cropped_results} - {each.length for each in self.cells}:
+            yield "cropped_results", "lengths that are in cells"
+        if set(self.refused_lengths) & {each.length for each in self.cells}:
+            yield "refused_lengths", "lengths that are not in cells"
 
 
 def stretch(
@@ -333,20 +368,25 @@ class AttentionShare:
     over the tokens of each sequence, then over sequences: `_se` is the standard error of that mean.
     """
 
-    length: int
-    head: str
-    n: int
+    length: Positive
+    head: HeadName
+    n: Positive
     """Sequences."""
-    left: float
-    itself: float
-    right: float
-    alike: float
-    left_se: float
-    itself_se: float
-    right_se: float
-    alike_se: float
-    neighbours_se: float
+    left: Share
+    itself: Share
+    right: Share
+    alike: Share
+    left_se: Size
+    itself_se: Size
+    right_se: Size
+    alike_se: Size
+    neighbours_se: Size
     """Of left and right together: they are not independent."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """A token's attention to itself and its neighbours is at most all of it."""
+        if self.left + self.itself + self.right > 1 + ROUNDING:
+            yield "itself", f"at most {1 - self.left - self.right}, what left and right leave of 1"
 
     @property
     def neighbours(self) -> float:

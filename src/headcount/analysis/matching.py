@@ -15,7 +15,7 @@ Attention is not a job. What two heads write is compared by CKA (pairing.py) aga
 output is put in the head's place (transplants.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import count
@@ -41,7 +41,7 @@ from headcount.analysis.transplants import Transplant, transplant
 from headcount.errors import InputError, shortened
 from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
-from headcount.results import Result
+from headcount.results import Contradiction, Count, HeadName, Positive, Result, Share, is_close, unequal
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import holm, share_above, step_down
@@ -90,26 +90,36 @@ class Likeness:
     """And with its partner in the other run with keys relabelled."""
     any: float
     """On average with all heads of that kind in the other run."""
-    p_untrained: float
+    p_untrained: Share
     """The larger of both directions; corrected over heads (max-T)."""
-    p_relabelled: float
+    p_relabelled: Share
     """Corrected over heads (attention: Holm; outputs: max-T)."""
-    p: float
+    p: Share
     """The larger of both."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the p that counts with the two that it is the larger of."""
+        return unequal(self, p=max(self.p_untrained, self.p_relabelled))
 
 
 @dataclass(frozen=True)
 class Pair:
     """One head and its partner in the other run; None where there are fewer heads there."""
 
-    head: str
-    partner: str | None
+    head: HeadName
+    partner: HeadName | None
     same_index: float | None
     """The overlap with the other run's head of the same name, if there is one."""
     attention: Likeness | None
     outputs: Likeness | None
     transplant: Transplant | None
     verdict: str
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the verdict with what it rests on."""
+        if (self.partner is None) != (self.attention is None):
+            yield "partner", "a head if the two were compared, and null otherwise"
+        yield from unequal(self, verdict=_verdict(self.attention, self.outputs, self.transplant))
 
     @property
     def is_alike(self) -> bool:
@@ -123,34 +133,50 @@ class KindMatch:
 
     stack: str
     kind: str
-    heads: tuple[str, ...]
-    others: tuple[str, ...]
+    heads: tuple[HeadName, ...]
+    others: tuple[HeadName, ...]
     overlaps: Matrix
     """[head][other head]: the mean over examples."""
     errors: Matrix
     """Their standard errors."""
     pairs: tuple[Pair, ...]
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the pairs and the tables with the heads of both runs."""
+        yield from unequal(self, heads=tuple(each.head for each in self.pairs))
+        for name in ("overlaps", "errors"):
+            if [*map(len, getattr(self, name))] != [len(self.others)] * len(self.heads):
+                yield name, f"a table of {len(self.heads)} by {len(self.others)} heads"
+                return
+        partners = [each.partner for each in self.pairs if each.partner is not None]
+        if len(set(partners)) != len(partners) or set(partners) - set(self.others):
+            yield "pairs", "different partners, all of them in others"
+            return
+        for pair, row in zip(self.pairs, self.overlaps, strict=False):
+            overlap = None if pair.partner is None else row[self.others.index(pair.partner)]
+            if overlap is not None and pair.attention and not is_close(pair.attention.value, overlap):
+                yield "pairs", f"an overlap of {overlap} for {pair.head}, as the table says"
+
 
 @dataclass(frozen=True)
 class Overall:
     """All heads together."""
 
-    alike: int
+    alike: Count
     """Heads that attend alike."""
-    same_job: int
-    of: int
+    same_job: Count
+    of: Count
     """Heads that have a partner."""
     matched: float
     """Mean overlap of the pairs."""
     untrained: tuple[float, float]
     """The least and the most that it is with an untrained stand-in for the other run."""
     relabelled: tuple[float, float]
-    p: float
+    p: Share
     """That the mean overlap is no larger than by chance: the largest over the nulls."""
     untrained_alike: tuple[int, int]
     """Heads that are called alike with a stand-in in the other run's place, each among all others: fewest and most."""
-    untrained_any: float
+    untrained_any: Share
     """With which share of the stand-ins any head is called alike."""
 
 
@@ -165,17 +191,28 @@ class Matching(Result):
     weights_sha256: str
     other: str
     other_model: str
-    n: int
+    n: Positive
     """Examples."""
     data: str
     """Which examples."""
-    error_rate: float
+    error_rate: Share
     """Family-wise, over all heads."""
     effort: Effort
     overall: Overall
     kinds: tuple[KindMatch, ...]
     left_out: str = ""
     """What could not be compared, and why."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the summary of all heads with the pairs."""
+        pairs, told = [pair for kind in self.kinds for pair in kind.pairs], self.overall
+        alike, same_job = sum(each.is_alike for each in pairs), sum(each.verdict == SAME_JOB for each in pairs)
+        counts = alike, same_job, sum(each.partner is not None for each in pairs)
+        if (told.alike, told.same_job, told.of) != counts:
+            yield "overall", f"alike, same_job and of = {', '.join(map(str, counts))}, as the pairs say"
+        values = [each.attention.value for each in pairs if each.attention]
+        if values and abs(sum(values) / len(values) - told.matched) > 1e-3:  # every value is rounded
+            yield "overall", f"matched = {sum(values) / len(values)}, the mean overlap of the pairs"
 
     @property
     def words(self) -> str:

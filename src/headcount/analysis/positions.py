@@ -12,7 +12,7 @@ carries each to its next are rows whose products P_t . P_s depend on t - s alone
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -25,7 +25,7 @@ from headcount.encodings import ENCODINGS, EncodingSettings
 from headcount.encodings.base import Encoding, EncodingInUse, HasPositions, Positions, build_encoding
 from headcount.errors import InputError
 from headcount.models.transformer import initialise
-from headcount.results import Result
+from headcount.results import Contradiction, Count, Positive, Result, Share, Size
 from headcount.seeds import integer
 
 FORMER = {
@@ -54,11 +54,11 @@ FEWEST_ROWS, MOST = 3, 512
 class TableRow:
     """One row of a learned table."""
 
-    position: int
+    position: Count
     state: RowState
     """Weight decay and averaging move a row that was never trained as well, but do not turn it."""
-    norm: float
-    moved: float | None
+    norm: Size
+    moved: Size | None
     """How far it is from its initial value; None if that is not known."""
     cosine: float | None
     """Of the angle to its initial value; 1: it was shrunk or stretched at most."""
@@ -74,14 +74,24 @@ class PositionsShown(Result):
 
     name: str
     weights_sha256: str
-    n_positions: int
-    n_trained: int
+    n_positions: Positive
+    n_trained: Count
     """Positions met in training: 0 to one less than this."""
     random_positions: int | None
     """Training drew its positions from this many; None if it counted from 0."""
     encoding: EncodingProfile
     rows: tuple[TableRow, ...]
     """Of a learned table; empty for other encodings."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the rows and the encoding with the number of positions."""
+        if self.rows and [each.position for each in self.rows] != list(range(self.n_positions)):
+            yield "rows", f"those of the positions 0 to {self.n_positions - 1}"
+        known = [each for each in self.rows if each.state != "past the table"]
+        if any((each.state == "trained") != (each.position < self.n_trained) for each in known):
+            yield "rows", f"rows trained up to position {self.n_trained - 1}, and no further"
+        if not self.encoding.is_of(self.n_positions):
+            yield "encoding", f"tables of {self.n_positions} positions"
 
 
 @dataclass(frozen=True)
@@ -95,10 +105,18 @@ class EncodingsShown(Result):
     name: str | None
     trained: str | None
     """The encoding that is shown as the run has trained it; all others are as they are drawn."""
-    n_positions: int
-    n_trained: int | None
+    n_positions: Positive
+    n_trained: Count | None
     """Positions that the run met in training."""
     encodings: tuple[EncodingProfile, ...]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the encodings with their names and with the number of positions."""
+        names = [each.name for each in self.encodings]
+        if len(set(names)) != len(names) or not all(each.is_of(self.n_positions) for each in self.encodings):
+            yield "encodings", f"different ones, with tables of {self.n_positions} positions"
+        if self.trained not in (None, *names):
+            yield "trained", f"one of {', '.join(names)}"
 
 
 def positions_of(model: HasPositions, n_positions: int | None = None) -> PositionsShown:
@@ -185,6 +203,12 @@ class EncodingProfile:
     """Each head's bias against the distance; for an encoding without one, K itself."""
     shift: Shift
 
+    def is_of(self, n: int) -> bool:
+        """Whether the tables and the curves are of so many positions."""
+        square = [len(self.kernel), *map(len, self.kernel)] == [n] * (n + 1)
+        parts = [part for curve in self.curves for part in (curve.mean, curve.low, curve.high)]
+        return square and len(self.table or self.kernel) == n and all(len(part) == 2 * n - 1 for part in parts)
+
 
 @torch.no_grad()
 def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None) -> EncodingProfile:
@@ -255,13 +279,13 @@ def _matrix(array: Array) -> Matrix:
 class LinearShift:
     """The best maps from each row to its next among the first `n_rows`; errors are shares of the rows' own size."""
 
-    n_rows: int
-    d_model: int
-    fitted: float
+    n_rows: Positive
+    d_model: Positive
+    fitted: Size
     """Of one linear map for all steps. With fewer steps than dimensions some map always fits: 0 means nothing then."""
-    held_out: float
+    held_out: Size
     """Of a linear map on a step that it was not fitted on; 1 is no better than answering 0."""
-    rotation: float
+    rotation: Size
     """Of the best rotation, which keeps all angles and lengths."""
 
 
@@ -269,15 +293,15 @@ class LinearShift:
 class Shift:
     """How far an encoding is from one in which only t - s matters."""
 
-    variance_beyond_distance: float
+    variance_beyond_distance: Share
     """Share of the variance of K(t, s), t ≠ s, that t - s does not explain; 0: it depends on t - s alone."""
-    variance_beyond_distance_trained: float | None
+    variance_beyond_distance_trained: Share | None
     """The same among trained positions; None if nothing was trained."""
-    deviation: float
+    deviation: Size
     """Largest distance of K(t, s) from the mean over all pairs with the same t - s."""
-    rotation_error: float | None
+    rotation_error: Size | None
     """Largest entry of P(p + k) - R_k P(p) over all p and k, R_k being the sinusoids' rotation; None if no table."""
-    largest_entry: float | None
+    largest_entry: Size | None
     """Of the table, to hold that error against."""
     linear: LinearShift | None
 

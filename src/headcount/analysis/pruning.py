@@ -11,7 +11,7 @@ Six answers to that, drawn as one figure. Orders are chosen on one set of exampl
                as greedy chooses: what a search finds that does not look where it goes
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.analysis.ablation import Ablation, AblationRun, Measurement, ablate, measure
+from headcount.analysis.contradictions import pruning_contradictions
 from headcount.analysis.greedy import Clock, best_set, greedy_order
 from headcount.bands import IMPORTANT, band_of
 from headcount.data.dataset import EvalBatch, Score
@@ -32,7 +33,7 @@ from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, DONORS, ORDERS
-from headcount.results import Result
+from headcount.results import Contradiction, Count, HeadName, Positive, Result, Size
 from headcount.seeds import stream
 from headcount.stats import PairedDifference
 
@@ -54,8 +55,8 @@ LIMITS = (0.01, 0.05)
 class Point:
     """Some heads removed."""
 
-    n_removed: int
-    head: str | None
+    n_removed: Count
+    head: HeadName | None
     """The one that was removed last."""
     score: float
     low: float
@@ -77,7 +78,7 @@ class Curve:
 class RandomBaseline:
     """Random removal of so many heads: quantiles over orders."""
 
-    n_removed: int
+    n_removed: Positive
     low: float
     """Tenth percentile."""
     median: float
@@ -112,42 +113,42 @@ class Pruning(Result):
     """The examples that orders were chosen on."""
     measured_on: str
     """And those that every figure here comes from."""
-    n: int
-    n_heads: int
+    n: Positive
+    n_heads: Positive
     replacements: tuple[str, ...]
     """With which heads were ablated, one at a time."""
-    loss: float
+    loss: Size
     clean: float
-    harmless: tuple[str, ...]
+    harmless: tuple[HeadName, ...]
     """Heads that cost under 1 point alone with every replacement, by the interval; `alone_on` names the examples."""
     harmless_left: Point
     """All of those removed together."""
     harmless_means: Point
     """All of those replaced by their means together; intervals are for these means."""
-    by_zero: tuple[str, ...]
+    by_zero: tuple[HeadName, ...]
     """Heads that cost under 1 point alone by zero, by the interval."""
     by_zero_left: Point
     """All of those removed together."""
-    n_under_1_point: int
+    n_under_1_point: Count
     """Heads whose drop alone by zero is under 1 point, by the point estimate: what reports count."""
-    chosen: tuple[str, ...]
+    chosen: tuple[HeadName, ...]
     """What greedy removal takes before it loses more than `loss` on the examples it chooses on, in order."""
     kept: Point
     """What is left after that, on the other examples."""
-    n_tried: int
+    n_tried: Count
     """Sets that greedy measured until then, on some of the examples at least."""
-    n_random: int
+    n_random: Count
     """Random sets of that size that were tried: as many, unless time was up."""
     best_random: Point
     """The best of those, chosen as greedy chose."""
     curves: tuple[Curve, ...]
     chance: tuple[RandomBaseline, ...]
-    n_orders: int
-    n_chance: int
+    n_orders: Count
+    n_chance: Positive
     """Examples per random order."""
     is_accuracy: bool = True
     """Whether each example is right or wrong; else scores are in the metric's own unit, larger being better."""
-    budget: float | None = None
+    budget: Size | None = None
     """Seconds that the search was given; None for as long as it takes."""
     not_measured: tuple[str, ...] = ()
     """What there was no time for, in words; nothing without a budget."""
@@ -157,6 +158,10 @@ class Pruning(Result):
     """The examples that heads were ablated alone on, by a stored ablation; empty: those that orders were chosen on."""
     audit: str = ""
     """What is at the bottom of what quick checks of the whole model found; empty if none fails."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the points with the lists of heads and with the number of examples."""
+        return pruning_contradictions(self)
 
 
 def prune_curves(

@@ -19,7 +19,6 @@ Controls are `labels`' own, on the same inputs, of as many models as a chance of
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -48,7 +47,7 @@ from headcount.heads import HeadSite
 from headcount.hooks.attention import Weights, read_attention
 from headcount.hooks.sites import Sites
 from headcount.hooks.wrapping import BIASED, CUT, FOLDED, Wrapped, wrap
-from headcount.results import Result
+from headcount.results import ROUNDING, Contradiction, Count, HeadName, Positive, Result, misnamed, outside
 from headcount.seeds import integer
 
 TEXTS, REPEATED = "texts", "repeated tokens"
@@ -81,30 +80,46 @@ class Standing:
     """The 95 % interval (Student's t, over runs of neighbouring queries)."""
     even: float
     """What even attention would give."""
-    n: int
+    n: Positive
     """Queries."""
-    n_top: int | None
+    n_top: Count | None
     """Of them, those whose largest weight is on what is meant."""
-    rank: int
+    rank: Positive
     """From the largest on."""
-    rank_low: int
-    rank_high: int
+    rank_low: Positive
+    rank_high: Positive
     """What the rank may be, by the intervals of all."""
     z: float
     """How many robust deviations the lower bound is above the middle head."""
     is_named: bool = False
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the interval with the mean, the rank with its range, and counts with each other."""
+        yield from outside(self, "mean")
+        yield from outside(self, "rank", "rank_low", "rank_high")
+        if (self.n_top or 0) > self.n:
+            yield "n_top", f"at most n, {self.n:,}"
+        if self.role != "distance" and not -ROUNDING <= self.low <= self.high <= 1 + ROUNDING:
+            yield "low", "between 0 and 1, as high is"
 
 
 @dataclass(frozen=True)
 class HeadRole:
     """One head, its name, if anything stands out, and all that was measured."""
 
-    head: str
+    head: HeadName
     short: str
     stack: str
     layer: int
     kind: str
     standings: tuple[Standing, ...]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the head's names, and the measures with each other."""
+        yield from misnamed(self)
+        keys = [(each.role, each.on) for each in self.standings]
+        if len(set(keys)) != len(keys):
+            yield "standings", "different measures"
 
     @property
     def named(self) -> list[Standing]:
@@ -148,8 +163,8 @@ class RoleInputs:
     """What was read."""
 
     on: str
-    n_texts: int
-    n_tokens: int
+    n_texts: Positive
+    n_tokens: Positive
     note: str
 
 
@@ -176,15 +191,40 @@ class HeadRoles(Result):
     naming: Naming
     controls: tuple[str, ...]
     """Kinds of models that learned nothing."""
-    n_controls: int
+    n_controls: Count
     """Of each kind."""
     bars: tuple[RoleBar, ...]
     heads: tuple[HeadRole, ...]
     SCHEMA: ClassVar[int] = 1
+    INDENT: ClassVar[int | None] = None  # a line per number would take several times as much
 
-    def to_json(self) -> str:
-        """On one line: a line per number would take several times as much."""
-        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False) + "\n"
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare every head's ranks and name with the other heads of its kind and with the rule for names."""
+        groups: dict[Cell, list[tuple[HeadRole, Standing]]] = {}
+        for head in self.heads:
+            for each in head.standings:
+                groups.setdefault((head.stack, head.kind, each.role, each.on), []).append((head, each))
+        if len({head.head for head in self.heads}) != len(self.heads):
+            yield "heads", "different heads"
+        if {on for *_, on in groups} - {each.on for each in self.inputs}:
+            yield "inputs", "everything that heads were measured on"
+        bars = {(bar.stack, bar.kind, bar.role, bar.on): bar.least for bar in self.bars}
+        for cell, members in groups.items():
+            means = [each.mean for _, each in members]
+            for head, each in members:
+                if each.is_named and not self._may_be_named(each, bars.get(cell, 0.0), len(members)):
+                    yield "heads", f"{head.short} not named for {each.role}, as its interval says"
+                if not 1 + sum(mean > each.mean for mean in means) <= each.rank <= sum(m >= each.mean for m in means):
+                    yield "heads", f"{head.short} ranked by its mean for {each.role}"
+                if each.rank_high > len(members):
+                    yield "heads", f"ranks of at most {len(members)} for {each.role}"
+
+    def _may_be_named(self, standing: Standing, bar: float, n_heads: int) -> bool:
+        """Whether the rule allows a name, but for rounding."""
+        if standing.role not in ROLES or n_heads < self.naming.fewest_heads or standing.even >= 1:
+            return False
+        above = above_even(standing.low, standing.even)
+        return above >= max(self.naming.partly, bar) - 1e-3 and standing.z >= self.naming.deviations - 1e-3
 
     @property
     def words(self) -> str:

@@ -30,7 +30,7 @@ from headcount.analysis.labels import (
 from headcount.errors import InputError
 from headcount.experiments.task_attention import TaskAttention
 from headcount.models.reading import WEIGHTINGS
-from headcount.results import Result
+from headcount.results import Contradiction, HeadName, Positive, Result, misnamed
 from headcount.stats import Estimate, Stratum, Sums, estimate
 from headcount.tasks.base import AttentionTargets
 
@@ -39,7 +39,7 @@ from headcount.tasks.base import AttentionTargets
 class HeadStats:
     """One head."""
 
-    head: str
+    head: HeadName
     short: str
     stack: str
     layer: int
@@ -49,6 +49,13 @@ class HeadStats:
     measures: tuple[Measure, ...]
     shifts: tuple[Shift, ...] = ()
     """What the task's contrast does to it; nothing if the task has none."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the head's names, and the measures with each other."""
+        yield from misnamed(self)
+        keys = [(each.measure, each.column, each.condition) for each in self.measures]
+        if len(set(keys)) != len(keys):
+            yield "measures", "different measures"
 
     def find(self, measure: str, column: str = ALL, condition: str = ALL) -> Measure | None:
         """One number, if it was measured."""
@@ -77,7 +84,7 @@ class Specialisation(Result):
     FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "model": "weights_sha256"}
     name: str
     weights_sha256: str
-    n: int
+    n: Positive
     """Examples."""
     data: str
     """Which examples."""
@@ -88,6 +95,16 @@ class Specialisation(Result):
     heads: tuple[HeadStats, ...]
     contrast: Named | None = None
     """What `sensitivity` is in this task."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the heads with each other and with the number of examples."""
+        names = [each.head for each in self.heads]
+        if len(set(names)) != len(names):
+            yield "heads", "different heads"
+        if any(each.n > self.n for head in self.heads for each in head.measures):
+            yield "heads", f"measures over at most n = {self.n:,} examples"
+        if any(bool(head.shifts) and self.contrast is None for head in self.heads):
+            yield "contrast", "a contrast, as heads have shifts"
 
     @property
     def words(self) -> str:

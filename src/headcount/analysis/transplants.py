@@ -10,7 +10,7 @@ A linear map from any head that attends to the right digits restores something. 
 that untrained models offer, and with the other run's other heads.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,7 @@ from headcount.hooks.proof import first_tensor, prove
 from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.hooks.sites import Sites
 from headcount.models.transformer import Model
+from headcount.results import Contradiction, Positive, Share, outside
 from headcount.runs.run import Run
 from headcount.seeds import stream
 from headcount.stats import holm, mcnemar, step_down
@@ -52,12 +53,16 @@ class Restored:
     low: float
     high: float
     """95 % interval: a bootstrap over examples."""
-    p: float
+    p: Share
     """Among untrained models, corrected over the heads that cost something (max-T)."""
     untrained: float
     """The most that the partner in an untrained model restores."""
     others: float | None
     """The most that another of the other run's heads of that kind restores."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the interval with the share that is restored."""
+        return outside(self, "share")
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,11 @@ class Transplant:
 
     drop: float
     """By mean ablation, in hits."""
-    n: int
+    n: Positive
     """Held-out examples."""
-    n_mean: int
+    n_mean: Positive
     """Inputs that the mean is over; intervals are for this mean."""
-    p: float
+    p: Share
     """Of the drop: McNemar, corrected over heads (Holm)."""
     restored: Restored | None
     """None where the drop is not beyond chance: there is nothing to restore."""

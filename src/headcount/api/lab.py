@@ -16,7 +16,7 @@ from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.pruning import Pruning
 from headcount.api.ablation import ablate_heads
 from headcount.api.pruning import SavedPruning, prune_heads
-from headcount.api.reporting import N_EXAMPLES, gather, write_forms
+from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.saving import save_in
 from headcount.api.training import read_evaluation, train, verify
 from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
@@ -97,6 +97,9 @@ def run_lab(
 ) -> Lab:
     """Everything on the defaults, or with other `settings` by experiment; an interrupted lab goes on where it was."""
     settings = settings or {}
+    whole = set(experiments) == set(EXPERIMENTS)
+    report = out / ("report.html" if whole else f"report-{'-'.join(experiments)}.html")
+    claim_forms(report, force=None)
     addition = sortedness = None
     runs = list[Run]()
     if "addition" in experiments:
@@ -106,8 +109,6 @@ def run_lab(
         sortedness = _sortedness(out, seed, quiet, settings.get("sortedness", {}), n)
         runs += sortedness.runs.values()
     announcer(quiet)("writing the report")
-    whole = set(experiments) == set(EXPERIMENTS)
-    report = out / ("report.html" if whole else f"report-{'-'.join(experiments)}.html")
     shown = () if addition is None else _worth_a_look(addition)
     material = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=quiet)
     write_forms(material, report)

@@ -29,17 +29,17 @@ from headcount.api.training import evaluate, verify
 from headcount.api.viewing import head_roles, head_stats, show_positions, stretch, summarise_attention
 from headcount.auditing.audit import Audit
 from headcount.data.tables import TextLines, text_lines
-from headcount.errors import HeadcountError, InputError, argument
+from headcount.errors import HeadcountError, InputError, ResultError, argument
 from headcount.experiments.models import Data, OpenModel, RunModel
-from headcount.files import require_writable, write_atomically
+from headcount.files import claim_output, write_outputs
 from headcount.hooks.attention import attention_of
-from headcount.reporting.exercise import write_exercise
+from headcount.reporting.exercise import claim_exercise, write_exercise
 from headcount.reporting.latex import write_latex
-from headcount.reporting.markdown import write_markdown
+from headcount.reporting.markdown import FIGURES, write_markdown
 from headcount.reporting.page import html_page
 from headcount.reporting.patterns import PatternBook, PatternPage, n_cells, page_of, sites_of, whole_page
 from headcount.reporting.story import Material, Subject, tell
-from headcount.results import Result
+from headcount.results import Result, require_heads
 from headcount.runs.folder import RunFolder
 from headcount.tasks.base import SequenceTask, Task
 from headcount.training.device import n_threads
@@ -107,6 +107,7 @@ def report(
     markdown: bool = False,
     latex: bool = False,
     exercise: str | Path | None = None,
+    force: bool = False,
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> tuple[Path, ...]:
@@ -116,13 +117,12 @@ def report(
     `stored` says to leave it out. `on` are examples or texts to look at attention on first. On `data` (see
     `ablate_heads`) heads of models without a task are ablated and removed. Beside the page there may be Markdown with
     pictures, LaTeX tables, and the files that the exercise asks for, into a folder. Returns all files, the page first.
+    Files that headcount did not write are replaced only with `force`.
 
         headcount.report("sample:addition", out="adder.html")
     """
     path = Path(out)
-    if path.is_dir() or not path.suffix:
-        raise InputError(f"{path} is no name for a page", f"say {path}/report.html")
-    require_writable(path.parent)
+    claim_forms(path, markdown=markdown, exercise=exercise, force=force)
     material = gather(
         *models,
         title=title,
@@ -133,7 +133,21 @@ def report(
         quiet=quiet,
         run_adapter=run_adapter,
     )
-    return write_forms(material, path, markdown=markdown, latex=latex, exercise=exercise)
+    return write_forms(material, path, markdown=markdown, latex=latex, exercise=exercise, force=force)
+
+
+def claim_forms(
+    path: Path, *, markdown: bool = False, exercise: str | Path | None = None, force: bool | None = False
+) -> None:
+    """Refuse the outputs of a report that would replace somebody's files, before the measuring begins."""
+    claim_output(path, ".html", force=force)
+    if markdown:
+        claim_output(path.with_suffix(".md"), ".md", force=force)
+        if RunFolder(path.parent).holds_a_run:
+            what = f"{path.parent} holds a model, whose {FIGURES} the pictures of the Markdown would be mixed with"
+            raise InputError(what, "choose a name outside of that folder with -o")
+    if exercise is not None:
+        claim_exercise(Path(exercise), force=bool(force))
 
 
 def write_forms(
@@ -143,17 +157,18 @@ def write_forms(
     markdown: bool = False,
     latex: bool = False,
     exercise: str | Path | None = None,
+    force: bool = False,
 ) -> tuple[Path, ...]:
-    """A story in every form that is asked for, the page first."""
-    story, files = tell(material), [path]
-    write_atomically(path, html_page(story).encode(errors="replace"))
+    """Write a report in every form that is asked for; return the files, the page first."""
+    story, files = tell(material), list[Path]()
     if markdown:
-        files += write_markdown(story, path.with_suffix(".md"))
+        files += write_markdown(story, path.with_suffix(".md"), force=force)
     if latex:
-        files += write_latex(story, path.parent / "tables")
+        files += write_latex(story, path.parent / "tables", force=force)
     if exercise is not None:
-        files += write_exercise(material, Path(exercise))
-    return tuple(files)
+        files += write_exercise(material, Path(exercise), force=force)
+    page = write_outputs({path: html_page(story).encode(errors="replace")}, force=force)
+    return (*page, *files)
 
 
 def gather(
@@ -276,9 +291,12 @@ def _read(model: OpenModel, wanted: Wanted, data: Data) -> Result | None:
         for kind in wanted.types:
             try:
                 result = folder.read_result(file.stem, kind)
-            except HeadcountError:
+            except ResultError:
+                raise  # to measure it again would replace the file unasked, and hide that somebody changed it
+            except HeadcountError:  # of another kind or version
                 continue
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
+                require_heads(result, [str(head) for head in model.sites.heads], file)
                 return result
     return None
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from headcount.data.dataset import EvalDataset
 from headcount.data.tables import TextLines, is_dataset
+from headcount.errors import InputError
 from headcount.experiments.models import SPLITS, OpenModel
 from headcount.files import read_bytes
 from headcount.heads import HeadId
@@ -56,12 +57,20 @@ class Saved(Generic[T]):
 
 
 def folder_for(model: OpenModel | Run, save: Place) -> RunFolder | None:
-    """The folder that `save` means, found to be writable before long work, not after it; None for nowhere."""
+    """Return the folder that `save` means, or None for nowhere; refuse it before the measuring begins, not after."""
     if save is False:
         return None
     folder = model.output if save is True else RunFolder(Path(save))
+    if folder.holds_a_run and not _is_home_of(folder.path, model):
+        raise InputError(f"{folder.path} holds another model, whose results would be replaced", "name another folder")
     folder.require_writable()
     return folder
+
+
+def _is_home_of(folder: Path, model: OpenModel | Run) -> bool:
+    """Whether the results of a model belong into this folder, which holds a model."""
+    own = model.output.path if isinstance(model, Run) or model.has_output else None
+    return own is not None and own.resolve() == folder.resolve()
 
 
 def save_in(

@@ -30,6 +30,7 @@ from headcount.api.opening import AnyModel, open_model, open_on_task, open_run
 from headcount.api.saving import Place, Saved, file_name, folder_for, join, result_name, save_in, within, write_figures
 from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
+from headcount.files import claim_output
 from headcount.heads import HeadId
 from headcount.runs.folder import SAMPLE, RunFolder, digest
 from headcount.views.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
@@ -192,6 +193,14 @@ def stretch(
     saved = list[Saved[Stretch]]()
     for model in opened:
         require_possible(model, asked, negatives, n, batch_size, draw or 0)
+    weights = digest("".join(model.weights_sha256 for model in opened).encode())
+    together = f"{named('stretch')}-of-{len(opened)}-runs-{weights[:8]}"
+    place = out or ("runs/stretch" if save is True else save)
+    shared = RunFolder(Path(place)) if place and len(opened) > 1 else None
+    if shared and out:
+        claim_output(shared.figure_file(f"{together}.png"), ".png", force=None)
+    elif shared:
+        shared.require_writable()
     for model in opened:
         own = f"{file_name(Path(model.label).name)}-{model.weights_sha256[:8]}"  # in one folder, none over another
         folder = folder_for(model, save if isinstance(save, bool) or len(opened) == 1 else Path(save) / own)
@@ -199,14 +208,7 @@ def stretch(
             found = stretch_model(model, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
         found = replace(found, audit=quick_audit(model))
         saved.append(save_in(folder, named("stretch"), found, curves))
-    if len(saved) < 2:
-        return join(saved)
-    results = [each.result for each in saved]
-    weights = digest("".join(each.weights_sha256 for each in results).encode())
-    name = f"{named('stretch')}-of-{len(results)}-runs-{weights[:8]}"
-    shared = out or ("runs/stretch" if save is True else save)
-    folder = RunFolder(Path(shared)) if shared else None
-    return join(saved, *write_figures(folder, lambda: {name: draw_stretch(results)}))
+    return join(saved, *write_figures(shared, lambda: {together: draw_stretch([each.result for each in saved])}))
 
 
 def show_positions(

@@ -19,7 +19,7 @@ fault of padded examples it also tells what warnings say of longer sequences, fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -43,7 +43,7 @@ from headcount.auditing.check import (
 from headcount.auditing.observed import Hits, Observed
 from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
-from headcount.results import Result
+from headcount.results import Contradiction, Positive, Result, Share, is_hits
 
 Progress = Callable[[int, int], None]
 STRICT = False
@@ -68,6 +68,16 @@ class Verdict:
     reason: str = ""
     """Why it is ignored."""
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the verdict with what explains it."""
+        known = (PASS, WARN, FAIL, NOT_APPLICABLE, EXPLAINED, IGNORED)
+        if self.verdict not in known:
+            yield "verdict", f"one of {', '.join(known)}"
+        if bool(self.explained_by) != (self.verdict == EXPLAINED):
+            yield "explained_by", "a check if the verdict is explained, and empty otherwise"
+        if bool(self.reason) != (self.verdict == IGNORED):
+            yield "reason", "a text if the verdict is ignored, and empty otherwise"
+
 
 @dataclass(frozen=True)
 class Audit(Result):
@@ -77,18 +87,30 @@ class Audit(Result):
     name: str
     weights_sha256: str
     task: str
-    n: int
+    n: Positive
     """Examples that were looked at."""
     is_quick: bool
     summary: str
     """The cause, in one sentence; or that nothing was found."""
-    predicted: float | None
+    predicted: Share | None
     """The share that is right if the faults that were found are all there is; None if they do not say."""
-    measured: float
+    measured: Share
     """The share that is right."""
     verdicts: tuple[Verdict, ...]
     causes: tuple[str, ...] = ()
     """The ids of failing checks, ranked by what they explain of the measured accuracy."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the verdicts with each other, and the share that is right with the number of examples."""
+        ids = [each.id for each in self.verdicts]
+        if len(set(ids)) != len(ids):
+            yield "verdicts", "different checks"
+        if any(each.explained_by not in ("", *ids) for each in self.verdicts):
+            yield "verdicts", "explanations by checks that are in the list"
+        for name in ("measured", "predicted"):
+            share = getattr(self, name)
+            if share is not None and not is_hits(share, self.n):
+                yield name, f"a share of {self.n:,} examples"
 
     def of(self, verdict: str) -> list[Verdict]:
         """The checks that said this."""

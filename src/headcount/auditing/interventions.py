@@ -41,7 +41,7 @@ from headcount.hooks.gates import eval_mode
 from headcount.hooks.proof import difference, tolerance
 from headcount.hooks.sites import Sites, unwrap
 from headcount.hooks.wrapping import Wrapped, input_names
-from headcount.results import Result
+from headcount.results import Contradiction, Result, Size
 from headcount.runs.run import Run
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -63,7 +63,7 @@ class HeadChange:
     added, even attention, changed, not a number, not tested."""
     detail: str
     """In words."""
-    change: float
+    change: Size
     """Of its output, as a share of the largest value."""
 
 
@@ -80,13 +80,18 @@ class InterventionAudit(Result):
     verdict: str
     is_right: bool
     """Whether exactly these heads are removed, and the intervention leaves nothing behind."""
-    output_change: float
+    output_change: Size
     """Of the model's output, as a share of the largest value."""
     repair: str
     """One line that does it; empty if there is nothing to repair."""
     others: tuple[str, ...]
     """What else was changed, by path."""
     rows: tuple[HeadChange, ...]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the heads that are meant with the heads in the table."""
+        if any(each.is_named != (each.head in self.heads) for each in self.rows):
+            yield "rows", "is_named for the heads in heads, and for no other"
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [self.summary, self.repair and f"repair: {self.repair}"]))

@@ -11,7 +11,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The models, the file, and which forms."""
     add_models_argument(parser, data=True)
     add_json(parser, quiet=True)
-    parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the file [report.html]")
+    page = "the page, a name that ends in .html [report.html]"
+    parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help=page)
+    force = "replace files that headcount did not write"
+    parser.add_argument("--force", action="store_true", help=force)
     parser.add_argument("--title", metavar="TEXT", default="", help="of the report [the models' names]")
     text = "an example of the task, or a text for a Hugging Face model, to look at attention on first; repeatable"
     parser.add_argument("--on", action="append", metavar="TEXT", default=[], help=text)

@@ -7,7 +7,7 @@ intervention is decoded all the same, and must come out as found.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -25,6 +25,7 @@ from headcount.hooks.gates import Gates, closed_gates, eval_mode
 from headcount.hooks.proof import first_tensor
 from headcount.hooks.replay import Intervention
 from headcount.models.transformer import EncoderDecoder, greedy
+from headcount.results import Contradiction, Count, HeadName
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.evaluation import WrongAnswer, wrong_answers
 
@@ -265,17 +266,22 @@ class Group:
 
     facet: str
     group: str
-    broken: int
-    n: int
+    broken: Count
+    n: Count
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the number of broken examples with the number of examples."""
+        if self.broken > self.n:
+            yield "broken", f"at most n, {self.n:,}"
 
 
 @dataclass(frozen=True)
 class FailureProfile:
     """One head, ablated with one replacement."""
 
-    head: str
+    head: HeadName
     replacement: str
-    n_broken: int
+    n_broken: Count
     digits: tuple[Group, ...]
     """Wrong tokens of the answer, by position, among the broken examples that were decoded."""
     faults: tuple[Group, ...]

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headcount.files import write_atomically
+from headcount.files import claim_output, require_writable, write_outputs
 from headcount.reporting.answers import answers_markdown
 from headcount.reporting.sections.poolings import KIND, pooled_models
 from headcount.reporting.story import Material, Subject
@@ -34,19 +34,30 @@ N_EXAMPLES = 4
 ENCODINGS = ("sinusoidal", "learned", "none")
 
 
-def write_exercise(material: Material, folder: Path) -> list[Path]:
-    """Write what there is of it: for the first adder, and for the first sortedness model with each encoding."""
+ANSWERS, RESULTS = "answers.md", ("problem1/results", "problem2/results")
+"""Where the exercise wants its files."""
+
+
+def claim_exercise(folder: Path, *, force: bool = False) -> None:
+    """Refuse a folder whose results headcount did not write, before the measuring begins."""
+    require_writable(folder)
+    results = (path for name in RESULTS for path in sorted((folder / name).rglob("[!.]*.*")))
+    for path in (folder / ANSWERS, *results):
+        if path.suffix in (".md", ".json", ".png", ".txt"):
+            claim_output(path, path.suffix, force=force)
+
+
+def write_exercise(material: Material, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the exercise's files for the first adder, and for the first sortedness model with each encoding."""
     found: dict[str, bytes] = {}
     for adder in material.of_task("addition")[:1]:
-        found |= {f"problem1/results/{name}": data for name, data in _addition(adder)}
-    found |= {f"problem2/results/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
-    found |= {f"problem2/results/pooling/{name}": data for name, data in _poolings(material)}
+        found |= {f"{RESULTS[0]}/{name}": data for name, data in _addition(adder)}
+    found |= {f"{RESULTS[1]}/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
+    found |= {f"{RESULTS[1]}/pooling/{name}": data for name, data in _poolings(material)}
     if found:
         adders, sorters = material.of_task("addition"), _by_encoding(material.of_task("sortedness"))
-        found = {"answers.md": answers_markdown(adders, sorters, found.keys()).encode(), **found}
-    for name, data in found.items():
-        write_atomically(folder / name, data)
-    return [folder / name for name in found]
+        found = {ANSWERS: answers_markdown(adders, sorters, found.keys()).encode(), **found}
+    return write_outputs({folder / name: data for name, data in found.items()}, force=force)
 
 
 def _addition(adder: Subject) -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headcount.files import write_atomically
+from headcount.files import write_outputs
 from headcount.reporting.blocks import Cell, DataTable
 from headcount.reporting.story import Story
 
@@ -27,13 +27,11 @@ SPECIAL = {
 }
 
 
-def write_latex(story: Story, folder: Path) -> list[Path]:
-    """Every table of a story, under its id."""
+def write_latex(story: Story, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write every table of a story into the folder, each to a file named by the table's id."""
     tables = [block for section in story.sections for block in section.blocks if isinstance(block, DataTable)]
-    files = [folder / f"{table.id}.tex" for table in tables]
-    for table, file in zip(tables, files, strict=True):
-        write_atomically(file, latex_table(table).encode(errors="replace"))
-    return files
+    outputs = {folder / f"{table.id}.tex": latex_table(table).encode(errors="replace") for table in tables}
+    return write_outputs(outputs, force=force)
 
 
 def latex_table(table: DataTable) -> str:

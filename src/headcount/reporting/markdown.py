@@ -6,7 +6,7 @@ import re
 from functools import singledispatchmethod
 from pathlib import Path
 
-from headcount.files import write_atomically
+from headcount.files import write_outputs
 from headcount.reporting.blocks import (
     Block,
     Cell,
@@ -29,12 +29,12 @@ FIGURES = "figures"
 """The folder beside the report."""
 
 
-def write_markdown(story: Story, path: Path) -> list[Path]:
-    """The text, and every picture in a folder beside it; returns all files, the text first."""
+def write_markdown(story: Story, path: Path, *, force: bool = False) -> list[Path]:
+    """Write the text, and every picture into a folder beside it; return all files, the text first."""
     writer = Markdown(path)
     parts = [f"# {plain(story.title)}", plain(story.subtitle), *map(writer.section, story.sections), plain(story.made)]
-    write_atomically(path, ("\n\n".join(part for part in parts if part) + "\n").encode(errors="replace"))
-    return [path, *writer.files]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    return write_outputs({path: text.encode(errors="replace"), **writer.pictures}, force=force)
 
 
 def plain(text: str) -> str:
@@ -44,10 +44,10 @@ def plain(text: str) -> str:
 
 
 class Markdown:
-    """Blocks as text; pictures are written as they come."""
+    """Blocks as text; `pictures` collects the files that the text shows."""
 
     def __init__(self, path: Path) -> None:
-        self._folder, self.files = path.parent, list[Path]()
+        self._folder, self.pictures = path.parent, dict[Path, bytes]()
 
     def section(self, section: Section) -> str:
         """Under its title."""
@@ -78,9 +78,7 @@ class Markdown:
     @block.register
     def _(self, block: Picture) -> str:
         file, figure = self._folder / FIGURES / f"{block.id}.png", block.draw()
-        for path, data in ((file, png(figure)), (file.with_suffix(".svg"), svg(figure).encode())):
-            write_atomically(path, data)
-            self.files.append(path)
+        self.pictures |= {file: png(figure), file.with_suffix(".svg"): svg(figure).encode()}
         caption = f"*{plain(block.caption)}*"
         image = f"![{plain(block.alt)}]({FIGURES}/{file.name})"
         return "\n".join([f'<a id="{block.id}"></a>\n\n{image}\n\n{caption}', *_command(block.command)])

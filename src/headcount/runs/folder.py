@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from headcount.errors import CheckpointError, ConfigError, RunError, argument, shortened
+from headcount.errors import CheckpointError, ConfigError, ResultError, RunError, argument, shortened
 from headcount.files import (
     MOST_JSON,
     create_once,
@@ -160,9 +160,9 @@ class RunFolder:
         """What an analysis found."""
         file = self.result_file(name)
         try:
-            return result_type.from_json(read_bytes(file, MOST_RESULT).decode())
+            return result_type.from_json(read_bytes(file, MOST_RESULT).decode(), file)
         except UnicodeDecodeError as error:
-            raise RunError(f"{file} is damaged: {error}", "make it again") from error
+            raise ResultError(f"{file} is damaged: {error}", f"delete {file} to measure it again") from error
 
     def figure_file(self, name: str) -> Path:
         """Where a figure is kept."""
@@ -193,27 +193,32 @@ class RunFolder:
             )
         manifest = _read_json(self.manifest_file)
         files, steps = manifest.get("files"), manifest.get("steps")
-        if not isinstance(files, dict) or not isinstance(steps, int) or isinstance(steps, bool):
+        if not isinstance(files, dict) or not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
             raise RunError(f"{self.manifest_file} is damaged: it does not say 'files' and 'steps'", _RESTORE)
         return manifest
 
     def read_weights(self) -> tuple[bytes, str]:
         """The trained weights and their digest; they and the config must be what the manifest says."""
-        digests = self.read_manifest()["files"]
-        for file in (self.config_file, self.weights_file):
-            data = read_bytes(file)
-            if digest(data) != digests.get(file.name):
-                raise RunError(
-                    f"{file} is not what this run wrote",
-                    "it is damaged or was changed: restore it, or train again in another folder",
-                )
+        self._read_unchanged(self.config_file)
+        data = self._read_unchanged(self.weights_file)
         return data, digest(data)
+
+    def _read_unchanged(self, file: Path) -> bytes:
+        """Read a file of a finished run, if it is still the file that the manifest has the digest of."""
+        data = read_bytes(file)
+        if digest(data) != self.read_manifest()["files"].get(file.name):
+            raise RunError(
+                f"{file} is not what this run wrote",
+                "it is damaged or was changed: restore it, or train again in another folder",
+            )
+        return data
 
     # --- log ----------------------------------------------------------------------------------------------------------
 
     def read_log(self) -> list[dict[str, Any]]:
-        """Every line of the log."""
-        lines = [parse_json(line, self.log_file) for line in read_bytes(self.log_file).splitlines()]
+        """Return every line of the log; that of a finished run must be as the run wrote it."""
+        data = self._read_unchanged(self.log_file) if self.is_finished else read_bytes(self.log_file)
+        lines = [parse_json(line, self.log_file) for line in data.splitlines()]
         if odd := [line for line in lines if not _is_log_line(line)]:
             raise RunError(f"{self.log_file} is damaged: {shortened(str(odd[0]))} is no step", _RESTORE)
         return lines

@@ -24,7 +24,7 @@ from headcount.hooks.gates import eval_mode
 from headcount.models.finite import require_numbers
 from headcount.models.masking import padding_of
 from headcount.models.transformer import Classifier, EncoderDecoder, Model
-from headcount.results import Result
+from headcount.results import Contradiction, Positive, Result, outside
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.answers import (
@@ -57,6 +57,20 @@ class Scores:
     free_running: Proportion | None
     """None where a model of others was not decoded."""
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Both ways of answering are measured on the same examples; teacher forcing may leave some out."""
+        if self.teacher_forced and self.free_running and self.teacher_forced.n > self.free_running.n:
+            yield "teacher_forced", f"at most {self.free_running.n} examples"
+
+
+def _groups_that_do_not_add_up(whole: Proportion | None, parts: Mapping[str, Sequence[Proportion | None]]) -> bool:
+    """Whether the groups of some facet are not all the examples, each once, with all the hits."""
+    return any(
+        (sum(each.n for each in some if each), sum(each.correct for each in some if each)) != (whole.n, whole.correct)
+        for some in parts.values()
+        if whole is not None
+    )
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -70,7 +84,11 @@ class Claim:
     low: float
     high: float
     """95 % interval."""
-    n: int
+    n: Positive
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the interval with the figure that was measured."""
+        return outside(self, "measured")
 
     @property
     def agrees(self) -> bool | None:
@@ -107,6 +125,25 @@ class Evaluation(Result):
     claim: Claim | None = None
     audit: str = ""
     """What is at the bottom of what quick checks found; empty if none fails."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the list of wrong answers, the digits and the groups with the number of examples."""
+        forced, free = self.exact.teacher_forced, self.exact.free_running
+        n_wrong = 0 if free is None else free.n - free.correct
+        if len(self.wrong) != n_wrong:
+            yield "wrong", f"a list of {n_wrong:,} answers, as exact.free_running says, not of {len(self.wrong):,}"
+        if forced and free and forced.n != free.n:
+            yield "exact", "the same examples both ways"
+        most = [each.n for each in (forced, free) if each]
+        shares = [each for row in self.digits for each in (row.teacher_forced, row.free_running) if each]
+        if any(each.n > max(most, default=0) for each in shares):
+            yield "digits", "no more examples than in exact"
+        for way in self.COLUMNS:
+            facets: dict[str, list[Proportion | None]] = {}
+            for row in self.groups:
+                facets.setdefault(row.facet, []).append(getattr(row, way))
+            if _groups_that_do_not_add_up(getattr(self.exact, way), facets):
+                yield "groups", f"groups of all examples, each once, as exact.{way} has them"
 
     @property
     def rows(self) -> tuple[Scores, ...]:
@@ -288,6 +325,23 @@ class Classification(Result):
     claim: Claim | None = None
     audit: str = ""
     """What is at the bottom of what quick checks found; empty if none fails."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the list of wrong answers, the groups and the answers with the number of examples."""
+        whole = self.accuracy.right
+        if len(self.wrong) != whole.n - whole.correct:
+            yield "wrong", f"a list of {whole.n - whole.correct:,} answers, not of {len(self.wrong):,}"
+        facets: dict[str, list[Proportion | None]] = {}
+        for row in self.groups:
+            facets.setdefault(row.facet, []).append(row.right)
+        if _groups_that_do_not_add_up(whole, facets):
+            yield "groups", "groups of all examples, each once, as accuracy has them"
+        answers = [row.right for row in self.answer_shares]
+        if {each.n for each in answers} != {whole.n} or sum(each.correct for each in answers) != whole.n:
+            yield "answer_shares", f"shares that add up to all {whole.n:,} examples"
+        classes = [row.group for row in self.answer_shares]
+        if self.constant is not None and self.constant not in classes:
+            yield "constant", f"one of {', '.join(classes)}"
 
     @property
     def rows(self) -> tuple[ClassScores, ...]:

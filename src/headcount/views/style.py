@@ -18,6 +18,8 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogFormatter
 from rich.table import Column, Table
 
+from headcount.files import MARK
+
 if TYPE_CHECKING:
     from matplotlib.backend_bases import RendererBase
 
@@ -162,5 +164,5 @@ def png(figure: Figure) -> bytes:
     with warnings.catch_warnings():
         for fault in ("Glyph .* missing from", "Matplotlib currently does not support"):  # a box is drawn instead
             warnings.filterwarnings("ignore", message=fault)
-        figure.savefig(data, format="png", dpi=150, metadata={"Software": None})
+        figure.savefig(data, format="png", dpi=150, metadata={"Software": MARK})
     return data.getvalue()
