@@ -213,6 +213,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("report", "--lines"): ("report run --data x.txt", "--lines", "lines", True),
     ("report", "--examples"): ("report run", "--examples 7", "n_examples", 7),
     ("report", "--stored"): ("report run", "--stored", "stored", True),
+    ("report", "--thorough"): ("report run", "--thorough", "thorough", True),
     ("report", "--markdown"): ("report run", "--markdown", "markdown", True),
     ("report", "--latex"): ("report run", "--latex", "latex", True),
     ("report", "--exercise"): ("report run", "--exercise there", "exercise", "there"),

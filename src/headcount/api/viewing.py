@@ -27,7 +27,18 @@ from headcount.analysis.roles import N_CONTROLS, REPEATED, TEXTS, HeadRoles
 from headcount.analysis.roles import head_roles as roles_of
 from headcount.analysis.specialisation import Specialisation, specialise
 from headcount.api.opening import AnyModel, open_model, open_on_task, open_run
-from headcount.api.saving import Place, Saved, file_name, folder_for, join, result_name, save_in, within, write_figures
+from headcount.api.saving import (
+    Place,
+    Saved,
+    file_name,
+    folder_for,
+    join,
+    result_name,
+    save_in,
+    unless,
+    within,
+    write_figures,
+)
 from headcount.auditing.audit import quick_audit
 from headcount.errors import InputError
 from headcount.heads import HeadId
@@ -247,6 +258,11 @@ def head_roles(
     known = opened.label, opened.weights_sha256, opened.module, opened.sites
     with counting(f"reading controls of {opened.label}", quiet=quiet) as progress:
         found = roles_of(*known, texts, separators, n_controls=n_controls, progress=progress)
-    asked = result_name("head-roles", data=None if data is None else Path(data), separators=separators or None)
+    asked = result_name(
+        "head-roles",
+        data=None if data is None else Path(data),
+        separators=separators or None,
+        controls=unless(N_CONTROLS, n_controls),
+    )
     name = f"{asked}-{file_name(*given)}" if given else asked
     return save_in(folder, name, found, lambda name, found: within(name, draw_roles(found)))
