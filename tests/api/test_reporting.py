@@ -94,6 +94,14 @@ def test_a_text_is_shown_token_by_token_while_there_is_room(in_tmp: Path, monkey
     assert pooled.book.pages[0].weights[0].shape[1] <= 32
 
 
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_markdown_of_a_model_without_a_task_has_its_heads_on_a_text(in_tmp: Path, family: str) -> None:
+    """On a text weights are pooled: there was nothing to draw in the form of a run's heads."""
+    model = api.open_model(texts.model(hub.build(family), "$A"))
+    api.report(model, out="report.html", on=[texts.TEXTS[0]], stored=True, markdown=True, quiet=True)
+    assert Path("report.md").read_text().count("![") == 1
+
+
 @pytest.mark.parametrize(("out", "told"), [("there", "no name for a page"), ("adder", "no name for a page")])
 def test_a_page_has_a_name(runs: list[Run], out: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
