@@ -15,8 +15,9 @@ from headcount.data.tables import text_lines
 from headcount.errors import InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
-from headcount.experiments.models import Data, OpenModel
+from headcount.experiments.models import CUT_IT, NO_FOLDER, Data, ExperimentMetric, OpenModel
 from headcount.heads import HeadId
+from headcount.hooks.sites import Sites
 from headcount.limits import BATCH, LOSS, ORDERS, parse_seconds
 from headcount.runs.folder import require_vacant
 from headcount.views.progress import TrainingProgress, announcer, counting
@@ -43,7 +44,8 @@ def prune_heads(
     *,
     data: Data = None,
     lines: bool = False,
-    metric: str | None = None,
+    metric: ExperimentMetric = None,
+    sites: Sites | None = None,
     loss: float = LOSS,
     heads: Sequence[str | HeadId] | None = None,
     fold_mean: bool = False,
@@ -62,14 +64,17 @@ def prune_heads(
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
     output on average over unlabelled training inputs stays, in the biases of their output projections. For models of
     others `data` (see `ablate_heads`) and `metric` are what they are measured on: half of the examples serve to choose
-    heads, the other half to measure. A `budget` is what the search may take, in seconds or as "5m": it finds what fits,
+    heads, the other half to measure. Of any PyTorch module `data` are its tensors, `metric(output, rows)` gives one
+    score per row, and `sites` says where its heads are unless it has them itself: heads are chosen, and `cut_heads`
+    cuts them out of a copy. A `budget` is what the search may take, in seconds or as "5m": it finds what fits,
     and the result says what was `not_measured`. The curves are written if `save` names a folder; with `save=True` that
     is the model's own.
 
         headcount.prune_heads("sample:addition", "runs/smaller", loss=0.01)
     """
     seconds = None if budget is None else parse_seconds(budget)
-    opened, data = open_model(model, run_adapter=run_adapter), text_lines(data) if lines else data
+    opened = open_model(model, sites=sites, run_adapter=run_adapter)
+    data = text_lines(data) if lines else data
     _require_sense(opened, out, heads, fine_tune, fold_mean)
     found, experiments = SavedPruning(None), None
     if heads is None or not opened.measures_itself:
@@ -109,8 +114,8 @@ def _require_sense(
     opened: OpenModel, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int, fold_mean: bool
 ) -> None:
     """Find out before a long search what could not be done after it."""
-    if not opened.has_output:
-        raise InputError("a bare module cannot be pruned", "cut heads out of it: headcount.cut_heads(model, heads)")
+    if not opened.has_output and (out is not None or heads is not None or fine_tune or fold_mean):
+        raise InputError(NO_FOLDER, CUT_IT)
     if fine_tune < 0:
         raise InputError(f"--fine-tune must be at least 0, got {fine_tune}", "it is steps of fine-tuning")
     if fine_tune:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -40,7 +39,7 @@ from headcount.results import Result
 from headcount.runs.folder import RunFolder
 from headcount.tasks.base import SequenceTask, Task
 from headcount.training.evaluation import Classification, Evaluation
-from headcount.views.progress import TimeLimit, announcer, limited, time_limit
+from headcount.views.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 
 N_EXAMPLES = 200
 """Examples whose patterns are kept."""
@@ -199,7 +198,7 @@ def gather(
     thorough: bool = False,
     quiet: bool = False,
     run_adapter: bool = False,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
 ) -> Material:
     """Return everything that a report is written from, measured within the time limit unless it is to be thorough."""
     if not models:
@@ -211,6 +210,7 @@ def gather(
         _require_fitting(data, [model for model in opened if model.task is None])
     _require_examples(on, [model.task for model in opened])
     titles = _titles([model.label or model.name for model in opened])
+    clock = clock or WorkingTime()
     limit = None if stored or thorough else TimeLimit(clock() + TIME_LIMIT, clock)
     subjects = list[Subject]()
     for model, each in zip(opened, titles, strict=True):
