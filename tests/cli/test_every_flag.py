@@ -195,6 +195,7 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("prune", "--metric"): ("prune run", "--metric loss", "metric", "loss"),
     ("prune", "--out"): ("prune run", "--out small", "out", "small"),
     ("prune", "-o"): ("prune run", "-o small", "out", "small"),
+    ("prune", "--share"): ("prune run", "--share 0.5", "share", 0.5),
     ("prune", "--loss"): ("prune run", "--loss 0.5", "loss", 0.5),
     ("prune", "--heads"): ("prune run", "--heads E0H1,X1H0", "heads", ["E0H1", "X1H0"]),
     ("prune", "--fold-mean"): ("prune run", "--fold-mean", "fold_mean", True),

@@ -47,6 +47,7 @@ def prune_heads(
     metric: ExperimentMetric = None,
     sites: Sites | None = None,
     loss: float = LOSS,
+    share: float | None = None,
     heads: Sequence[str | HeadId] | None = None,
     fold_mean: bool = False,
     fine_tune: int = 0,
@@ -61,6 +62,7 @@ def prune_heads(
 ) -> SavedPruning:
     """Find the heads that can go together for at most `loss`, and cut them out into a new folder `out`.
 
+    With `share`, such as 0.2, heads go until that share of all heads is gone, and the result says what that costs.
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
     output on average over unlabelled training inputs stays, in the biases of their output projections. For models of
     others `data` (see `ablate_heads`) and `metric` are what they are measured on: half of the examples serve to choose
@@ -75,18 +77,20 @@ def prune_heads(
     seconds = None if budget is None else parse_seconds(budget)
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
     data = text_lines(data) if lines else data
+    _require_share(share, loss, heads)
     _require_sense(opened, out, heads, fine_tune, fold_mean)
     found, experiments = SavedPruning(None), None
     if heads is None or not opened.measures_itself:
         experiments = opened.selection(data, metric, n, length=length, at_once=batch_rows(SEARCH_ROWS * batch_size))
     if heads is None:
         assert experiments is not None, "made for the search"
-        result = _search(opened, experiments, loss, n_orders, batch_size, seconds, save, quiet)
+        result = _search(opened, experiments, loss, share, n_orders, batch_size, seconds, save, quiet)
         result = replace(result, audit=quick_audit(opened))
         name = result_name(
             "pruning",
             data=asked_data(data),
             metric=metric,
+            share=share,
             loss=unless(LOSS, loss),
             length=length,
             n=n,
@@ -101,13 +105,25 @@ def prune_heads(
     if out is None or not heads or is_all:
         if out is not None:
             which = "all heads" if heads else "no head"
-            announcer(quiet)(f"{which} can go for a loss of {loss:g}: nothing was cut")
+            asked = f"for a loss of {loss:g}" if share is None else f"where {100 * share:g} % of the heads are to go"
+            announcer(quiet)(f"{which} can go {asked}: nothing was cut")
         return found
     measured = None if experiments is None else experiments[1]
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
         cut = opened.cut(heads, Path(out), measured, fold_mean=fold_mean, fine_tune=fine_tune, listeners=[progress])
     cost = compare_cost(opened, cut, opened.cost_experiment(measured), fine_tune)
     return replace(found, cost=cost, model=cut.model)
+
+
+def _require_share(share: float | None, loss: float, heads: Sequence[str | HeadId] | None) -> None:
+    """Refuse a share that is none, or that something else decides."""
+    if share is None:
+        return
+    if not 0 < share < 1:
+        raise InputError(f"--share must be in (0, 1), got {share:g}", "it is a share of all heads, such as 0.2")
+    if loss != LOSS or heads is not None:
+        other = "--heads" if heads is not None else "--loss"
+        raise InputError(f"--share and {other} both say which heads go", f"leave {other} or --share out")
 
 
 def _require_sense(
@@ -136,6 +152,7 @@ def _search(
     opened: OpenModel,
     experiments: tuple[Experiment, Experiment, Experiment],
     loss: float,
+    share: float | None,
     n_orders: int,
     batch_size: int,
     budget: float | None,
@@ -167,6 +184,7 @@ def _search(
             opened.weights_sha256,
             *experiments,
             loss,
+            share=share,
             n_orders=n_orders,
             batch_size=batch_size,
             budget=budget,

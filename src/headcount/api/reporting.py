@@ -314,7 +314,7 @@ def _in_time(wanted: Wanted, model: OpenModel, data: Data, quiet: bool) -> Resul
 
 def _shortened(reach: Stretch | None, pruning: Pruning | None) -> list[str]:
     """Name what these results leave out that a thorough report has."""
-    longest = 0 if reach is None else max([*(cell.length for cell in reach.cells), *reach.refused_lengths], default=0)
+    longest = 0 if reach is None else max((cell.length for cell in reach.cells), default=0)
     beyond = [f"accuracy on sequences of more than {BRIEF_LENGTH} numbers"] if longest == BRIEF_LENGTH else []
     return beyond + (list(pruning.not_measured) if pruning is not None else [])
 
@@ -356,7 +356,11 @@ def _read(model: OpenModel, wanted: Wanted, data: Data, thorough: bool) -> Resul
         stem = result_name(wanted.stem, data=asked_data(data))
         named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
     results = folder.result_file("x").parent
-    found = [file for file in results.glob(f"{escape(stem)}*.json") if not file.stem.startswith(f"{stem}-lines")]
+    found = [
+        file
+        for file in results.glob(f"{escape(stem)}*.json")
+        if not file.stem.startswith((f"{stem}-lines", f"{stem}-share"))
+    ]
     newest = [] if thorough else sorted(found, key=lambda file: -file.stat().st_mtime)
     for file in (*(each for name in named if (each := results / f"{name}.json").exists()), *newest):
         for kind in wanted.types:

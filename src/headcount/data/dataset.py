@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.config import suggestion
 from headcount.errors import InputError
+from headcount.registry import suggestion
 from headcount.seeds import stream
 from headcount.stats import Aggregator
 from headcount.tasks.base import IGNORE, Examples, Task

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 from headcount.errors import InputError
+from headcount.registry import suggestion
 from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.views.attention import draw_kind
 from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
@@ -77,5 +78,5 @@ def plot(result: Result, which: str | None = None) -> Figure:
         raise InputError(f"{type(result).__name__} has no figure", "print it, or use to_rows()")
     drawings = own(result)
     if which is not None and which not in drawings:
-        raise InputError(f"no figure {which!r} of this {type(result).__name__}", f"there are: {', '.join(drawings)}")
+        raise InputError(f"no figure {which!r} of this {type(result).__name__}", suggestion(which, drawings))
     return drawings[next(iter(drawings)) if which is None else which]()
