@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             what = f"value {value!r} for {action.option_strings[-1]}" if action.option_strings else f"{value!r}"
             named = "" if action.option_strings else f"{str(action.metavar or action.dest).lower()} "
-            raise InputError(f"no {named}{what}", suggestion(value, action.choices), f"see: {self.prog} --help")
+            self.error(f"no {named}{what}\n  {suggestion(value, action.choices)}")
 
 
 @dataclass(frozen=True)
