@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import headcount
+from headcount import api
+from headcount.analysis.matching import Effort
 from headcount.errors import InputError
 
 N_WORDS, D, HEADS, LENGTH = 11, 16, 4, 8
@@ -98,6 +101,42 @@ def test_positions_are_counted_where_there_are_no_tokens() -> None:
     assert found.axes[0].tokens == ("0", "1", "2", "3", "4")
 
 
+def permuted(tagger: Tagger, order: list[int]) -> Tagger:
+    """A copy that computes the same, its heads in another order."""
+    copy, d_head = deepcopy(tagger), D // HEADS
+    rows = torch.tensor([head * d_head + i for head in order for i in range(d_head)])
+    with torch.no_grad():
+        for part in range(3):
+            for tensor, own in ((copy.qkv.weight, tagger.qkv.weight), (copy.qkv.bias, tagger.qkv.bias)):
+                tensor[part * D : (part + 1) * D] = own[part * D + rows]
+        copy.out.weight.copy_(tagger.out.weight[:, rows])
+    return copy
+
+
+def test_heads_of_two_modules_are_matched_on_tensors(tagger: Tagger, tmp_path: Path) -> None:
+    """A planted order is found; a module of other weights has no partners beyond chance."""
+    with torch.no_grad():
+        tagger.qkv.weight *= 4  # heads that look at something
+    order = [2, 0, 3, 1]
+    twin, stranger = permuted(tagger, order), Tagger(seed=5).eval()
+    torch.testing.assert_close(twin(ids()), tagger(ids()))
+    opened, *others = (api.open_model(each, sites=sites(each)) for each in (tagger, twin, stranger))
+    effort = Effort(untrained=19, relabelled=199)
+    saved = headcount.match_heads(opened, *others, inputs=ids(8), effort=effort, save=tmp_path, quiet=True)
+    same, other = saved.result
+    (kind,) = same.kinds
+    assert [pair.partner for pair in kind.pairs] == [f"layer.0.self.{order.index(i)}" for i in range(HEADS)]
+    assert all(pair.attention is not None and pair.attention.value > 0.999 for pair in kind.pairs)
+    assert same.overall.alike == HEADS
+    assert other.overall.alike == 0
+    assert same.stand_ins == "shuffled"
+    assert "19 shuffled stand-ins" in same.words
+    with pytest.raises(InputError, match="heads cannot be matched on 3 inputs"):
+        headcount.match_heads(opened, others[0], inputs=ids(3), quiet=True)
+    with pytest.raises(InputError, match=r"Tagger names no task.*\s+give tensors: inputs="):
+        headcount.match_heads(opened, others[0], quiet=True)
+
+
 def right_word(output: Tensor, rows: np.ndarray) -> Tensor:
     logits = output.log_softmax(dim=-1)
     return logits.gather(2, ids(40)[torch.from_numpy(rows)][..., None]).mean(dim=(1, 2))
@@ -120,7 +159,7 @@ def test_heads_that_can_go_together_are_found_on_tensors(tagger: Tagger, tmp_pat
 
 def test_examples_that_do_not_follow_each_other_are_scored_by_their_own_numbers(tagger: Tagger) -> None:
     """Halves of the examples are drawn at random."""
-    opened = headcount.api.open_model(tagger, sites=sites(tagger))
+    opened = api.open_model(tagger, sites=sites(tagger))
     chosen, measured, _ = opened.selection(ids(40), right_word, None, length=None, at_once=7)
     both = [row.tolist() for each in (chosen, measured) for batch in each.batches for row in batch.inputs[0]]
     assert sorted(both) == sorted(ids(40).tolist())

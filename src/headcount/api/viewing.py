@@ -23,7 +23,7 @@ from headcount.analysis.attention import (
 )
 from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
 from headcount.analysis.length_generalisation import stretch as stretch_model
-from headcount.analysis.matching import Matching, match
+from headcount.analysis.matching import Effort, Matching, ModelOnInputs, match, match_inputs
 from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
 from headcount.analysis.roles import N_CONTROLS, REPEATED, TEXTS, HeadRoles
 from headcount.analysis.roles import head_roles as roles_of
@@ -200,19 +200,50 @@ def head_stats(
 
 
 def match_heads(
-    run: AnyModel, *others: AnyModel, length: int | None = None, save: Place = False, quiet: bool = False
+    run: AnyModel,
+    *others: AnyModel,
+    on: str | Sequence[str] | Inputs = (),
+    data: str | Path | None = None,
+    inputs: Inputs | None = None,
+    length: int | None = None,
+    effort: Effort | None = None,
+    save: Place = False,
+    quiet: bool = False,
 ) -> Saved[tuple[Matching, ...]]:
-    """Which heads attend alike, write alike and do the same job as those of each other model, beyond chance?"""
+    """Which heads attend alike, write alike and do the same job as those of each other model, beyond chance?
+
+    Models of one task are matched on its examples. Others are matched on texts (`on`, or those of a file, `data`) that
+    their tokenizers split alike; PyTorch modules on their tensors, `inputs`, four rows or more. Where the heads of a
+    module are, is said before: `match_heads(api.open_model(module, sites=...), ...)`.
+    """
     opened, saved = open_model(run), list[Saved[Matching]]()
-    model, folder = opened.task_attention(), folder_for(opened, save)
+    folder, is_given = folder_for(opened, save), inputs is not None or data is not None or len(on) > 0
+    if not is_given and opened.task is None:
+        given = 'texts: --on "a text", four or more, or --data FILE' if opened.has_output else "tensors: inputs=..."
+        raise InputError(f"{opened.label} names no task whose examples its heads could be matched on", f"give {given}")
     for other in map(open_model, others):
-        with counting(f"matching with {other.name}", quiet=quiet) as progress:
-            found = match(model, other.task_attention(), length, progress=progress)
+        with counting(f"matching with {other.label or other.name}", quiet=quiet) as progress:
+            if is_given:
+                pair = (_on_inputs(each, on, data, inputs) for each in (opened, other))
+                found = match_inputs(*pair, "given inputs", effort, progress)
+            else:
+                found = match(opened.task_attention(), other.task_attention(), length, effort, progress)
         # Two runs of one name in different folders have different weights.
         name = f"match-{file_name(Path(other.name.removeprefix(SAMPLE)).name)}-{other.weights_sha256[:8]}"
         name += "" if length is None else f"-{length}"
         saved.append(save_in(folder, name, found, lambda name, found: {name: draw_matching(found)}))
     return join(saved)
+
+
+def _on_inputs(
+    opened: OpenModel, on: str | Sequence[str] | Inputs, data: str | Path | None, inputs: Inputs | None
+) -> ModelOnInputs:
+    """Return a model with the rows that its heads are matched on."""
+    if inputs is not None or are_tensors(on):
+        module, _, rows = _rows(opened, on, inputs)
+    else:
+        module, rows = opened.module, opened.texts([on] if isinstance(on, str) else cast("list[str]", list(on)), data)
+    return ModelOnInputs(opened.label, opened.weights_sha256, module, opened.sites, rows)
 
 
 def stretch(

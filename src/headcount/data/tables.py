@@ -87,7 +87,7 @@ class Table:
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         """These columns, row by row, no cell empty."""
         own = [self.columns[column] for column in columns]
-        found = list(zip(*map(self._column, own), strict=True))
+        found = list(zip(*map(self.column, own), strict=True))
         for i, row in enumerate(found):
             if "" in row:
                 raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
@@ -97,14 +97,15 @@ class Table:
 
     def texts(self) -> list[str]:
         """The column of texts, of which some may be empty."""
-        return self._column(self.columns["text"])
+        return self.column(self.columns["text"])
 
     def note(self, *columns: str) -> str:
         """What to say if columns were taken that are called otherwise."""
         taken = [f"{self.columns[each]} as {each}" for each in columns if self.columns[each].strip().lower() != each]
         return f" (columns taken: {', '.join(taken)})" if taken else ""
 
-    def _column(self, name: str) -> list[Any]:
+    def column(self, name: str) -> list[Any]:
+        """Return the cells of a column by its name in the header, as texts; images as they are."""
         return [self._cell(i, name, value) for i, value in enumerate(self.cells(name))]
 
     def _cell(self, row: int, column: str, value: Any) -> Any:
