@@ -56,7 +56,7 @@ def test_a_bad_name_is_told_how_to_write_one(name: str) -> None:
     with pytest.raises(InputError) as caught:
         HeadId.parse(name)
     assert caught.value.what == f"{name!r} is not the name of a head"
-    assert "encoder.1.self.2 or E1H2" in caught.value.advice[0]
+    assert "encoder.1.self.2 or E1H2" in caught.value.advice[-1]
 
 
 @unhurried
@@ -98,3 +98,28 @@ def test_heads_are_frozen_and_sort_by_site_then_number() -> None:
 def test_a_number_longer_than_python_reads_is_an_input_error() -> None:
     with pytest.raises(InputError):
         HeadId.parse("E" + "9" * 5000 + "H1")
+
+
+@pytest.mark.parametrize(
+    ("almost", "meant"),
+    [
+        ("encoder.0.2", "encoder.0.self.2 (E0H2)"),
+        ("enc.1.self.3", "encoder.1.self.3 (E1H3)"),
+        ("layer 4 head 11", "layer.4.self.11 (L4H11)"),
+        ("0.2", "layer.0.self.2 (L0H2)"),
+        ("L0.2", "layer.0.self.2 (L0H2)"),
+        ("X1-H2", "decoder.1.cross.2 (X1H2)"),
+        ("decoder.1.2", "decoder.1.self.2 (D1H2) or decoder.1.cross.2 (X1H2)"),
+    ],
+)
+def test_a_head_that_is_almost_named_is_suggested(almost: str, meant: str) -> None:
+    with pytest.raises(InputError) as caught:
+        HeadId.parse(almost)
+    assert caught.value.advice[0] == f"did you mean {meant}?"
+
+
+@pytest.mark.parametrize("name", ["encoder.0.cross.2", "E1", "first", "", "H"])
+def test_no_head_is_suggested_where_none_can_be_meant(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        HeadId.parse(name)
+    assert "did you mean" not in str(caught.value)

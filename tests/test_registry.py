@@ -10,7 +10,7 @@ import pytest
 
 from headcount import registry
 from headcount.errors import InputError
-from headcount.registry import Registry
+from headcount.registry import OTHER_NAMES, Registry
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
 
@@ -43,12 +43,19 @@ def test_naming_parts_imports_none_and_getting_one_imports_one(zoo: Registry) ->
     assert f"{zoo.home}.red_panda" not in sys.modules
 
 
-@pytest.mark.parametrize("name", ["", "red_panda", "base", "_shared", "__init__", "Ant", "gnu"])
+@pytest.mark.parametrize("name", ["", "base", "_shared", "__init__", "gnu"])
 def test_an_unknown_name_is_told_what_there_is(zoo: Registry, name: str) -> None:
     with pytest.raises(InputError) as caught:
         zoo.get(name)
     assert caught.value.what == f"no {name!r} among the {zoo.home}"
     assert caught.value.advice == ("there are: ant, red-panda",)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("red_panda", "red-panda"), ("Ant", "ant")])
+def test_a_name_that_is_near_another_is_told_that_one(zoo: Registry, name: str, meant: str) -> None:
+    with pytest.raises(InputError) as caught:
+        zoo.get(name)
+    assert caught.value.advice == (f"did you mean {meant!r}?",)
 
 
 def test_the_kind_is_the_last_word_of_the_package() -> None:
@@ -104,3 +111,41 @@ def test_a_part_of_a_name_that_is_taken_is_an_error(foreign_part: Callable[[str,
     foreign_part("rotary", SPIRAL)
     with pytest.raises(InputError, match="two parts are called 'rotary'"):
         Registry("headcount.encodings").names()
+
+
+@pytest.mark.parametrize(
+    ("home", "mistyped", "meant"),
+    [
+        ("headcount.encodings", "rope", "rotary"),
+        ("headcount.encodings", "RoPE", "rotary"),
+        ("headcount.encodings", "nope", "none"),
+        ("headcount.encodings", "sin/cos", "sinusoidal"),
+        ("headcount.encodings", "absolute", "learned"),
+        ("headcount.encodings", "rotery", "rotary"),
+        ("headcount.tasks", "addtion", "addition"),
+        ("headcount.tasks", "sorting", "sortedness"),
+        ("headcount.models.poolings", "average", "mean"),
+        ("headcount.hooks.replacements", "zeros", "zero"),
+        ("headcount.hooks.replacements", "average", "mean"),
+        ("headcount.auditing.checks", "floors", "floor"),
+        ("headcount.cli", "predit", "predict"),
+        ("headcount.cli", "eval", "evaluate"),
+    ],
+)
+def test_a_mistyped_name_gets_the_one_that_was_meant(home: str, mistyped: str, meant: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Registry(home).get(mistyped)
+    assert caught.value.advice == (f"did you mean {meant!r}?",)
+
+
+def test_every_other_name_leads_to_a_part_and_is_none_itself() -> None:
+    """A table that speaks of parts that are gone, or hides one that came, is wrong."""
+    homes = ("encodings", "tasks", "models.poolings", "hooks.replacements", "cli")
+    names = {name for home in homes for name in Registry(f"headcount.{home}").names()} | {
+        "teacher-forced",
+        "free-running",
+    }
+    assert set(OTHER_NAMES) <= names
+    for name, others in OTHER_NAMES.items():
+        here = [home for home in homes if name in Registry(f"headcount.{home}").names()]
+        assert not any(other in Registry(f"headcount.{home}").names() for home in here for other in others)

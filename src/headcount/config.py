@@ -16,8 +16,7 @@ headcount.errors.ConfigError: 2 faults in the configuration
 """
 
 import dataclasses
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -26,7 +25,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from headcount.errors import ConfigError, Fault
-from headcount.registry import Registry
+from headcount.registry import Registry, suggestion
 
 T = TypeVar("T")
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
@@ -83,12 +82,6 @@ def misfit(name: str, given: object, why: str) -> ValidationError:
 def field_names(cls: type) -> tuple[str, ...]:
     """The settings of a class, in the order they are written."""
     return tuple(field.name for field in dataclasses.fields(cls))
-
-
-def suggestion(name: str, known: Sequence[str]) -> str:
-    """What to say of a name that does not exist."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
 def type_adapter(cls: type) -> TypeAdapter[Any]:

@@ -7,6 +7,7 @@
     ├── RunError                a run folder that cannot be used
     │   └── CheckpointError     a saved state that is damaged or belongs to another run
     ├── Interrupted             asked to stop by a signal; everything is saved
+    ├── OutOfTime               work that would not end within its time limit
     └── CheckFailed             a check that was asked for did not hold
         └── InstrumentError     an intervention that did not reach the model
             └── ReplayError     a cached pass that cannot stand for a whole one
@@ -89,6 +90,14 @@ class Interrupted(HeadcountError):
     def __init__(self, what: str, *advice: str, signal: int = SIGINT) -> None:
         super().__init__(what, *advice)
         self.exit_code = 128 + signal
+
+
+class OutOfTime(HeadcountError):
+    """A piece of work would not end within its time limit; whoever set the limit leaves it out."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} would take about {seconds:.0f} s")
+        self.seconds = seconds
 
 
 class Terminated(KeyboardInterrupt):

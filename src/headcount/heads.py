@@ -18,6 +18,10 @@ from headcount.errors import InputError
 _LETTERS = {("encoder", "self"): "E", ("decoder", "self"): "D", ("decoder", "cross"): "X", ("layer", "self"): "L"}
 _SITES = {letter: site for site, letter in _LETTERS.items()}
 _LONG = re.compile(r"(encoder|decoder|layer)\.(\d{1,6})\.(self|cross)\.(\d{1,6})")
+_ALMOST = re.compile(
+    r"(?:(enc|dec|lay|[edxl])[a-z]*)?[\W_]*(\d{1,6})[\W_]*(self|cross)?[a-z]*[\W_]*(?:h|head)?[\W_]*(\d{1,6})",
+    re.IGNORECASE,
+)
 _SHORT = re.compile(r"([EDXL])(\d{1,6})H(\d{1,6})", re.IGNORECASE)
 
 
@@ -76,6 +80,26 @@ class HeadId:
         else:
             raise InputError(
                 f"{text!r} is not the name of a head",
+                *_meant(text),
                 "write it as encoder.1.self.2 or E1H2 (E encoder, D decoder self, X decoder cross, L single stack)",
             )
         return cls(HeadSite(stack, int(layer), kind), int(index))
+
+
+def _meant(text: str) -> list[str]:
+    """Say which head was meant, if a name says all but how it is written.
+
+    >>> _meant("encoder.0.2"), _meant("first")
+    (['did you mean encoder.0.self.2 (E0H2)?'], [])
+    >>> _meant("decoder.1.3")
+    ['did you mean decoder.1.self.3 (D1H3) or decoder.1.cross.3 (X1H3)?']
+    """
+    found = _ALMOST.fullmatch(text.strip())
+    if found is None or re.search(r"(?<!\d)-\d", text):  # which of the last ones, nobody knows
+        return []
+    stack, layer, kind, index = found.groups()
+    letter = (stack or "l")[0].upper()
+    stack, only = _SITES[letter]
+    kinds = [kind.lower()] if kind else [only] if letter != "D" else ["self", "cross"]
+    known = [HeadSite(stack, int(layer), each).head(int(index)) for each in kinds if (stack, each) in _LETTERS]
+    return [f"did you mean {' or '.join(f'{head} ({head.short})' for head in known)}?"] if known else []

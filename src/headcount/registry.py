@@ -15,9 +15,10 @@ Other packages add parts by entry points, in a group named after the registry:
 """
 
 import ast
+import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -26,6 +27,44 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import InputError
+
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "sinusoidal": ("sin", "cos", "sin/cos", "sin-cos", "sincos", "sine", "sinus", "fourier", "vaswani"),
+    "rotary": ("rope", "roformer"),
+    "none": ("nope", "no", "off", "nopos"),
+    "learned": ("absolute", "abs", "learnable", "trained", "table", "embedding", "lookup", "gpt2", "bert"),
+    "relative": ("shaw", "rel", "rpe"),
+    "alibi-symmetric": ("alibi-bidirectional",),
+    "mean": ("average", "avg"),
+    "first": ("cls",),
+    "zero": ("zeros", "knockout", "zero-ablation"),
+    "resample": ("resampling", "interchange", "swap", "random", "resample-ablation"),
+    "addition": ("add", "adder", "sum", "sums"),
+    "sortedness": ("sort", "sorted", "sorter", "sorting"),
+    "predict": ("answer", "infer", "ask", "generate"),
+    "evaluate": ("eval", "test", "accuracy", "score"),
+    "heads": ("attention", "attn", "show", "plot", "draw", "list"),
+    "ablate": ("ablation", "knockout"),
+    "prune": ("cut", "remove"),
+    "audit": ("check", "lint"),
+    "stretch": ("extrapolate", "lengths"),
+    "adapt": ("adapter", "scaffold", "init"),
+    "teacher-forced": ("forced",),
+    "free-running": ("free", "decoded"),
+}
+"""What parts are called elsewhere; which of them are meant is told by what is looked for."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Say which known name was meant: one that is called so elsewhere, or the nearest; else list all of them.
+
+    >>> suggestion("rope", ["learned", "rotary"]), suggestion("predit", ["audit", "predict"])
+    ("did you mean 'rotary'?", "did you mean 'predict'?")
+    """
+    names, asked = list(known), str(name).lower()
+    meant = [each for each in names if asked in OTHER_NAMES.get(each, ())]
+    near = meant or difflib.get_close_matches(str(name), names, n=1) or difflib.get_close_matches(asked, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
 
 
 @dataclass(frozen=True)
@@ -42,9 +81,7 @@ class Registry:
         """The part called `name`."""
         loaders = _loaders(self.home)
         if name not in loaders:
-            raise InputError(
-                f"no {name!r} among the {self.home.rpartition('.')[2]}", f"there are: {', '.join(loaders)}"
-            )
+            raise InputError(f"no {name!r} among the {self.home.rpartition('.')[2]}", suggestion(name, loaders))
         return loaders[name]()
 
 

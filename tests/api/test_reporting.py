@@ -89,9 +89,17 @@ def test_a_text_is_shown_token_by_token_while_there_is_room(in_tmp: Path, monkey
                 f"{weight:.2f}" for weight in weights[short][0].flatten().tolist()
             ]
     assert len(page.tokens[0]) == kept.shape[1]
-    monkeypatch.setattr("headcount.api.reporting.MOST_CELLS", 0)
+    monkeypatch.setattr("headcount.api.patterns.MOST_CELLS", 0)
     (pooled,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).subjects
     assert pooled.book.pages[0].weights[0].shape[1] <= 32
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_markdown_of_a_model_without_a_task_has_its_heads_on_a_text(in_tmp: Path, family: str) -> None:
+    """On a text weights are pooled: there was nothing to draw in the form of a run's heads."""
+    model = api.open_model(texts.model(hub.build(family), "$A"))
+    api.report(model, out="report.html", on=[texts.TEXTS[0]], stored=True, markdown=True, quiet=True)
+    assert Path("report.md").read_text().count("![") == 1
 
 
 @pytest.mark.parametrize(("out", "told"), [("there", "does not end in .html"), ("adder", "does not end in .html")])
@@ -123,7 +131,7 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
     Path("data.tsv").write_text(texts.own_labels(classifier, texts.MANY))
     Path("other.tsv").write_text(texts.own_labels(classifier, texts.MANY[:40]))
     monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", FEW_CONTROLS)
-    (found,) = gather("bert", data="data.tsv", on=[texts.TEXTS[0]], quiet=True).subjects
+    (found,) = gather("bert", data="data.tsv", on=[texts.TEXTS[0]], thorough=True, quiet=True).subjects
     assert found.ablation.conditions[0].n == len(texts.MANY)
     assert found.pruning.n_heads == len(found.ablation.heads) / 3
     sections = tell(Material("BERT", (found,), "")).sections

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headcount import __version__
+from headcount.__main__ import run
 from headcount.cli import main
 from headcount.registry import Registry
 
@@ -178,3 +179,39 @@ def test_a_name_that_means_a_packaged_run_is_refused_before_the_training(tiny, i
 def test_without_a_verb_the_help_is_shown(capsys):
     assert main([]) == 0
     assert "headcount predict sample:addition 374+814" in capsys.readouterr().out
+
+
+def test_a_bug_does_not_end_as_a_failed_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """Exit code 1 says that a check failed; Python's own code for an exception is 1 too."""
+
+    def fail(*_: object) -> int:
+        raise TypeError("Invalid shape (0,) for image data")
+
+    monkeypatch.setattr("headcount.__main__.main", fail)
+    assert run() == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert "error: headcount failed unexpectedly" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ("predit sample:addition 1+1", "no verb 'predit'\n  did you mean 'predict'?"),
+        ("train addtion", "no task 'addtion'\n  did you mean 'addition'?"),
+        ("train sortedness --encoding rope", "did you mean 'rotary'?"),
+        ("train sortedness --pooling average", "did you mean 'mean'?"),
+        ("train addition --preset oldr", "did you mean 'older'?"),
+        ("evaluate sample:addition --split tets", "no value 'tets' for --split\n  did you mean 'test'?"),
+        ("ablate sample:addition --replacements zeros", "did you mean 'zero'?"),
+        ("predict sample:addition 1+1 --without encoder.0.2", "did you mean encoder.0.self.2 (E0H2)?"),
+        ("audit sample:addition --only never-outputs", "did you mean 'never-output'?"),
+    ],
+)
+def test_what_is_mistyped_is_suggested(arguments, meant, capsys):
+    try:
+        code = main(shlex.split(arguments))
+    except SystemExit as stopped:  # argparse's own way
+        code = stopped.code
+    assert code == 2
+    assert meant in capsys.readouterr().err

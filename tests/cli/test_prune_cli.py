@@ -8,6 +8,7 @@ import pytest
 from headcount.analysis.pruning import Pruning
 from headcount.cli import main
 from headcount.runs.run import load
+from headcount.views.pruning import pruning_notes
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -49,6 +50,22 @@ def test_curves_only(in_tmp, capsys):
     assert Pruning.from_json(written).clean == result["clean"]
     assert Path(predicted["files"]["pictures"][0]).read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in in_tmp.iterdir()] == ["runs"]
+
+
+def test_a_share_of_the_heads_goes_whatever_that_costs(in_tmp, capsys):
+    """0.3 of 4 heads are 2: the first two that a search takes, and what they cost is said."""
+    code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--share", "0.3", "-o", "small")
+    result = predicted["pruning"]
+    assert (code, predicted["model"], result["share"]) == (0, "small", 0.3)
+    greedy = next(curve["points"] for curve in result["curves"] if curve["name"] == "greedy")
+    assert result["chosen"] == [point["head"] for point in greedy[1:3]]
+    assert (result["kept"]["n_removed"], result["kept"]["score"]) == (2, greedy[2]["score"])
+    assert predicted["cut"]["heads"] == result["chosen"]
+    assert len(load("small").model.heads) == 2
+    assert Path(predicted["files"]["data"][0]).stem == "pruning-share0.3-n20-orders1-batch96"
+    notes = " ".join(pruning_notes(Pruning.from_json(json.dumps(result))))
+    assert "takes 2 heads until 30 % of the 4 heads are gone" in notes
+    assert "for at most" not in notes
 
 
 @pytest.mark.slow
@@ -124,6 +141,11 @@ def test_no_head_can_go(in_tmp, capsys):
         (["--heads", "E0H0,,", "-o", "small"], "is not the name of a head"),
         (["--fine-tune", "5"], "add -o DIR"),
         (["--fine-tune", "-5", "-o", "small"], "fine-tuning"),
+        (["--share", "3"], "--share must be in (0, 1), got 3"),
+        (["--share", "0"], "--share must be in (0, 1), got 0"),
+        (["--share", "nan"], "--share must be in (0, 1), got nan"),
+        (["--share", "0.2", "--loss", "0.3"], "--share and --loss both say which heads go"),
+        (["--share", "0.2", "--heads", "L0H0", "-o", "small"], "--share and --heads both say which heads go"),
         (["--loss", "1"], "such as 0.01"),
         (["--loss", "-0.1"], "such as 0.01"),
         (["--loss", "nan"], "such as 0.01"),

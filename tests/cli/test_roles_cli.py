@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import dataset_models as texts
 import pytest
 
+from headcount.analysis.matching import Effort
 from headcount.cli import main
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
@@ -70,7 +72,7 @@ def test_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 of 12 heads stand out for something" in printed, "its weights are random"
     assert "self-attention: no head stands out for first token on repeated tokens (most: L" in printed
     assert "induction: the token after an earlier copy" in printed
-    assert "figure:  runs/model/figures/head-roles/layer-self.png" in printed
+    assert "figure:  runs/model/figures/head-roles-controls2/layer-self.png" in printed
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,25 @@ def test_faults_are_told(model: str, arguments: list[str], what: str, capsys: py
 def test_a_run_is_measured_over_its_own_task(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heads", "sample:addition", "--stats", "--on", "1+1"]) == 2
     assert "leave --on, --data and --separator out" in capsys.readouterr().err
+
+
+def test_two_models_without_a_task_are_matched_on_texts(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model and its copy every head is its own partner."""
+    monkeypatch.setattr(Effort.__init__, "__defaults__", (4, 9, 0, 0))
+    shutil.copytree(model, "twin")
+    on = [part for text in texts.TEXTS[:4] for part in ("--on", text)]
+    found = run_json(capsys, "heads", model, "--stats", *on, "--match", "twin")
+    assert found["type"] == "HeadRoles"
+    (matching,) = found["matches"]
+    assert (matching["name"], matching["other"], matching["n"]) == ("model", "twin", 4)
+    assert matching["stand_ins"] == "untrained"
+    pairs = [pair for kind in matching["kinds"] for pair in kind["pairs"]]
+    assert all(pair["head"] == pair["partner"] and pair["attention"]["value"] > 0.999 for pair in pairs)
+    assert main(["heads", model, "--stats", *on, "--match", "twin", "--quiet"]) == 0
+    assert "model beside twin" in capsys.readouterr().out
+    assert main(["heads", model, "--stats", "--match", "twin"]) == 2
+    assert 'give texts: --on "a text", four or more, or --data FILE' in capsys.readouterr().err
+    assert main(["heads", model, "--stats", *on[:4], "--match", "twin"]) == 2
+    assert "heads cannot be matched on 2 inputs" in capsys.readouterr().err

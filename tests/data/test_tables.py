@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -58,6 +59,33 @@ def test_csv_of_other_places(file: File) -> None:
     long = "the old cat " * 20_000
     assert read_table(file("data.csv", f'text,label\n"{long}",x\nb,y\n')).rows("text", "label")[0][0] == long.strip()
     assert csv.field_size_limit() == 131072, "the module's own bound is put back"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("data.csv", 'label,text\nx,short\ny,"{}"\n'),
+        ("data.csv", "label,text\nx,short\ny,{}\n"),
+        ("data.tsv", "label\ttext\nx\tshort\ny\t{}\n"),
+        ("data.jsonl", '{{"label": "x", "text": "short"}}\n\n{{"label": "y", "text": "{}"}}\n'),
+    ],
+)
+def test_a_cell_has_a_limit(file: File, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer takes a hundred times the memory of the text that it is given."""
+    monkeypatch.setattr("headcount.data.tables.MOST_CELL", 1000)
+    with pytest.raises(InputError, match=rf"line 3 of .*{name}: text holds 1,20\d characters; a cell may hold 1,000"):
+        read_table(file(name, text.format("the old cat " * 100))).rows("text", "label")
+    assert len(read_table(file("data.txt", "the old cat " * 100)).texts()[0]) == 1199, "a running text has no cells"
+
+
+def test_a_long_cell_is_refused_before_the_rest_of_it_is_read(file: File) -> None:
+    path = file("data.csv", 'text,label\n"' + "the old cat " * 200_000 + '",x\nb,y\n')
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"line 2 of .*: text holds 2,400,002 characters; a cell may hold 1,048,576"):
+        read_table(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20 * path.stat().st_size
 
 
 CELLS = st.text(st.sampled_from(" ab\",;\n\t'")).map(lambda inside: f"x{inside}x")

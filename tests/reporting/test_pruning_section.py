@@ -65,6 +65,14 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     assert "whether that is at most 5 points is undecided" in texts(told(shares=(near,)))
 
 
+def test_a_share_of_the_heads_is_told_by_what_it_costs() -> None:
+    found = told(kept=point(3, 0.94, 0.05), share=0.375)
+    require_sound(found)
+    assert "Without 3 of 8 heads of adder, 38 % of the heads, 94.0 %" in texts(found)
+    assert "a loss of 5.00 points" in texts(found)
+    assert "3 of 8 heads of adder go together for at most" not in texts(found)
+
+
 def test_from_how_many_heads_on_it_is_too_much() -> None:
     curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
     words = (

@@ -248,6 +248,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_lengths": lambda shape: ablation.draw_lengths(ablated(shape, shape.lengths)),
     "draw_accuracy": lambda shape: accuracy.draw_accuracy(evaluated(shape), f"{shape.run} on its test set"),
     "draw_page": lambda shape: attention.draw_page(looked(of_few_heads(shape)), "layer", "self"),
+    "draw_kind": lambda shape: attention.draw_kind(summarised(shape), "layer", "self"),
     "draw_pages": lambda shape: {
         **attention.draw_pages(looked(replace(shape, layers=1, heads=1))),
         "mosaic": attention.draw_pages(summarised(shape))["layer-self"],
@@ -288,6 +289,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
 }
 """Every function that draws a figure, on a result of some shape."""
 ONLY = {
+    "draw_kind": ["two"],
     "draw_pages": ["two"],
     "draw_heads": ["two"],
     "draw_panels": ["two"],

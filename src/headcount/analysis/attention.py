@@ -28,10 +28,11 @@ from headcount.analysis.role_measures import (
     stacks_of,
 )
 from headcount.analysis.roles import TEXTS, Standing, name_heads
+from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.attention import Weights, read_attention
+from headcount.hooks.attention import Weights, attention_of, read_attention
 from headcount.hooks.sites import Sites
 from headcount.models.reading import WEIGHTINGS, AttentionChunk, ValueNorms
 from headcount.results import Contradiction, Count, HeadName, Result, Share, Size, misnamed, unequal
@@ -359,6 +360,44 @@ def _sites(
         keys = decoder_input if (site.stack, site.kind) == ("decoder", "self") else source
         found.append(SiteAttention(str(site), site.stack, site.layer, site.kind, queries, keys, heads))
     return tuple(found)
+
+
+def patterns_on_inputs(
+    name: str, digest: str, model: nn.Module, sites: Sites, rows: Sequence[TokenizedText], text: str | None = None
+) -> AttentionPatterns:
+    """Every head of any model on one row of inputs, or averaged over several that are equally long."""
+    sizes = {tuple((stack, len(labels)) for stack, labels in row.tokens.items()) for row in rows}
+    if len(sizes) != 1:
+        raise InputError("inputs of several lengths have no average position by position", "give one length at a time")
+    sums = dict[HeadSite, tuple[Array, Array]]()
+    for row in rows:
+        for site, weights in attention_of(model, sites, *row.inputs).items():
+            own = only_row(weights).float().nan_to_num().cpu().double().numpy()
+            first, second = sums.get(site, (np.zeros_like(own), np.zeros_like(own)))
+            sums[site] = first + own, second + own * own
+    n, found = len(rows), list[SiteAttention]()
+    labels = {
+        stack: tuple(each) if n == 1 else tuple(map(str, range(len(each)))) for stack, each in rows[0].tokens.items()
+    }
+    for site in sites:
+        mean, square = (each / n for each in sums[site])
+        deviation = np.sqrt(np.maximum(square - mean**2, 0))
+        heads = tuple(
+            HeadAttention(
+                head=str(head),
+                short=head.short,
+                weights=matrix_of(mean[i]),
+                deviation=None if n == 1 else matrix_of(deviation[i]),
+            )
+            for i, head in enumerate(sites[site].heads)
+        )
+        queries, keys = (labels[stack] for stack in stacks_of(site))
+        found.append(SiteAttention(str(site), site.stack, site.layer, site.kind, queries, keys, heads))
+    title = shortened(text or " ".join(next(iter(labels.values())))) if n == 1 else f"average over {n:,} inputs"
+    weighting, example = WEIGHTINGS[False], text if n == 1 else None
+    return AttentionPatterns(
+        name=name, weights_sha256=digest, title=title, n=n, sites=tuple(found), example=example, weighting=weighting
+    )
 
 
 # --- any model: on a text that it is given ----------------------------------------------------------------------------

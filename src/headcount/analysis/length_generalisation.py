@@ -37,6 +37,7 @@ from headcount.limits import require_room_for
 from headcount.models.attention import Weights
 from headcount.models.finite import require_numbers
 from headcount.models.transformer import Classifier
+from headcount.registry import suggestion
 from headcount.results import ROUNDING, Contradiction, Count, HeadName, Positive, Result, Share, Size, unequal
 from headcount.seeds import stream
 from headcount.stats import Proportion
@@ -311,7 +312,7 @@ def require_possible(
         raise InputError(f"{draw} is no draw of fresh sequences", "draws are counted from 0")
     unknown = [kind for kind in kinds or () if kind not in task.negatives]
     if unknown:
-        raise InputError(f"no kind of negative {unknown[0]!r}", f"there are: {', '.join(task.negatives)}")
+        raise InputError(f"no kind of negative {unknown[0]!r}", suggestion(unknown[0], task.negatives))
     return tuple(dict.fromkeys(kinds)) if kinds else task.negatives
 
 

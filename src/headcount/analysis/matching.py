@@ -15,32 +15,41 @@ Attention is not a job. What two heads write is compared by CKA (pairing.py) aga
 output is put in the head's place (transplants.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import count
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from torch import nn
 
 from headcount.analysis.head_measures import Matrix, eval_inputs, matrix_of, rounded
 from headcount.analysis.labels import NOT_DRAWN
 from headcount.analysis.pairing import (
+    Activity,
     Draws,
     Measure,
     Pairing,
+    StandIn,
     in_common,
     observe,
+    observe_inputs,
     pair_cka,
     pair_overlap,
     pair_with_relabelled,
-    pair_with_untrained,
+    pair_with_stand_ins,
     stand_in_seed,
 )
+from headcount.analysis.roles import control_makers
 from headcount.analysis.transplants import Transplant, transplant
+from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError, shortened
 from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
+from headcount.hooks.sites import Sites
 from headcount.results import Contradiction, Count, HeadName, Positive, Result, Share, is_close, unequal
 from headcount.runs.run import Run
 from headcount.seeds import stream
@@ -60,6 +69,7 @@ HALF = 0.5
 restores less there than some untrained stand-in."""
 NOT_ALIKE, ALIKE, WRITES_ALIKE, SAME_JOB = "not alike", "attend alike", "attend, write alike", "same job"
 ALONE = "no partner"
+NEED_RUNS = "what heads write, and transplants, which need two runs"
 
 
 @dataclass(frozen=True)
@@ -202,6 +212,8 @@ class Matching(Result):
     kinds: tuple[KindMatch, ...]
     left_out: str = ""
     """What could not be compared, and why."""
+    stand_ins: str = "untrained"
+    """Models that learned nothing: untrained ones; or shuffled, with the weights of each matrix in random order."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the summary of all heads with the pairs."""
@@ -223,10 +235,10 @@ class Matching(Result):
         few, many = all_of.relabelled
         return (
             f"{all_of.alike} of {all_of.of} heads attend alike (family-wise error {100 * self.error_rate:.0f} %; with "
-            f"each of {effort.untrained} untrained stand-ins for {self.other}, by that test alone, {fewest} to "
+            f"each of {effort.untrained} {self.stand_ins} stand-ins for {self.other}, by that test alone, {fewest} to "
             f"{most}, any in {100 * all_of.untrained_any:.0f} %); {all_of.same_job} can be shown to do the same job. "
-            f"Mean overlap of the pairs {all_of.matched:.2f}; untrained {low:.2f} to {high:.2f}, relabelled {few:.2f} "
-            f"to {many:.2f}, p {'≤' if all_of.p <= 1 / (effort.untrained + 1) else '='} {all_of.p:.2g}"
+            f"Mean overlap of the pairs {all_of.matched:.2f}; {self.stand_ins} {low:.2f} to {high:.2f}, relabelled "
+            f"{few:.2f} to {many:.2f}, p {'≤' if all_of.p <= 1 / (effort.untrained + 1) else '='} {all_of.p:.2g}"
             + (f". Left out: {self.left_out}" if self.left_out else "")
         )
 
@@ -253,38 +265,116 @@ def match(
     ours, theirs = in_common(observe(model, examples), observe(other, examples))
     if not ours:
         raise InputError(f"{model.name} and {other.name} have no heads of one kind", "choose models with heads")
+
+    def untrained(each: TaskAttention) -> StandIn:
+        return lambda i: observe(each.untrained(stand_in_seed(i, effort.seed)), examples)
+
     # Draws of the nulls, then transplants, whose number is known only when they begin.
-    tell, done, n_draws = progress or (lambda done, total: None), count(1), 2 * effort.untrained + effort.relabelled
-
-    def step() -> None:
-        tell(next(done), n_draws)
-
-    pairing = Pairing.best(ours, theirs)
-    untrained = pair_with_untrained(model, other, examples, pairing, effort.untrained, effort.seed, step)
-    times: dict[Measure, int] = {pair_overlap: effort.relabelled, pair_cka: effort.untrained}
-    relabelled: dict[Measure, Draws] = {
-        measure: pair_with_relabelled(pairing, measure, times[measure], effort.seed, step)
-        for measure in pairing.measures
-    }
-    transplants, left_out = dict[HeadId, Transplant](), ""
+    tell, n_draws = progress or (lambda done, total: None), 2 * effort.untrained + effort.relabelled
+    theirs_at = untrained(other)
+    ours_at = theirs_at if model.shape == other.shape else untrained(model)
+    evidence = _evidence(ours, theirs, ours_at, theirs_at, effort, lambda done: tell(done, n_draws))
+    left_out = ""
     if not (isinstance(model, Run) and isinstance(other, Run)):
-        left_out = "what heads write, and transplants, which need two runs"
+        left_out = NEED_RUNS
     elif effort.transplants:
-        offered = untrained[0].partners[: effort.transplants]
+        offered = evidence.untrained[0].partners[: effort.transplants]
         seeds = [stand_in_seed(i, effort.seed) for i in range(len(offered))]
         stand_ins = [(partial(other.untrained, seed), partners) for seed, partners in zip(seeds, offered, strict=True)]
-        transplants = transplant(
-            model, other, pairing.partners, stand_ins, length, lambda done, of: tell(n_draws + done, n_draws + of)
-        )
-    evidence = Evidence(pairing, untrained, relabelled, transplants)
+        partners, last = evidence.pairing.partners, lambda done, of: tell(n_draws + done, n_draws + of)
+        evidence = replace(evidence, transplants=transplant(model, other, partners, stand_ins, length, last))
+    return _matching(
+        (model.name, model.weights_sha256, other.name, other.weights_sha256),
+        n,
+        seen.data if n == len(seen) else f"{n:,} of {seen.data}",
+        effort,
+        evidence,
+        left_out,
+    )
+
+
+@dataclass(frozen=True)
+class ModelOnInputs:
+    """Any model with rows of inputs, and models of its shape that learned nothing."""
+
+    name: str
+    weights_sha256: str
+    module: nn.Module
+    sites: Sites
+    rows: Sequence[TokenizedText]
+
+    def activity(self, n: int) -> Activity:
+        """Where its heads attend on the first rows."""
+        return observe_inputs(self.module, self.sites, [row.inputs for row in self.rows[:n]])
+
+    def stand_ins(self, n: int) -> tuple[str, StandIn]:
+        """Untrained models of its configuration; where it has none, its own weights in random order."""
+        kind, make = next(iter(control_makers(self.module, self.sites).items()))
+        return kind, lambda i: observe_inputs(*make(i), [row.inputs for row in self.rows[:n]])
+
+
+def match_inputs(
+    model: ModelOnInputs,
+    other: ModelOnInputs,
+    data: str,
+    effort: Effort | None = None,
+    progress: Progress | None = None,
+) -> Matching:
+    """Pair the heads of two models without a task, on the same rows of inputs."""
+    effort, n_given = effort or Effort(), min(len(model.rows), len(other.rows))
+    if n_given < FEWEST:
+        raise InputError(f"heads cannot be matched on {n_given} inputs", f"give at least {FEWEST}")
+    for i, (mine, theirs) in enumerate(zip(model.rows, other.rows, strict=True)):
+        if {stack: list(each) for stack, each in mine.tokens.items()} != {
+            stack: list(each) for stack, each in theirs.tokens.items()
+        }:
+            raise InputError(
+                f"input {i} has other tokens in {model.name} than in {other.name}", "choose models with one tokenizer"
+            )
+    width = max(len(tokens) for row in model.rows for tokens in row.tokens.values())
+    n = min(n_given, max(FEWEST, min(MOST, PAIRS // width**2)))
+    activities = in_common(model.activity(n), other.activity(n))
+    if not activities[0]:
+        raise InputError(f"{model.name} and {other.name} have no heads of one kind", "choose models with heads")
+    (kind, ours_at), (_, theirs_at) = model.stand_ins(n), other.stand_ins(n)
+    n_draws, tell = effort.untrained + effort.relabelled, progress or (lambda done, total: None)
+    evidence = _evidence(*activities, ours_at, theirs_at, effort, lambda done: tell(done, n_draws))
+    names = model.name, model.weights_sha256, other.name, other.weights_sha256
+    told = data if n == n_given else f"{n:,} of {data}"
+    return replace(_matching(names, n, told, effort, evidence, NEED_RUNS), stand_ins=kind)
+
+
+def _evidence(
+    ours: Activity,
+    theirs: Activity,
+    ours_at: StandIn,
+    theirs_at: StandIn,
+    effort: Effort,
+    step: Callable[[int], None],
+) -> Evidence:
+    """Pair heads, and see what the best pairing finds by chance; `step` counts draws."""
+    done, pairing = count(1), Pairing.best(ours, theirs)
+
+    def tell() -> None:
+        step(next(done))
+
+    untrained = pair_with_stand_ins(ours_at, theirs_at, pairing, effort.untrained, tell)
+    times: dict[Measure, int] = {pair_overlap: effort.relabelled, pair_cka: effort.untrained}
+    relabelled: dict[Measure, Draws] = {
+        measure: pair_with_relabelled(pairing, measure, times[measure], effort.seed, tell)
+        for measure in pairing.measures
+    }
+    return Evidence(pairing, untrained, relabelled, {})
+
+
+def _matching(
+    names: tuple[str, str, str, str], n: int, data: str, effort: Effort, evidence: Evidence, left_out: str
+) -> Matching:
     kinds = evidence.kinds()
     return Matching(
-        name=model.name,
-        weights_sha256=model.weights_sha256,
-        other=other.name,
-        other_model=other.weights_sha256,
+        *names,
         n=n,
-        data=seen.data if n == len(seen) else f"{n:,} of {seen.data}",
+        data=data,
         error_rate=ERROR_RATE,
         effort=effort,
         overall=evidence.overall(kinds),

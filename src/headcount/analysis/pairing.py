@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,11 +12,14 @@ import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headcount.analysis.role_measures import only_row
 from headcount.experiments.task_attention import TaskAttention, task_weights
 from headcount.heads import HeadId
+from headcount.hooks.attention import attention_of
+from headcount.hooks.sites import Sites
 from headcount.seeds import integer, stream
 from headcount.tasks.base import Examples
 
@@ -168,6 +171,8 @@ class KindActivity:
 
 
 Activity = dict[Kind, KindActivity]
+StandIn = Callable[[int], Activity]
+"""From the number of a draw to what a model does that cannot have learned the same."""
 
 
 def observe(model: TaskAttention, examples: Examples) -> Activity:
@@ -185,6 +190,34 @@ def observe(model: TaskAttention, examples: Examples) -> Activity:
                 visible=visible[has_choice],
                 values=None if written is None else torch.cat([written[site].values for site in sites], dim=1),
                 written=None if written is None else torch.cat([_rotated(written[site].output) for site in sites]),
+            )
+    return found
+
+
+def observe_inputs(model: nn.Module, sites: Sites, rows: Sequence[Sequence[Tensor]]) -> Activity:
+    """Return the attention of any model on rows of inputs, at the positions that every row has."""
+    read = [{site: only_row(each) for site, each in attention_of(model, sites, *row).items()} for row in rows]
+    found = Activity()
+    for kind in dict.fromkeys((site.stack, site.kind) for site in sites):
+        here = [site for site in sites if (site.stack, site.kind) == kind]
+        n_queries, n_keys = min(each[here[0]].shape[1] for each in read), max(each[here[0]].shape[2] for each in read)
+        weights = torch.stack(
+            [
+                torch.cat([F.pad(each[site][:, :n_queries], (0, n_keys - each[site].shape[2])) for site in here])
+                for each in read
+            ]
+        )
+        weights = weights.float().nan_to_num().cpu()
+        visible = (weights > 0).any(dim=1).any(dim=0)
+        has_choice = visible.sum(dim=-1) > 1
+        if has_choice.any():
+            found[kind] = KindActivity(
+                heads=tuple(head for site in here for head in sites[site].heads),
+                queries=np.flatnonzero(has_choice.numpy()),
+                weights=weights[:, :, has_choice],
+                visible=visible[has_choice],
+                values=None,
+                written=None,
             )
     return found
 
@@ -243,25 +276,21 @@ class Draws:
             self.values.setdefault(measure, []).append(pairing.along(self.axis, measure))
 
 
-def pair_with_untrained(
-    model: TaskAttention,
-    other: TaskAttention,
-    examples: Examples,
-    pairing: Pairing,
-    n: int,
-    seed: int,
-    step: Callable[[], None],
+def pair_with_stand_ins(
+    ours_at: StandIn, theirs_at: StandIn, pairing: Pairing, n: int, step: Callable[[], None]
 ) -> tuple[Draws, Draws]:
-    """Our heads with untrained models in the other one's place, and its heads with untrained ones in ours."""
+    """Pair our heads with stand-ins in the other model's place, and its heads with stand-ins in ours.
 
-    def fresh(drawn: TaskAttention, i: int, activity: Activity) -> Activity:
-        seen = observe(drawn.untrained(stand_in_seed(i, seed)), examples)
+    Where both are drawn by one function, a stand-in for one is a stand-in for the other.
+    """
+
+    def fit(seen: Activity, activity: Activity) -> Activity:
         return {kind: seen[kind].like(each) for kind, each in activity.items()}
 
-    found, is_same = (Draws(0), Draws(1)), model.shape == other.shape
+    found = Draws(0), Draws(1)
     for i in range(n):
-        theirs = fresh(other, i, pairing.theirs)
-        ours = theirs if is_same else fresh(model, i, pairing.ours)
+        theirs = fit(theirs_at(i), pairing.theirs)
+        ours = theirs if ours_at is theirs_at else fit(ours_at(i), pairing.ours)
         found[0].add(Pairing.best(pairing.ours, theirs), *pairing.measures)
         found[1].add(Pairing.best(ours, pairing.theirs), *pairing.measures)
         step()

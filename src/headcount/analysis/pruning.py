@@ -11,6 +11,7 @@ Six answers to that, drawn as one figure. Orders are chosen on one set of exampl
                as greedy chooses: what a search finds that does not look where it goes
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -132,7 +133,8 @@ class Pruning(Result):
     n_under_1_point: Count
     """Heads whose drop alone by zero is under 1 point, by the point estimate: what reports count."""
     chosen: tuple[HeadName, ...]
-    """What greedy removal takes before it loses more than `loss` on the examples it chooses on, in order."""
+    """What greedy removal takes before it loses more than `loss` on the examples it chooses on, or until `share` of
+    the heads is gone, in order."""
     kept: Point
     """What is left after that, on the other examples."""
     n_tried: Count
@@ -158,6 +160,8 @@ class Pruning(Result):
     """The examples that heads were ablated alone on, by a stored ablation; empty: those that orders were chosen on."""
     audit: str = ""
     """What is at the bottom of what quick checks of the whole model found; empty if none fails."""
+    share: float | None = None
+    """Share of the heads that was to be removed, whatever that loses; None if `loss` was the limit."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the points with the lists of heads and with the number of examples."""
@@ -172,6 +176,7 @@ def prune_curves(
     null_set: Experiment,
     loss: float,
     *,
+    share: float | None = None,
     n_orders: int = ORDERS,
     batch_size: int = BATCH,
     budget: float | None = None,
@@ -181,12 +186,13 @@ def prune_curves(
     """All six, chosen on one set and measured on another; random orders on a third, which may be smaller.
 
     Where an `ablation` of this model is given, it says which heads are harmless alone: one question, one answer. With a
-    `budget` in seconds, what there is no time for is left out, the most important being measured first.
+    `share`, heads are removed until that share of them is gone, whatever that loses. With a `budget` in seconds, what
+    there is no time for is left out, the most important being measured first.
     """
     clock = Clock(budget)
     selection_set = clock.affordable(selection_set)
     part = _parts(progress, selection_set, test_set, null_set, n_orders)
-    found = _choose(selection_set, loss, batch_size, clock, part, ablation)
+    found = _choose(selection_set, loss, share, batch_size, clock, part, ablation)
     whole, points = _points(test_set, found, batch_size, clock, part)
     chance, n_orders = _chance(null_set, n_orders, batch_size, clock, part("chance"))
     metric = test_set.metric
@@ -225,6 +231,7 @@ def prune_curves(
             for i, (limit, n_alone, heads) in enumerate(found.shares if metric.in_points else ())
         ),
         alone_on=_named_examples(ablation),
+        share=share,
     )
 
 
@@ -277,6 +284,7 @@ class _Choice:
 def _choose(
     experiment: Experiment,
     loss: float,
+    share: float | None,
     batch_size: int,
     clock: Clock,
     part: Callable[[str], Progress | None],
@@ -297,7 +305,7 @@ def _choose(
     )
     if len(greedy.order) < len(heads):
         clock.skipped.append(f"greedy removal beyond {len(greedy.order)} of {len(heads)} heads")
-    chosen = greedy.order[: greedy.within(loss + TIE)]
+    chosen = greedy.order[: greedy.within(loss + TIE) if share is None else n_in_share(share, len(heads))]
     n_tried = greedy.n_tried[len(chosen) - 1] if chosen else 0
     lucky, n_random = _best_random(finer, len(chosen), n_tried, batch_size, clock, part("luck"))
     every_way = _every_way(experiment, alone, batch_size, clock, part("every way"))
@@ -340,6 +348,15 @@ def _named_examples(ablation: Ablation | None) -> str:
         return ""
     condition = ablation.conditions[0]
     return f"{condition.data} and fresh examples" if condition.decided_on else condition.data
+
+
+def n_in_share(share: float, n_heads: int) -> int:
+    """Return how many heads have to go until this share of them is gone.
+
+    >>> n_in_share(0.2, 24), n_in_share(0.25, 24), n_in_share(0.01, 24)
+    (5, 6, 1)
+    """
+    return math.ceil(share * n_heads - 1e-9)
 
 
 def _one_by_one(heads: Sequence[HeadId]) -> list[Intervention]:

@@ -257,7 +257,7 @@ def attention(model: AnyModel, inputs: Inputs, *, sites: Sites | None = None, ru
     An encoder-decoder that is given no decoder input is fed its own answer.
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
-    module, batch = _batch(opened, inputs)
+    module, batch = input_batch(opened, inputs)
     found = attention_of(module, opened.sites, *batch.inputs)
     heads = {head: found[head.site][:, opened.sites[head.site].heads.index(head)] for head in opened.sites.heads}
     return ByHead("batch, query, key", heads)
@@ -271,7 +271,7 @@ def head_outputs(model: AnyModel, inputs: Inputs, *, sites: Sites | None = None,
     torch.Size([1, 4, 32])
     """
     opened = open_model(model, sites=sites, run_adapter=run_adapter)
-    module, batch = _batch(opened, inputs)
+    module, batch = input_batch(opened, inputs)
     with eval_mode(module), torch.no_grad(), Capture(opened.sites) as seen:
         module(*batch.inputs)
     found = {site: seen.z(site) for site in opened.sites}
@@ -286,7 +286,7 @@ def _experiment(opened: OpenModel, inputs: Any, *, required: bool = False) -> Ex
     """The model on given inputs, on a file or split, or on examples of its task; None if it has no examples."""
     is_file = isinstance(inputs, str) and (inputs in SPLITS or Path(inputs).is_file())
     if not (inputs is None or isinstance(inputs, Path | EvalDataset) or is_file):
-        module, batch = _batch(opened, inputs)
+        module, batch = input_batch(opened, inputs)
         return Experiment(module, opened.sites, (batch,), LOSS, "given inputs")
     try:
         experiment = opened.experiment(inputs)
@@ -301,7 +301,7 @@ def _experiment(opened: OpenModel, inputs: Any, *, required: bool = False) -> Ex
     return replace(experiment, reference=tuple(over[i] for i in dict.fromkeys(places.tolist())))
 
 
-def _batch(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, EvalBatch]:
+def input_batch(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, EvalBatch]:
     """What is called, and the tensors that it is called with."""
     device = next((each.device for each in opened.module.parameters()), torch.device("cpu"))
     if isinstance(inputs, str):

@@ -16,9 +16,10 @@ from headcount.data.tables import text_lines
 from headcount.errors import HeadcountError, InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
-from headcount.experiments.models import Data, OpenModel
+from headcount.experiments.models import CUT_IT, NO_FOLDER, Data, ExperimentMetric, OpenModel
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
+from headcount.hooks.sites import Sites
 from headcount.limits import BATCH, LOSS, ORDERS, parse_seconds
 from headcount.runs.folder import require_vacant
 from headcount.views.progress import TrainingProgress, announcer, counting
@@ -45,8 +46,10 @@ def prune_heads(
     *,
     data: Data = None,
     lines: bool = False,
-    metric: str | None = None,
+    metric: ExperimentMetric = None,
+    sites: Sites | None = None,
     loss: float = LOSS,
+    share: float | None = None,
     heads: Sequence[str | HeadId] | None = None,
     fold_mean: bool = False,
     fine_tune: int = 0,
@@ -61,17 +64,22 @@ def prune_heads(
 ) -> SavedPruning:
     """Find the heads that can go together for at most `loss`, and cut them out into a new folder `out`.
 
+    With `share`, such as 0.2, heads go until that share of all heads is gone, and the result says what that costs.
     Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
     output on average over unlabelled training inputs stays, in the biases of their output projections. For models of
     others `data` (see `ablate_heads`) and `metric` are what they are measured on: half of the examples serve to choose
-    heads, the other half to measure. A `budget` is what the search may take, in seconds or as "5m": it finds what fits,
+    heads, the other half to measure. Of any PyTorch module `data` are its tensors, `metric(output, rows)` gives one
+    score per row, and `sites` says where its heads are unless it has them itself: heads are chosen, and `cut_heads`
+    cuts them out of a copy. A `budget` is what the search may take, in seconds or as "5m": it finds what fits,
     and the result says what was `not_measured`. The curves are written if `save` names a folder; with `save=True` that
     is the model's own.
 
         headcount.prune_heads("sample:addition", "runs/smaller", loss=0.01)
     """
     seconds = None if budget is None else parse_seconds(budget)
-    opened, data = open_model(model, run_adapter=run_adapter), text_lines(data) if lines else data
+    opened = open_model(model, sites=sites, run_adapter=run_adapter)
+    data = text_lines(data) if lines else data
+    _require_share(share, loss, heads)
     _require_sense(opened, out, heads, fine_tune, fold_mean)
     found, experiments = SavedPruning(None), None
     if heads is None or not opened.measures_itself:
@@ -79,12 +87,14 @@ def prune_heads(
     if heads is None:
         assert experiments is not None, "made for the search"
         is_default = data is None and metric is None and n is None and length is None
-        result = _search(opened, experiments, loss, n_orders, batch_size, seconds, save, quiet, is_default=is_default)
+        how = (loss, share, n_orders, batch_size, seconds, save, quiet)
+        result = _search(opened, experiments, *how, is_default=is_default)
         result = replace(result, audit=quick_audit(opened))
         name = result_name(
             "pruning",
             data=asked_data(data),
             metric=metric,
+            share=share,
             loss=unless(LOSS, loss),
             length=length,
             n=n,
@@ -99,7 +109,8 @@ def prune_heads(
     if out is None or not heads or is_all:
         if out is not None:
             which = "all heads" if heads else "no head"
-            announcer(quiet)(f"{which} can go for a loss of {loss:g}: nothing was cut")
+            asked = f"for a loss of {loss:g}" if share is None else f"where {100 * share:g} % of the heads are to go"
+            announcer(quiet)(f"{which} can go {asked}: nothing was cut")
         return found
     measured = None if experiments is None else experiments[1]
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
@@ -108,12 +119,23 @@ def prune_heads(
     return replace(found, cost=cost, model=cut.model)
 
 
+def _require_share(share: float | None, loss: float, heads: Sequence[str | HeadId] | None) -> None:
+    """Refuse a share that is none, or that something else decides."""
+    if share is None:
+        return
+    if not 0 < share < 1:
+        raise InputError(f"--share must be in (0, 1), got {share:g}", "it is a share of all heads, such as 0.2")
+    if loss != LOSS or heads is not None:
+        other = "--heads" if heads is not None else "--loss"
+        raise InputError(f"--share and {other} both say which heads go", f"leave {other} or --share out")
+
+
 def _require_sense(
     opened: OpenModel, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int, fold_mean: bool
 ) -> None:
     """Find out before a long search what could not be done after it."""
-    if not opened.has_output:
-        raise InputError("a bare module cannot be pruned", "cut heads out of it: headcount.cut_heads(model, heads)")
+    if not opened.has_output and (out is not None or heads is not None or fine_tune or fold_mean):
+        raise InputError(NO_FOLDER, CUT_IT)
     if fine_tune < 0:
         raise InputError(f"--fine-tune must be at least 0, got {fine_tune}", "it is steps of fine-tuning")
     if fine_tune:
@@ -134,6 +156,7 @@ def _search(
     opened: OpenModel,
     experiments: tuple[Experiment, Experiment, Experiment],
     loss: float,
+    share: float | None,
     n_orders: int,
     batch_size: int,
     budget: float | None,
@@ -169,6 +192,7 @@ def _search(
             opened.weights_sha256,
             *experiments,
             loss,
+            share=share,
             n_orders=n_orders,
             batch_size=batch_size,
             budget=budget,

@@ -2,61 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from glob import escape
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
+from typing import Any, TypeVar, cast
 
 from headcount import __version__
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.attention import Attention, average_patterns, patterns_on_each
 from headcount.analysis.exhaustive import Certificate
-from headcount.analysis.length_generalisation import REPORTED, Stretch
+from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch
 from headcount.analysis.poolings import PoolingComparison
 from headcount.analysis.positions import EncodingsShown, PositionsShown
 from headcount.analysis.pruning import Pruning
-from headcount.analysis.roles import HeadRoles
+from headcount.analysis.roles import N_CONTROLS, HeadRoles
 from headcount.analysis.specialisation import Specialisation
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
 from headcount.api.opening import AnyModel, open_model
+from headcount.api.patterns import is_example, patterns_of, text_book
 from headcount.api.pruning import prune_heads
 from headcount.api.saving import Saved, asked_data, result_name
 from headcount.api.training import evaluate, verify
-from headcount.api.viewing import head_roles, head_stats, show_positions, stretch, summarise_attention
+from headcount.api.viewing import head_roles, head_stats, show_positions, stretch
 from headcount.auditing.audit import Audit
 from headcount.data.tables import TextLines, text_lines
-from headcount.errors import HeadcountError, InputError, ResultError, argument
+from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
 from headcount.experiments.models import Data, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
-from headcount.hooks.attention import attention_of
 from headcount.reporting.exercise import claim_exercise, write_exercise
 from headcount.reporting.latex import write_latex
 from headcount.reporting.markdown import FIGURES, write_markdown
 from headcount.reporting.page import html_page
-from headcount.reporting.patterns import PatternBook, PatternPage, n_cells, page_of, sites_of, whole_page
 from headcount.reporting.story import Material, Subject, tell
 from headcount.results import Result, require_heads
 from headcount.runs.folder import RunFolder
 from headcount.tasks.base import SequenceTask, Task
-from headcount.training.device import n_threads
 from headcount.training.evaluation import Classification, Evaluation
-from headcount.views.progress import announcer, counting
+from headcount.views.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 
 N_EXAMPLES = 200
 """Examples whose patterns are kept."""
-MOST_CELLS = 12_000_000
-"""Weights of texts that are kept one by one, a byte each: 12 x 12 heads on one text of 256 tokens have 9.4 million."""
 LARGEST_WALK = 1_000_000
 """Examples that are checked unasked; a larger domain is `headcount verify`'s."""
-SEARCH_SECONDS = 300
-"""What the search for heads that can go together may take in a model of others; `headcount prune` takes its time."""
+TIME_LIMIT = 45.0
+"""Seconds that all measurements may take unless they are to be thorough: loading and writing need some of a minute."""
+MOST_OF_IT = 0.6
+"""Share of the time left that one measurement may take, so that one slow measurement does not displace the others."""
+PATTERNS_SHARE = 0.25
+"""Share of the time that may go into the attention on single examples."""
+FEWEST, FEWEST_CONTROLS = 100, 4
+"""Examples, and controls of each kind, below which a measurement is left out rather than made on fewer."""
+BRIEF_LENGTH, BRIEF_N = 256, 200
+"""The longest sequences, and examples per length and kind, where there is a time limit."""
+BRIEF_SEARCH, SEARCH_SECONDS = 12, 300
+"""Seconds that the search for removable heads may take: with a time limit; and, on data, if it is to be thorough."""
 ON_DATA = ("ablation", "pruning")
 """What a model without a task is measured for, if there are data."""
 Make = Callable[[OpenModel, Data, bool], Any]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Wanted:
 
     field: str
     """Of a subject."""
+    words: str
+    """What is measured, for people."""
     stem: str
     """How its file's name begins."""
     types: tuple[type[Result], ...]
@@ -77,22 +84,45 @@ class Wanted:
 WANTED = (
     Wanted(
         "evaluation",
+        "accuracy on the test set",
         "evaluation-test",
         (Evaluation, Classification),
         lambda m, *_: evaluate(m, save=_place(m)),
         True,
     ),
-    Wanted("certificate", "certificate", (Certificate,), lambda m, _, quiet: _walked(m, quiet)),
-    Wanted("stats", "head-stats", (Specialisation,), lambda m, _, quiet: _result(head_stats, m, quiet)),
-    Wanted("ablation", "ablation", (Ablation,), lambda *asked: _ablated(*asked)),
-    Wanted("pruning", "pruning", (Pruning,), lambda *asked: _pruned(*asked)),
-    Wanted("stretch", "stretch", (Stretch,), lambda m, _, quiet: _stretched(m, quiet)),
-    Wanted("poolings", "poolings", (PoolingComparison,), lambda *_: None, True),  # made by a lab, which trains models
-    Wanted("positions", "positions", (PositionsShown,), lambda m, *_: show_positions(m, save=_place(m)).result, True),
-    Wanted("encodings", "encodings", (EncodingsShown,), lambda *_: None, True),  # written beside positions
-    Wanted("audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
-    Wanted("roles", "head-roles", (HeadRoles,), lambda m, _, quiet: _result(head_roles, m, quiet)),
+    Wanted("audit", "the audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
+    Wanted("ablation", "what each head is worth", "ablation", (Ablation,), lambda *asked: _ablated(*asked)),
+    Wanted("stretch", "accuracy by length", "stretch", (Stretch,), lambda m, _, quiet: _stretched(m, quiet)),
+    Wanted("pruning", "heads removed together", "pruning", (Pruning,), lambda *asked: _pruned(*asked)),
+    Wanted(
+        "stats",
+        "what heads attend to",
+        "head-stats",
+        (Specialisation,),
+        lambda m, _, quiet: _result(head_stats, m, quiet),
+    ),
+    Wanted("roles", "roles of heads", "head-roles", (HeadRoles,), lambda m, _, quiet: _roles(m, quiet)),
+    Wanted(
+        "certificate",
+        "every possible example",
+        "certificate",
+        (Certificate,),
+        lambda m, _, quiet: _walked(m, quiet),
+    ),
+    Wanted(
+        "positions",
+        "position encodings",
+        "positions",
+        (PositionsShown,),
+        lambda m, *_: show_positions(m, save=_place(m)).result,
+        True,
+    ),
+    # Written beside positions.
+    Wanted("encodings", "other encodings", "encodings", (EncodingsShown,), lambda *_: None, True),
+    # A lab makes it, for it trains models.
+    Wanted("poolings", "poolings compared", "poolings", (PoolingComparison,), lambda *_: None, True),
 )
+"""In the order of what people look at: where time is limited, the last ones are left out."""
 
 
 def report(
@@ -104,6 +134,7 @@ def report(
     lines: bool = False,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
+    thorough: bool = False,
     markdown: bool = False,
     latex: bool = False,
     exercise: str | Path | None = None,
@@ -113,10 +144,13 @@ def report(
 ) -> tuple[Path, ...]:
     """Write one file about these models, offline and complete: figures, tables, and what they come to in words.
 
-    What was found out before is read from each model's folder; what was not is found out now, and kept there, unless
-    `stored` says to leave it out. `on` are examples or texts to look at attention on first. On `data` (see
-    `ablate_heads`) heads of models without a task are ablated and removed. Beside the page there may be Markdown with
-    pictures, LaTeX tables, and the files that the exercise asks for, into a folder. Returns all files, the page first.
+    Results that are stored in a model's folder are read; the others are measured and stored there, unless `stored`
+    leaves them out. All measurements together take about a minute at most, the most important ones first, and the
+    report names what was left out; with `thorough`, everything is measured, however long that takes.
+
+    `on` are examples or texts to look at attention on first. On `data` (see `ablate_heads`) heads of models without a
+    task are ablated and removed. Beside the page there may be Markdown with pictures, LaTeX tables, and the files that
+    the exercise asks for, into a folder. Returns all files, the page first.
     Files that headcount did not write are replaced only with `force`.
 
         headcount.report("sample:addition", out="adder.html")
@@ -130,6 +164,7 @@ def report(
         data=text_lines(data) if lines else data,
         n_examples=n_examples,
         stored=stored,
+        thorough=thorough,
         quiet=quiet,
         run_adapter=run_adapter,
     )
@@ -178,24 +213,31 @@ def gather(
     data: Data = None,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
+    thorough: bool = False,
     quiet: bool = False,
     run_adapter: bool = False,
+    clock: Callable[[], float] | None = None,
 ) -> Material:
-    """Everything that a report is written from."""
+    """Return everything that a report is written from, measured within the time limit unless it is to be thorough."""
     if not models:
         raise InputError("no model to report on", "name some: headcount report runs/addition-0")
+    if stored and thorough:
+        raise InputError("--stored measures nothing that takes long, --thorough everything", "leave one of them out")
     opened = [open_model(model, run_adapter=run_adapter) for model in models]
     if data is not None:
         _require_fitting(data, [model for model in opened if model.task is None])
     _require_examples(on, [model.task for model in opened])
     titles = _titles([model.label or model.name for model in opened])
-    subjects = tuple(
-        _subject(model, each, on, data, n_examples, stored, quiet) for model, each in zip(opened, titles, strict=True)
-    )
+    clock = clock or WorkingTime()
+    limit = None if stored or thorough else TimeLimit(clock() + TIME_LIMIT, clock)
+    subjects = list[Subject]()
+    for model, each in zip(opened, titles, strict=True):
+        with limited(limit and limit.share(1 / (len(opened) - len(subjects)))):
+            subjects.append(_subject(model, each, on, data, n_examples, stored, thorough, quiet))
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
     weights = ", ".join(f"{each.title} `{each.weights_sha256[:16]}`" for each in subjects)
     made = f"Made by headcount {__version__} from results of these weights: {weights}."
-    return Material(title or f"The heads of {names or f'{len(titles)} models'}", subjects, made)
+    return Material(title or f"The heads of {names or f'{len(titles)} models'}", tuple(subjects), made)
 
 
 def _require_fitting(data: Data, models: Sequence[OpenModel]) -> None:
@@ -210,7 +252,7 @@ def _require_examples(texts: Sequence[str], tasks: Sequence[Task | None]) -> Non
     """That each is one of some model's; any text is, for a model without a task."""
     known = [task for task in tasks if task is not None]
     for text in texts if len(known) == len(tasks) else ():
-        if not any(_is_example(task, text) for task in known):
+        if not any(is_example(task, text) for task in known):
             known[0].parse(text)  # says what is wrong with it
 
 
@@ -221,34 +263,79 @@ def _titles(names: Sequence[str]) -> list[str]:
 
 
 def _subject(
-    model: OpenModel, title: str, on: Sequence[str], data: Data, n_examples: int, stored: bool, quiet: bool
+    model: OpenModel,
+    title: str,
+    on: Sequence[str],
+    data: Data,
+    n_examples: int,
+    stored: bool,
+    thorough: bool,
+    quiet: bool,
 ) -> Subject:
-    say, found = announcer(quiet), dict[str, Any]()
-    data = None if model.task is not None else data
-    for wanted in WANTED:
-        known = _read(model, wanted, data)
-        if known is None and _applies(model, wanted, data) and (wanted.is_quick or not stored):
-            try:
-                known = wanted.make(model, data, quiet)
-            except HeadcountError as error:  # what this model cannot be asked is left out
-                say(f"no {wanted.field}: {error.what}")
-        found[wanted.field] = known
+    data, limit = None if model.task is not None else data, time_limit()
+    left_out = list[str]()
+    patterns = tuple(patterns_of(model, on, n_examples, quiet, limit and limit.share(PATTERNS_SHARE), left_out))
+    found = _results(model, title, data, stored, thorough, quiet, left_out)
+    if left_out:
+        announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
-    patterns = tuple(_patterns(model, on, n_examples, quiet))
     return Subject(
         name=model.name,
         title=title,
         weights_sha256=model.weights_sha256,
         task=None if model.task is None else model.task.name,
         data_flags=_data_flags(data),
-        texts=tuple(text for text in on if model.task is None or _is_example(model.task, text)),
+        texts=tuple(text for text in on if model.task is None or is_example(model.task, text)),
         settings=settings,
         log=log,
         training=model.run.folder.read_training() if isinstance(model, RunModel) else None,
         patterns=patterns,
-        book=_text_book(model, on, patterns) if model.task is None else None,
+        book=text_book(model, on, patterns) if model.task is None else None,
+        not_measured=tuple(left_out),
         **found,
     )
+
+
+def _results(
+    model: OpenModel, title: str, data: Data, stored: bool, thorough: bool, quiet: bool, left_out: list[str]
+) -> dict[str, Any]:
+    """Return every result by its field, read or measured; add to `left_out` what there was no time for."""
+    say, limit = announcer(quiet), time_limit()
+    known = {each.field: _read(model, each, data, thorough) for each in WANTED}
+    missing = [
+        each
+        for each in WANTED
+        if known[each.field] is None and _applies(model, each, data) and (each.is_quick or not stored)
+    ]
+    for i, wanted in enumerate(missing, start=1):
+        if (again := _read(model, wanted, data, thorough)) is not None:  # written beside another one
+            known[wanted.field] = again
+            continue
+        say(f"{title}: measuring {wanted.words} ({i} of {len(missing)})")
+        try:
+            with limited(limit and limit.share(MOST_OF_IT)):
+                known[wanted.field] = _in_time(wanted, model, data, quiet)
+        except OutOfTime:
+            left_out.append(wanted.words)
+        except HeadcountError as error:  # what this model cannot be asked is left out
+            say(f"no {wanted.words}: {error.what}")
+    left_out += _shortened(known["stretch"], known["pruning"]) if limit else []
+    return known
+
+
+def _in_time(wanted: Wanted, model: OpenModel, data: Data, quiet: bool) -> Result | None:
+    """Measure this, unless the time is up before it begins."""
+    limit = time_limit()
+    if limit is not None and limit.seconds_left <= 0:
+        raise OutOfTime(wanted.words, 0.0)
+    return cast("Result | None", wanted.make(model, data, quiet))
+
+
+def _shortened(reach: Stretch | None, pruning: Pruning | None) -> list[str]:
+    """Name what these results leave out that a thorough report has."""
+    longest = 0 if reach is None else max((cell.length for cell in reach.cells), default=0)
+    beyond = [f"accuracy on sequences of more than {BRIEF_LENGTH} numbers"] if longest == BRIEF_LENGTH else []
+    return beyond + (list(pruning.not_measured) if pruning is not None else [])
 
 
 def _data_flags(data: Data) -> str:
@@ -275,18 +362,25 @@ def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
     return wanted.field != "roles"
 
 
-def _read(model: OpenModel, wanted: Wanted, data: Data) -> Result | None:
-    """The one of these very weights that says most, or the newest; if data were named, on them."""
+def _read(model: OpenModel, wanted: Wanted, data: Data, thorough: bool) -> Result | None:
+    """Read the result of these very weights that says most, or the newest; if data were named, on them.
+
+    A thorough report takes only what was measured in full: what the verb of that result writes by default.
+    """
     if not model.has_output:
         return None
     folder: RunFolder = model.output
-    stem, named = wanted.stem, [f"{wanted.stem}-examples", wanted.stem]
+    stem, named = wanted.stem, [f"{wanted.stem}-examples", wanted.stem, result_name(wanted.stem, draw=REPORTED)]
     if data is not None and wanted.field in ON_DATA:
         stem = result_name(wanted.stem, data=asked_data(data))
         named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
     results = folder.result_file("x").parent
-    found = [file for file in results.glob(f"{escape(stem)}*.json") if not file.stem.startswith(f"{stem}-lines")]
-    newest = sorted(found, key=lambda file: -file.stat().st_mtime)
+    found = [
+        file
+        for file in results.glob(f"{escape(stem)}*.json")
+        if not file.stem.startswith((f"{stem}-lines", f"{stem}-share"))
+    ]
+    newest = [] if thorough else sorted(found, key=lambda file: -file.stat().st_mtime)
     for file in (*(each for name in named if (each := results / f"{name}.json").exists()), *newest):
         for kind in wanted.types:
             try:
@@ -306,13 +400,45 @@ def _result(verb: Callable[..., Saved[Any]], model: OpenModel, quiet: bool) -> A
 
 
 def _ablated(model: OpenModel, data: Data, quiet: bool) -> Ablation:
-    """With what broke, where a task can say so."""
-    return ablate_heads(model, data, examples=model.task is not None, save=_place(model), quiet=quiet).result
+    """Ablate each head, with what broke where a task can say so; in limited time not on further new examples."""
+    ablate = partial(ablate_heads, model, data, examples=model.task is not None, save=_place(model), quiet=quiet)
+    if time_limit() is None:
+        return ablate().result
+    dataset, rows = model.examples(data, None, None, None)
+    n = len(dataset) if rows is None else len(rows)
+    whole = n if isinstance(model, RunModel) else None  # asked for their number, heads are not measured again
+    return _on_fewer(lambda fewer: ablate(n=fewer or whole).result, n, FEWEST)
+
+
+def _roles(model: OpenModel, quiet: bool) -> HeadRoles:
+    """Name heads by their roles; in limited time against fewer controls."""
+    measure = partial(head_roles, model, save=_place(model), quiet=quiet)
+    return _on_fewer(
+        lambda fewer: (measure(n_controls=fewer) if fewer else measure()).result, N_CONTROLS, FEWEST_CONTROLS
+    )
+
+
+def _on_fewer(measure: Callable[[int | None], R], n: int, fewest: int) -> R:
+    """Measure on all `n`; where there is no time for that, on as many as there is time for."""
+    try:
+        return measure(None)
+    except OutOfTime as error:
+        limit = time_limit()
+        assert limit is not None, "nothing else is out of time"
+        fewer = int(n * MOST_OF_IT * limit.seconds_left / max(error.seconds, 1.0))
+        if not fewest <= fewer < n:
+            raise
+        return measure(fewer)
 
 
 def _pruned(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
-    budget = None if data is None else SEARCH_SECONDS
-    return prune_heads(model, data=data, budget=budget, save=_place(model), quiet=quiet).result
+    limit, budget = time_limit(), None if data is None else SEARCH_SECONDS
+    if limit is not None:
+        budget = BRIEF_SEARCH
+        if limit.seconds_left < budget:
+            raise OutOfTime("removing heads", budget)
+    with limited(None):  # the search has a budget of its own, and its pace says little
+        return prune_heads(model, data=data, budget=budget, save=_place(model), quiet=quiet).result
 
 
 def _walked(model: OpenModel, quiet: bool) -> Certificate | None:
@@ -322,7 +448,11 @@ def _walked(model: OpenModel, quiet: bool) -> Certificate | None:
 
 
 def _stretched(model: OpenModel, quiet: bool) -> Stretch:
-    return stretch(model, draw=REPORTED, save=_place(model), quiet=quiet).result[0]
+    """Measure accuracy by length; in limited time up to a length that takes seconds."""
+    measure = partial(stretch, model, draw=REPORTED, save=_place(model), quiet=quiet)
+    if time_limit() is None:
+        return measure().result[0]
+    return measure(lengths=[each for each in LENGTHS if each <= BRIEF_LENGTH], n=BRIEF_N).result[0]
 
 
 def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
@@ -340,65 +470,3 @@ def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]
     return {
         name: value for name, value in flat.items() if isinstance(value, str | int | float | bool | None)
     }, run.folder.read_log()
-
-
-# --- patterns ---------------------------------------------------------------------------------------------------------
-
-
-def _text_book(model: OpenModel, on: Sequence[str], summaries: Sequence[Attention]) -> PatternBook | None:
-    """Texts token by token, as many as there is room for; the others as results have pooled them."""
-    pages, room = list[PatternPage](), MOST_CELLS
-    for text, summary in zip(on, summaries, strict=True):
-        if (size := n_cells(summary)) > room:
-            pages.append(page_of(summary))
-            continue
-        room -= size
-        weights = attention_of(model.module, model.sites, *model.text_input(text).inputs)
-        found = {str(site): each[0].float().cpu().numpy() for site, each in weights.items()}
-        pages.append(whole_page(summary, found))
-    return PatternBook(sites_of(summaries[0]), tuple(pages)) if pages else None
-
-
-def _patterns(model: OpenModel, on: Sequence[str], n_examples: int, quiet: bool) -> Iterator[Attention]:
-    """The average, then examples of the task; of a model without one, the texts that were named."""
-    if model.task is None:
-        if on:
-            yield from summarise_attention(model, on).result
-        return
-    try:
-        yield average_patterns(model.task_attention(), "test")
-    except HeadcountError:
-        return
-    task = model.task
-    every = task.split("test")
-    rows = np.sort(np.random.default_rng(0).permutation(len(every))[: max(0, n_examples)])
-    asked = dict.fromkeys([*(text for text in on if _is_example(task, text)), *(task.show(every[row]) for row in rows)])
-    if isinstance(model, RunModel):
-        try:
-            yield from patterns_on_each(model.run, list(asked))
-        except HeadcountError as error:  # such as a sequence that is longer than its positions
-            announcer(quiet)(f"no attention on single examples: {error.what}")
-        return
-    # One example at a time is too little work for two threads: they would mostly wait for each other.
-    with n_threads(1), counting(f"reading attention of {model.label}", quiet=quiet) as progress:
-        for i, text in enumerate(asked):
-            try:
-                found = _on_example(model, text)
-            except HeadcountError:  # an adapter that reads no single example
-                return
-            yield found
-            progress(i + 1, len(asked))
-
-
-def _on_example(model: OpenModel, text: str) -> Attention:
-    (found,) = summarise_attention(model, text).result
-    return replace(found, example=text, title=found.note or found.title, note="")
-
-
-def _is_example(task: Task, text: str) -> bool:
-    """Of this task: in a report on several, a text may be for another one."""
-    try:
-        task.parse(text)
-    except InputError:
-        return False
-    return True

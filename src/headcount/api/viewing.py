@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from matplotlib.figure import Figure
+from torch import nn
 
 from headcount.analysis.attention import (
     AttentionPatterns,
@@ -18,20 +19,37 @@ from headcount.analysis.attention import (
     average_patterns,
     head_pattern,
     patterns_on,
+    patterns_on_inputs,
 )
 from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
 from headcount.analysis.length_generalisation import stretch as stretch_model
-from headcount.analysis.matching import Matching, match
+from headcount.analysis.matching import Effort, Matching, ModelOnInputs, match, match_inputs
 from headcount.analysis.positions import PositionsShown, all_encodings, positions_of
 from headcount.analysis.roles import N_CONTROLS, REPEATED, TEXTS, HeadRoles
 from headcount.analysis.roles import head_roles as roles_of
 from headcount.analysis.specialisation import Specialisation, specialise
+from headcount.api.inputs import are_tensors, tensor_rows
+from headcount.api.intervening import Inputs
 from headcount.api.opening import AnyModel, open_model, open_on_task, open_run
-from headcount.api.saving import Place, Saved, file_name, folder_for, join, result_name, save_in, within, write_figures
+from headcount.api.saving import (
+    Place,
+    Saved,
+    file_name,
+    folder_for,
+    join,
+    result_name,
+    save_in,
+    unless,
+    within,
+    write_figures,
+)
 from headcount.auditing.audit import quick_audit
+from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
+from headcount.experiments.models import OpenModel, RunModel
 from headcount.files import claim_output
 from headcount.heads import HeadId
+from headcount.hooks.sites import Sites
 from headcount.runs.folder import SAMPLE, RunFolder, digest
 from headcount.views.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
 from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
@@ -42,19 +60,39 @@ from headcount.views.roles import draw_roles
 
 
 def show_heads(
-    run: AnyModel, on: str | None = None, *, split: str = "test", norm_weighted: bool = False, save: Place = False
+    run: AnyModel,
+    on: str | Inputs | None = None,
+    *,
+    inputs: Inputs | None = None,
+    sites: Sites | None = None,
+    split: str = "test",
+    norm_weighted: bool = False,
+    save: Place = False,
 ) -> Saved[AttentionPatterns]:
-    """Heat maps of every head: of a run on one example; or (without one) averaged over a held-out set of a task.
+    """Heat maps of every head: on one example or text; averaged over a held-out set of a task, or over tensors.
+
+    A run decodes its own answer to an example. Of any PyTorch module, `inputs` are its tensors, and `sites` says where
+    its heads are unless it has them itself.
 
     >>> show_heads("sample:addition", "374+814").result.verdict
     '374+814 = 1188 (right; probability 1.0000)'
     """
-    found = open_model(run)
-    if on is not None:
-        patterns = patterns_on(open_run(run, "attention while it decodes"), on, norm_weighted=norm_weighted)
-    else:
+    found, asked = open_model(run, sites=sites), inputs if inputs is not None else on
+    if norm_weighted and not found.records_attention:
+        what = f"norm_weighted needs a run: what each key adds is not known of {found.label}"
+        raise InputError(what, "leave it out: attention weights can be read off any model")
+    if asked is None:
         patterns = average_patterns(found.task_attention(), split, norm_weighted=norm_weighted)
-    name = f"heads-{file_name(patterns.example) if patterns.example else split}{_suffix(norm_weighted)}"
+    elif isinstance(asked, str) and isinstance(found, RunModel):
+        patterns = patterns_on(found.run, asked, norm_weighted=norm_weighted)
+    else:
+        module, rows = (
+            (found.module, [found.text_input(asked)]) if isinstance(asked, str) else tensor_rows(found, asked)
+        )
+        text = asked if isinstance(asked, str) else None
+        patterns = patterns_on_inputs(found.label, found.weights_sha256, module, found.sites, rows, text)
+    shown = patterns.example or (split if asked is None else "inputs")
+    name = f"heads-{file_name(shown)}{_suffix(norm_weighted)}"
     folder = folder_for(found, save)
     saved = save_in(folder, name, patterns, lambda name, found: within(name, draw_pages(found)))
     return replace(saved, others=write_figures(folder, lambda: within(name, draw_heads(patterns))))
@@ -80,26 +118,32 @@ def show_head(
 
 def summarise_attention(
     model: AnyModel,
-    on: str | Sequence[str],
+    on: str | Sequence[str] | Inputs = (),
     head: str | HeadId | None = None,
     *,
+    inputs: Inputs | None = None,
+    sites: Sites | None = None,
     save: Place = False,
     run_adapter: bool = False,
 ) -> Saved[tuple[AttentionSummary, ...]]:
-    """Every head of any model on some texts, pooled to a small map each; one `head` also as it is."""
-    opened, texts = open_model(model, run_adapter=run_adapter), [on] if isinstance(on, str) else list(on)
+    """Every head of any model on some texts, pooled to a small map each; one `head` also as it is.
+
+    Of any PyTorch module, `inputs` are its tensors, each row of which takes the place of a text; see `show_heads`.
+    """
+    opened = open_model(model, sites=sites, run_adapter=run_adapter)
+    module, texts, rows = _rows(opened, on, inputs)
     if not texts:
-        raise InputError("no text to look at", 'give one: --on "The cat sat on the mat."')
+        what = 'give one: --on "The cat sat on the mat."' if opened.has_output else "give its tensors: inputs=..."
+        raise InputError("there is nothing to look at attention on", what)
     found = None if head is None else opened.find_head(head)
     parts, weights = list[Saved[AttentionSummary]](), list[Any]()
-    for text in texts:
-        given = opened.text_input(text)
-        known = opened.label, opened.weights_sha256, opened.module, opened.sites
+    for text, given in zip(texts, rows, strict=True):
+        known = opened.label, opened.weights_sha256, module, opened.sites
         tokens = given.inputs, given.tokens, given.special or None
         summary = attention_summary(*known, *tokens, separators=given.separators, text=text)
         summary = replace(summary, note=given.note, predicted=given.predicted, right=given.right)
         if found is not None:
-            weights.append(head_pattern(opened.module, opened.sites, given.inputs, found))
+            weights.append(head_pattern(module, opened.sites, given.inputs, found))
         folder, draw = folder_for(opened, save), partial(_draw_text, head=found, weights=weights[-1:])
         parts.append(save_in(folder, f"heads-{file_name(text)}", summary, draw))
     saved = join(parts)
@@ -109,6 +153,17 @@ def summarise_attention(
     name = f"head-{found.short}-{file_name(*texts)}"
     page = write_figures(folder, lambda: {name: draw_over_texts(saved.result, notes, found, weights)})
     return replace(saved, others=page)
+
+
+def _rows(
+    opened: OpenModel, on: str | Sequence[str] | Inputs, inputs: Inputs | None
+) -> tuple[nn.Module, list[str], list[TokenizedText]]:
+    """Return what is called; and the names and the tensors of texts, or of rows of given tensors."""
+    if inputs is not None or are_tensors(on):
+        module, rows = tensor_rows(opened, cast(Inputs, on if inputs is None else inputs))
+        return module, [f"input {i}" for i in range(len(rows))], rows
+    texts = [on] if isinstance(on, str) else cast("list[str]", list(on))
+    return opened.module, texts, [opened.text_input(text) for text in texts]
 
 
 def _draw_text(name: str, summary: AttentionSummary, head: HeadId | None, weights: Sequence[Any]) -> dict[str, Figure]:
@@ -146,19 +201,50 @@ def head_stats(
 
 
 def match_heads(
-    run: AnyModel, *others: AnyModel, length: int | None = None, save: Place = False, quiet: bool = False
+    run: AnyModel,
+    *others: AnyModel,
+    on: str | Sequence[str] | Inputs = (),
+    data: str | Path | None = None,
+    inputs: Inputs | None = None,
+    length: int | None = None,
+    effort: Effort | None = None,
+    save: Place = False,
+    quiet: bool = False,
 ) -> Saved[tuple[Matching, ...]]:
-    """Which heads attend alike, write alike and do the same job as those of each other model, beyond chance?"""
+    """Which heads attend alike, write alike and do the same job as those of each other model, beyond chance?
+
+    Models of one task are matched on its examples. Others are matched on texts (`on`, or those of a file, `data`) that
+    their tokenizers split alike; PyTorch modules on their tensors, `inputs`, four rows or more. Where the heads of a
+    module are, is said before: `match_heads(api.open_model(module, sites=...), ...)`.
+    """
     opened, saved = open_model(run), list[Saved[Matching]]()
-    model, folder = opened.task_attention(), folder_for(opened, save)
+    folder, is_given = folder_for(opened, save), inputs is not None or data is not None or len(on) > 0
+    if not is_given and opened.task is None:
+        given = 'texts: --on "a text", four or more, or --data FILE' if opened.has_output else "tensors: inputs=..."
+        raise InputError(f"{opened.label} names no task whose examples its heads could be matched on", f"give {given}")
     for other in map(open_model, others):
-        with counting(f"matching with {other.name}", quiet=quiet) as progress:
-            found = match(model, other.task_attention(), length, progress=progress)
+        with counting(f"matching with {other.label or other.name}", quiet=quiet) as progress:
+            if is_given:
+                pair = (_on_inputs(each, on, data, inputs) for each in (opened, other))
+                found = match_inputs(*pair, "given inputs", effort, progress)
+            else:
+                found = match(opened.task_attention(), other.task_attention(), length, effort, progress)
         # Two runs of one name in different folders have different weights.
         name = f"match-{file_name(Path(other.name.removeprefix(SAMPLE)).name)}-{other.weights_sha256[:8]}"
         name += "" if length is None else f"-{length}"
         saved.append(save_in(folder, name, found, lambda name, found: {name: draw_matching(found)}))
     return join(saved)
+
+
+def _on_inputs(
+    opened: OpenModel, on: str | Sequence[str] | Inputs, data: str | Path | None, inputs: Inputs | None
+) -> ModelOnInputs:
+    """Return a model with the rows that its heads are matched on."""
+    if inputs is not None or are_tensors(on):
+        module, _, rows = _rows(opened, on, inputs)
+    else:
+        module, rows = opened.module, opened.texts([on] if isinstance(on, str) else cast("list[str]", list(on)), data)
+    return ModelOnInputs(opened.label, opened.weights_sha256, module, opened.sites, rows)
 
 
 def stretch(
@@ -229,10 +315,12 @@ def show_positions(
 
 def head_roles(
     model: AnyModel,
-    on: str | Sequence[str] = (),
+    on: str | Sequence[str] | Inputs = (),
     data: str | Path | None = None,
     separators: Sequence[str] = (),
     *,
+    inputs: Inputs | None = None,
+    sites: Sites | None = None,
     n_controls: int = N_CONTROLS,
     save: Place = False,
     run_adapter: bool = False,
@@ -241,14 +329,27 @@ def head_roles(
     """What each head stands out for: on these texts, on those of a file, and on repeated random tokens.
 
     Neighbouring tokens, copies, what follows copies (induction), and copies across a separator; heads are named against
-    the other heads of the model and against as many controls of each kind, which learned nothing.
+    the other heads of the model and against as many controls of each kind, which learned nothing. Of any PyTorch
+    module, `inputs` are its tensors, each row of which takes the place of a text; see `show_heads`.
     """
-    opened, given = open_model(model, run_adapter=run_adapter), [on] if isinstance(on, str) else list(on)
-    texts = {TEXTS: opened.texts(given, data), REPEATED: opened.repeated_tokens()}
+    opened = open_model(model, sites=sites, run_adapter=run_adapter)
+    if inputs is not None or are_tensors(on):
+        module, given, rows = _rows(opened, on, inputs)
+        texts, given = {TEXTS: rows}, ["inputs"]
+    else:
+        module, given = opened.module, [on] if isinstance(on, str) else cast("list[str]", list(on))
+        texts = {TEXTS: opened.texts(given, data), REPEATED: opened.repeated_tokens()}
+    if not any(texts.values()) and not opened.has_output:
+        raise InputError("there is nothing to measure heads on", "give the module's tensors: inputs=...")
     folder = folder_for(opened, save)
-    known = opened.label, opened.weights_sha256, opened.module, opened.sites
+    known = opened.label, opened.weights_sha256, module, opened.sites
     with counting(f"reading controls of {opened.label}", quiet=quiet) as progress:
         found = roles_of(*known, texts, separators, n_controls=n_controls, progress=progress)
-    asked = result_name("head-roles", data=None if data is None else Path(data), separators=separators or None)
+    asked = result_name(
+        "head-roles",
+        data=None if data is None else Path(data),
+        separators=separators or None,
+        controls=unless(N_CONTROLS, n_controls),
+    )
     name = f"{asked}-{file_name(*given)}" if given else asked
     return save_in(folder, name, found, lambda name, found: within(name, draw_roles(found)))

@@ -43,6 +43,7 @@ from headcount.auditing.check import (
 from headcount.auditing.observed import Hits, Observed
 from headcount.errors import HeadcountError, InputError, shortened
 from headcount.experiments.models import OpenModel
+from headcount.registry import suggestion
 from headcount.results import Contradiction, Positive, Result, Share, is_hits
 
 Progress = Callable[[int, int], None]
@@ -131,7 +132,9 @@ def checks_named(names: Sequence[str] | None = None) -> dict[str, Check]:
     by_id = {check.id: name for name, check in every.items()}
     for name in names:
         if by_id.get(name, name) not in every:
-            raise InputError(f"no check {name!r}", f"there are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}")
+            every_check = f"there are: {', '.join(f'{i} ({n})' for i, n in by_id.items())}"
+            named = suggestion(name, every)  # of numbers none is near another
+            raise InputError(f"no check {name!r}", named if named.startswith("did you mean") else every_check)
     wanted = {by_id.get(name, name) for name in names}
     return {name: check for name, check in every.items() if name in wanted}
 

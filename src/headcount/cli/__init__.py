@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from headcount import __version__
 from headcount.cli._command import Command, Parser
 from headcount.cli._output import print_error, print_output, print_text
-from headcount.config import suggestion
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
-from headcount.registry import Registry
+from headcount.registry import Registry, suggestion
 from headcount.views.progress import LOST, Steady, Terminal
 
 VERBS = Registry("headcount.cli")

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from headcount.cli._output import Output
 from headcount.config import NameIn
 from headcount.errors import InputError
+from headcount.registry import suggestion
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,6 +21,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what was wrong and where help is; exit code 2."""
         self.exit(2, f"error: {message}\n  see: {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is none of the choices, with the one that was meant; argparse would list all of them."""
+        if action.choices is not None and value not in action.choices:
+            what = f"value {value!r} for {action.option_strings[-1]}" if action.option_strings else f"{value!r}"
+            named = "" if action.option_strings else f"{str(action.metavar or action.dest).lower()} "
+            self.error(f"no {named}{what}\n  {suggestion(value, action.choices)}")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--separator", metavar="TOKEN", action="append", default=[], help=separator)
     add_int(parser, "--length", "with --stats: length of sequences [longest trained]")
-    alike = "with --stats: which heads of models from other seeds attend alike beyond chance, and do the same job"
+    alike = (
+        "with --stats: which heads of models from other seeds attend alike beyond chance, and do the same job; models "
+        "without a task: on four texts or more, by --on or --data"
+    )
     parser.add_argument("--match", nargs="+", metavar="MODEL", help=alike)
     norms = "weigh attention by the norm of what each key adds (Kobayashi et al. 2020): shares of it, not of weights"
     parser.add_argument("--norm-weighted", action="store_true", help=norms)
@@ -152,14 +155,21 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     """What each head of a model without a task stands out for."""
     from headcount import api
+    from headcount.views.head_stats import match_table
     from headcount.views.roles import roles_notes, roles_table
 
-    if args.length is not None or args.match or args.norm_weighted:
-        raise InputError("--length, --match and --norm-weighted are for models with a task", "leave them out")
+    if args.length is not None or args.norm_weighted:
+        raise InputError("--length and --norm-weighted are for models with a task", "leave them out")
     texts = list(dict.fromkeys(args.on or ()))
+    others = args.match or ()
+    matched = api.match_heads(model, *others, on=texts, data=args.data, save=True, quiet=args.quiet) if others else None
     saved = api.head_roles(model, texts, args.data, args.separator, save=True, quiet=args.quiet)
     tables = [roles_table(saved.result)] if any(head.named for head in saved.result.heads) else []
-    return Output(saved.result, [*tables, *roles_notes(saved.result)], [saved])
+    lines = [*tables, *roles_notes(saved.result)]
+    if matched is None:
+        return Output(saved.result, lines, [saved])
+    data = {**saved.result.to_dict(), "matches": [each.to_dict() for each in matched.result]}
+    return Output(data, [*map(match_table, matched.result), *lines], [saved, matched])
 
 
 def _list(model: OpenModel) -> Output:

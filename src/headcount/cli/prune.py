@@ -14,6 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "cut the heads out and save the smaller run or model here")
     loss = f"what may be lost, in the metric's unit or as a share [{LOSS}]"
     parser.add_argument("--loss", type=float, default=LOSS, metavar="FLOAT", help=loss)
+    share = "remove heads until this share of them is gone, such as 0.2, and say what that costs"
+    parser.add_argument("--share", type=float, metavar="FLOAT", help=share)
     heads = "cut just these, such as E0H1,X1H2, without a search"
     parser.add_argument("--heads", type=comma_list, metavar="HEAD,...", help=heads)
     folding = "put the mean of what cut heads output into the bias that stays"

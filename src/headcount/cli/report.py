@@ -21,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_int(parser, "--examples", "examples of the task whose attention can be chosen", 200)
     stored = "only what was found out before, and what takes seconds"
     parser.add_argument("--stored", action="store_true", help=stored)
+    thorough = "measure everything, however long it takes [what fits into a minute, the most important first]"
+    parser.add_argument("--thorough", action="store_true", help=thorough)
     parser.add_argument("--markdown", action="store_true", help="Markdown beside it, with pictures as PNG and SVG")
     parser.add_argument("--latex", action="store_true", help="every table beside it as LaTeX")
     files = "the same material under the file names that the exercise asks for, into this folder"

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from headcount.config import suggestion
 from headcount.errors import InputError
+from headcount.registry import suggestion
 from headcount.seeds import stream
 from headcount.stats import Aggregator
 from headcount.tasks.base import IGNORE, Examples, Task
@@ -240,7 +240,8 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
     metric, sizes = find_metric(score, ()), {size for each in inputs for size in each.shape[1:]}
 
     def encode(rows: Rows) -> EvalBatch:
-        part, own = slice(rows[0], rows[-1] + 1), _bound(score, rows)
+        is_run, own = len(rows) == rows[-1] + 1 - rows[0], _bound(score, rows)
+        part = slice(rows[0], rows[-1] + 1) if is_run else torch.from_numpy(rows)  # a slice is no copy
         return EvalBatch(rows, tuple(each[part] for each in inputs), {metric.name: own}, negative(own))
 
     def in_order(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:

@@ -77,7 +77,7 @@ def file_texts(file: str | Path, model: ExternalModel) -> list[TokenizedText]:
     table, tokenized = read_table(file), tokenized_model(model)
     if not table.is_running:
         columns = [table.columns[name] for name in TEXT_COLUMNS if name in table.columns]
-        texts = [str(cell) for column in columns for cell in table.cells(column) if str(cell).strip()]
+        texts = [str(cell) for column in columns for cell in table.column(column) if str(cell)]
         return [text_input(model, each) for each in _spread(texts)]
     tokenized.require_one_text()
     begin, end, _ = _frame(model, 0)

@@ -14,15 +14,18 @@ import csv
 import importlib
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
 from headcount.errors import InputError, shortened
 from headcount.files import friendly_os_errors, read_bytes
+from headcount.limits import MOST_CELL
 
 MOST_DATA = 2**30
 """Bytes of a file of data."""
@@ -84,7 +87,7 @@ class Table:
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         """These columns, row by row, no cell empty."""
         own = [self.columns[column] for column in columns]
-        found = list(zip(*map(self._column, own), strict=True))
+        found = list(zip(*map(self.column, own), strict=True))
         for i, row in enumerate(found):
             if "" in row:
                 raise InputError(f"{self.where(i)} has an empty cell", f"fill in {', '.join(own)}")
@@ -94,19 +97,22 @@ class Table:
 
     def texts(self) -> list[str]:
         """The column of texts, of which some may be empty."""
-        return self._column(self.columns["text"])
+        return self.column(self.columns["text"])
 
     def note(self, *columns: str) -> str:
         """What to say if columns were taken that are called otherwise."""
         taken = [f"{self.columns[each]} as {each}" for each in columns if self.columns[each].strip().lower() != each]
         return f" (columns taken: {', '.join(taken)})" if taken else ""
 
-    def _column(self, name: str) -> list[Any]:
+    def column(self, name: str) -> list[Any]:
+        """Return the cells of a column by its name in the header, as texts; images as they are."""
         return [self._cell(i, name, value) for i, value in enumerate(self.cells(name))]
 
     def _cell(self, row: int, column: str, value: Any) -> Any:
         """As a text; an image as it is."""
         if isinstance(value, str):
+            if len(value) > MOST_CELL and not self.is_running:
+                raise _too_long(self.where(row), column, len(value))
             return value.strip()
         if isinstance(value, Real):  # numpy's too
             return str(int(value) if isinstance(value, bool) else value)
@@ -116,6 +122,14 @@ class Table:
             f"{self.where(row)}: {column} holds {type(value).__name__} {shortened(repr(value), 40)}",
             "give a text or a number",
         )
+
+
+def _too_long(where: str, column: str, n: int) -> InputError:
+    """Refuse a cell before a tokenizer takes gigabytes for it."""
+    return InputError(
+        f"{where}: {column} holds {n:,} characters; a cell may hold {MOST_CELL:,}",
+        "split the text into several rows, or give it as a running text in a .txt file",
+    )
 
 
 def text_lines(data: Any) -> TextLines:
@@ -205,7 +219,7 @@ def _from_csv(path: Path, text: str) -> Table:
     separator = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     rows, numbers, end = list[list[str]](), list[int](), 0
-    with _long_cells():
+    with _bounded_cells():
         try:
             for row in reader:
                 if any(cell.strip() for cell in row):
@@ -214,21 +228,46 @@ def _from_csv(path: Path, text: str) -> Table:
                     _require_width(path, end + 1, row, rows[0], f"{separator!r}; quote those that hold one")
                 end = reader.line_num
         except csv.Error as error:
+            where = f"line {end + 1} of {path}"
+            if long := _long_cell(text, end, separator):
+                column, n = long
+                raise _too_long(where, _column_name(rows, column), n) from error
             raise InputError(
-                f"line {end + 1} of {path} cannot be read as CSV: {error}",
+                f"{where} cannot be read as CSV: {error}",
                 'a cell with commas, quotes or line breaks is in quotes, and its own quotes are doubled: "say ""a"""',
             ) from error
     return _of_rows(path, rows[0] if rows else [], rows[1:], numbers[1:])
 
 
 @contextmanager
-def _long_cells() -> Iterator[None]:
-    """Inside, the csv module takes cells over 128 kB."""
-    before = csv.field_size_limit(MOST_DATA)
+def _bounded_cells() -> Iterator[None]:
+    """Inside, the csv module takes cells up to our own bound: it stops there, before the rest of a cell is read."""
+    before = csv.field_size_limit(MOST_CELL)
     try:
         yield
     finally:
         csv.field_size_limit(before)
+
+
+def _long_cell(text: str, n_lines: int, separator: str) -> tuple[int, int] | None:
+    """Return which cell of the row after so many lines is too long, and how long it is; None if none is."""
+    ends = re.finditer(r"[\n\r]", text)
+    start = max((found.end() for found in islice(ends, n_lines)), default=0)
+    cell = re.compile(rf'"(?:[^"]+|"")*(?:"|$)|[^{re.escape(separator)}\n]*')
+    for column in range(len(text)):
+        found = cell.match(text, start)
+        assert found is not None, "an empty cell is a cell"
+        if found.end() - start > MOST_CELL:
+            return column, found.end() - start
+        if text[found.end() : found.end() + 1] != separator:
+            return None
+        start = found.end() + 1
+    return None
+
+
+def _column_name(rows: Sequence[Sequence[str]], column: int) -> str:
+    """Return what the header calls a column."""
+    return rows[0][column] if rows and column < len(rows[0]) else f"column {column + 1}"
 
 
 def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence[str], separated: str) -> None:

@@ -44,6 +44,7 @@ class LoadedModel(OpenModel):
 
     external: ExternalModel
     has_output: ClassVar[bool] = True
+    LOOKED_AT: ClassVar[str] = 'or look at a text: --on "a text"'
 
     @classmethod
     def of(cls, external: ExternalModel) -> LoadedModel:

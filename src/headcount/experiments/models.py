@@ -22,6 +22,7 @@ from headcount.data.dataset import (
     Rows,
     ScoreFunction,
     TokenizedText,
+    split_in_half,
     tensor_dataset,
 )
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
@@ -31,7 +32,7 @@ from headcount.errors import InputError, argument
 from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on, task_experiment
 from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
-from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites
+from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites, unwrap
 from headcount.hooks.wrapping import wrap
 from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Prediction, Run
@@ -51,7 +52,8 @@ N_SELECTION = 1000
 """Examples that heads to remove are chosen on."""
 N_NULL = 500
 """Examples that each random order is measured on."""
-CUT_IT = "cut heads out of it: headcount.cut_heads(model, heads)"
+NO_FOLDER = "a bare module is not written into a folder: only its own code knows how to read it again"
+CUT_IT = "cut the heads out of a copy in memory: headcount.cut_heads(model, heads)"
 Data = str | Path | TextLines | Columns | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
 ExperimentMetric = str | ScoreFunction | None
 
@@ -101,6 +103,8 @@ class OpenModel:
     """Whether its attention is known while it answers."""
     runs_in_threads: ClassVar[bool] = False
     """Whether several batches may go through it at a time: code of others may keep state."""
+    LOOKED_AT: ClassVar[str] = "or give its tensors: show_heads, summarise_attention and head_roles take inputs=..."
+    """How its attention is seen without a task."""
 
     @classmethod
     def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
@@ -108,7 +112,7 @@ class OpenModel:
         if sites is None:
             is_known = isinstance(module, SupportsHeads | SupportsSites)
             sites = Sites.of(module) if is_known else wrap(module).head_sites
-        return cls("model", "", "", module, sites, None)
+        return cls("model", type(unwrap(module)).__name__, "", module, sites, None)
 
     def __repr__(self) -> str:
         n, what = sum(each.numel() for each in self.inner.parameters()), type(self.inner).__name__
@@ -123,7 +127,7 @@ class OpenModel:
     @property
     def output(self) -> RunFolder:
         """Where results are written."""
-        raise InputError("a bare module has no folder for results", "give a run, a folder or an adapter")
+        raise InputError("a bare module has no folder of its own for results", 'name one: save="results"')
 
     def find_head(self, head: str | HeadId) -> HeadId:
         """The head of that name, if this model has it."""
@@ -162,7 +166,7 @@ class OpenModel:
         raise InputError(
             f"what the heads of {self.label or self.name} attend to is told in the words of a task, and it names none",
             'write an adapter that names one: task = "addition", or "sortedness"',
-            'or look at a text: --on "a text"',
+            self.LOOKED_AT,
         )
 
     def positions(self) -> HasPositions:
@@ -179,12 +183,15 @@ class OpenModel:
 
     def text_input(self, text: str) -> TokenizedText:
         """One text or example as the model takes it, to look at attention on."""
-        raise InputError(f"{self.name} takes no texts", "call it from Python, with its tensors")
+        raise InputError(
+            f"{self.label} is a PyTorch module without a tokenizer, so it takes no texts",
+            "give its tensors: inputs=...",
+        )
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
         """Texts, and those of a file, to look at attention on."""
         if data is not None:
-            raise InputError(f"{self.name} reads no files of texts", 'leave --data out, and give texts: --on "a text"')
+            raise InputError(f"{self.label} reads no files of texts", "leave data out, and " + self.LOOKED_AT[3:])
         return [self.text_input(text) for text in on]
 
     def repeated_tokens(self) -> list[TokenizedText]:
@@ -208,12 +215,14 @@ class OpenModel:
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
         """What an experiment is on: a dataset (here of tensors), and which examples of it; None for all."""
+        self._refuse("lengths", length)
+        if isinstance(data, EvalDataset):
+            return data, None
         if not callable(metric):
             raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
         inputs = [data] if isinstance(data, Tensor) else data
         if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(each, Tensor) for each in inputs):
             raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
-        self._refuse("lengths", length)
         return tensor_dataset(inputs, metric), None
 
     def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
@@ -224,7 +233,18 @@ class OpenModel:
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
         """Examples to choose heads on, others to measure on, and some of those to try random orders on."""
-        raise InputError(f"{self.name} cannot be pruned", CUT_IT)
+        dataset, _ = self.examples(data, metric, n, length)
+        rows, others = split_in_half(dataset, n)
+
+        def on(some: Rows, half: str) -> Experiment:
+            what = f"{half} of the {dataset.data}"
+            return experiment_on(self.module, self.sites, dataset, some, metric, data=what, at_once=at_once)
+
+        return (
+            on(rows[:N_SELECTION], "one half"),
+            on(others, "the other half"),
+            on(others[:N_NULL], "the other half"),
+        )
 
     def require_training(self) -> None:
         """Refuse to train what is left of a model whose training is not known."""
@@ -243,7 +263,7 @@ class OpenModel:
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
         """Without these heads, as a new folder; proven before and after it is written."""
-        raise InputError(f"{self.name} cannot be pruned", CUT_IT)
+        raise InputError(NO_FOLDER, CUT_IT)
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
         """What the model before and after a cut is compared on."""

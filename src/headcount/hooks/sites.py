@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headcount.errors import InputError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.parameters import ParameterProjection
+from headcount.registry import suggestion
 
 NamedPatterns = str | Sequence[str]
 LISTED = 40
@@ -229,7 +230,7 @@ def _find_sites(
     asked = [(pattern, _role(pattern, alone=len(patterns) == 1)) for pattern in patterns]
     for role, given in named.items():
         if role not in _ROLES:
-            raise InputError(f"no kind of site {role!r}", f"there are: {', '.join(_ROLES)}")
+            raise InputError(f"no kind of site {role!r}", suggestion(role, _ROLES))
         asked += [(pattern, role) for pattern in ([given] if isinstance(given, str) else given)]
     found: dict[HeadSite, Site] = {}
     for pattern, role in asked:

@@ -116,6 +116,7 @@ def prune_command(subject: Subject) -> str:
     if result is None:
         return ""
     loss = "" if result.loss == LOSS else f" --loss {result.loss:g}"
+    loss += "" if result.share is None else f" --share {result.share:g}"
     budget = f" --budget {result.budget:g}s" if result.budget else ""
     return f"headcount prune {argument(subject.name)}{_on_data(subject)}{loss}{_some(subject, result.n)}{budget}"
 

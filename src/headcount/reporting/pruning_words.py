@@ -48,6 +48,9 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
     name = "" if result.is_accuracy else f"{result.metric}, "
     left = f"{point_text(result, kept)} is left of {score_text(result, result.clean)}"
     left += f" ({name}n = {result.n:,} other examples)"
+    if result.share is not None:
+        lost = "" if kept.drop is None else f", a loss of {_lost(result, kept.drop)}"
+        return Sentence(f"Without {what}, {percent(result.share, 0)} of the heads, {left}{lost}. {ONE_SEED}")
     if kept.drop is None or kept.drop.high <= result.loss:
         return Sentence(f"{what} can go {together}for at most {asked}: {left}. {ONE_SEED}")
     text = f"{what} go {together}for at most {asked} where they were chosen; elsewhere {left}, a loss of "
@@ -83,6 +86,8 @@ def _points_asked(loss: float) -> str:
 
 def _too_many(result: Pruning) -> list[Sentence]:
     """From how many heads on greedy removal is shown to lose more than was asked, and stays so."""
+    if result.share is not None:
+        return []
     over = takewhile(lambda each: each.drop and each.drop.low > result.loss, reversed(_points(result, "greedy")))
     *_, first = (None, *over)
     if first is None or first.n_removed <= len(result.chosen):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headcount.reporting import SECTIONS
-from headcount.reporting.blocks import Conclusions, Paragraph, Section, Sentence
+from headcount.reporting.blocks import Conclusions, Notice, Paragraph, Section, Sentence
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
@@ -84,6 +84,8 @@ class Subject:
     """What a model without a task is measured on, as commands are given it: `--data texts.txt --lines`."""
     texts: Sequence[str] = ()
     """Texts or examples that its patterns begin with, for they were named."""
+    not_measured: Sequence[str] = ()
+    """What there was no time for, in words."""
 
     @property
     def slug(self) -> str:
@@ -134,7 +136,8 @@ def tell(material: Material) -> Story:
     first = SECTIONS.get("asked")(material)
     if answers:
         # A fault of the only model is known before what was found of it; of one among several, after.
-        asked = [each for each in first.blocks if len(material.subjects) == 1 or isinstance(each, Paragraph)]
+        before = Paragraph | Notice if len(material.subjects) == 1 else Paragraph
+        asked = [each for each in first.blocks if isinstance(each, before)]
         faults = [each for each in first.blocks if each not in asked]
         first = Section(first.id, first.title, (*asked, Conclusions(answers), *faults))
     models = ", ".join(dict.fromkeys(each.title for each in material.subjects))

@@ -25,7 +25,6 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from headcount.config import suggestion
 from headcount.encodings.base import Encoding, EncodingInUse, Randomised
 from headcount.errors import InputError, RunError, argument, shortened
 from headcount.heads import HeadId, HeadSite
@@ -36,6 +35,7 @@ from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, Stac
 from headcount.models.finite import require_finite, require_numbers
 from headcount.models.reading import Alike, ChunkReader, ShowChunk, ValueNorms, Written, rows_at_once
 from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
+from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import SAMPLE, RunFolder, claimed_folder
 from headcount.seeds import integer

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headcount.errors import InputError
+from headcount.registry import suggestion
 
 Examples = NDArray[Any]
 """Examples of a task; the first axis counts them, the rest is the task's own affair."""
@@ -148,7 +149,7 @@ class Task(Protocol):
     def split(self, name: str) -> Examples:
         """The `train` (if it is a fixed set), `validation` or `test` examples."""
         if name not in self.splits:
-            raise InputError(f"no split {name!r}", f"there are: {', '.join(self.splits)}")
+            raise InputError(f"no split {name!r}", suggestion(name, self.splits))
         return self.splits[name]
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:

@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from headcount.config import config, suggestion
+from headcount.config import config
 from headcount.errors import InputError
+from headcount.registry import suggestion
 from headcount.seeds import stream
 from headcount.tasks.base import AttentionTargets, ClassBatch, ClassTask, Condition, Examples, Target
 

@@ -78,9 +78,13 @@ Panel = tuple[str, Tokens, ArrayLike]
 
 def draw_pages(result: Attention) -> dict[str, Figure]:
     """One page per kind of site, by name."""
-    draw = draw_mosaic if result.axes else draw_page
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
-    return {"-".join(kind): draw(result, *kind) for kind in kinds}
+    return {"-".join(kind): draw_kind(result, *kind) for kind in kinds}
+
+
+def draw_kind(result: Attention, stack: str, kind: str) -> Figure:
+    """Draw all heads of one kind: as a mosaic on a text, else with axes for each head."""
+    return draw_mosaic(result, stack, kind) if result.axes else draw_page(result, stack, kind)
 
 
 def draw_heads(result: Attention) -> dict[str, Figure]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 from headcount.errors import InputError
+from headcount.registry import suggestion
 from headcount.views.ablation import draw_lengths, draw_map, draw_ranking
-from headcount.views.attention import draw_mosaic, draw_page
+from headcount.views.attention import draw_kind
 from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
 from headcount.views.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
 from headcount.views.positions import draw_encodings, draw_positions
@@ -38,9 +39,8 @@ def _of_ablation(result: Ablation) -> Drawings:
 
 
 def _of_attention(result: Attention) -> Drawings:
-    draw = draw_mosaic if result.axes else draw_page
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
-    return {"-".join(kind): partial(draw, result, *kind) for kind in kinds}
+    return {"-".join(kind): partial(draw_kind, result, *kind) for kind in kinds}
 
 
 def _of_specialisation(result: Specialisation) -> Drawings:
@@ -82,5 +82,5 @@ def plot(result: Result, which: str | None = None) -> Figure:
         raise InputError(f"{type(result).__name__} has no figure", "print it, or use to_rows()")
     drawings = own(result)
     if which is not None and which not in drawings:
-        raise InputError(f"no figure {which!r} of this {type(result).__name__}", f"there are: {', '.join(drawings)}")
+        raise InputError(f"no figure {which!r} of this {type(result).__name__}", suggestion(which, drawings))
     return drawings[next(iter(drawings)) if which is None else which]()

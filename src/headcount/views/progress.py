@@ -7,10 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+from headcount.errors import OutOfTime
 
 if TYPE_CHECKING:
     from headcount.training.loop import StepScores
@@ -18,7 +22,10 @@ if TYPE_CHECKING:
 _SHORT = {"teacher_forced": "forced", "free_running": "free", "accuracy": "right", "says_sorted": "sorted"}
 LINE_EVERY = 10.0
 """Seconds between plain lines."""
-
+MOST_WAITING = 4.0
+"""How many times as long as it works a process may take by the clock."""
+TRIAL = 3.0
+"""Seconds of work before its pace says how long the whole will take."""
 
 LOST: list[OSError] = []
 """Why something could not be printed, unless nobody wanted to read it."""
@@ -126,9 +133,87 @@ def announcer(quiet: bool) -> Callable[[str], None]:
     return lambda text: console.print(text, style="bold", soft_wrap=True)
 
 
+class WorkingTime:
+    """Seconds of work since it was made: what a clock would show if nothing else kept the machine busy.
+
+    A limit by the clock would leave out of a report, on a busy machine, what an idle one measures.
+    """
+
+    def __init__(self) -> None:
+        self._started = self._now()
+
+    def __call__(self) -> float:
+        """Return the seconds so far: of this thread, of all cores, or a part of the clock's if a device works."""
+        return max(now - started for now, started in zip(self._now(), self._started, strict=True))
+
+    @staticmethod
+    def _now() -> tuple[float, ...]:
+        n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return time.thread_time(), time.process_time() / n_cores, time.monotonic() / MOST_WAITING
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """A point in time at which work has to end, on a clock that tests can replace."""
+
+    end: float
+    clock: Callable[[], float]
+
+    @property
+    def seconds_left(self) -> float:
+        """The time until the end; negative after it."""
+        return self.end - self.clock()
+
+    def share(self, part: float) -> TimeLimit:
+        """Return a limit that ends when this part of the time that is left is over."""
+        return TimeLimit(self.clock() + part * self.seconds_left, self.clock)
+
+    def check(self, what: str, started: float, done: int, total: int) -> None:
+        """Raise `OutOfTime` if the time is up, or if work at this pace would end too late."""
+        now = self.clock()
+        seconds = (now - started) / done * total if done else 0.0
+        if now > self.end or (now - started >= TRIAL and started + seconds > self.end):
+            raise OutOfTime(what, max(seconds, now - started))
+
+
+_LIMIT: ContextVar[TimeLimit | None] = ContextVar("limit", default=None)
+
+
+def time_limit() -> TimeLimit | None:
+    """Return the limit of the work that is under way; None if it may take as long as it takes."""
+    return _LIMIT.get()
+
+
+@contextmanager
+def limited(limit: TimeLimit | None) -> Iterator[None]:
+    """Stop any work inside that counts its progress with `OutOfTime` as soon as it is clear that it ends too late."""
+    token = _LIMIT.set(limit)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
 @contextmanager
 def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Yields `progress(done, total)` for work that counts."""
+    """Yield `progress(done, total)` for work that counts; within `limited` it also stops work that ends too late."""
+    limit = time_limit()
+    with _shown_count(what, quiet) as show:
+        if limit is None:
+            yield show
+            return
+        started = limit.clock()
+
+        def count(done: int, total: int) -> None:
+            show(done, total)
+            limit.check(what, started, done, total)
+
+        yield count
+
+
+@contextmanager
+def _shown_count(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yield what shows `done` of `total`: a bar on a terminal, now and then a line elsewhere."""
     console = Terminal(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
         name = TextColumn("{task.description}", markup=False)

@@ -65,7 +65,7 @@ def draw_pruning(result: Pruning) -> Figure:
 def _point_out(axes: Axes, result: Pruning) -> None:
     """The figures to remember: sets of heads as upright lines, and what luck would have found as a cross."""
     for heads, point, colour, what in (
-        (result.chosen, result.kept, PALETTE[0], f"greedy, for at most {_amount(result, result.loss)}"),
+        (result.chosen, result.kept, PALETTE[0], f"greedy, {_asked(result)}"),
         (result.harmless, result.harmless_left, PALETTE[6], "all that are harmless in every way"),
         (result.by_zero, result.by_zero_left, PALETTE[1], "all that are harmless by zero, one at a time"),
     ):
@@ -99,7 +99,8 @@ def pruning_table(result: Pruning) -> Table:
 def pruning_notes(result: Pruning) -> list[str]:
     """What can go, in words: first what holds, then what only seems to."""
     kept, luck = result.kept, result.best_random
-    beyond = ", more than asked for, as other examples tell" if result.clean - kept.score > result.loss else ""
+    is_beyond = result.share is None and result.clean - kept.score > result.loss
+    beyond = ", more than asked for, as other examples tell" if is_beyond else ""
     notes = [f"no time:   {each} (not measured within {result.budget:g} s)" for each in result.not_measured]
     notes += [f"prunable:  {_prunable(result, each)}" for each in result.shares]
     if len(result.replacements) > 1:
@@ -117,8 +118,7 @@ def pruning_notes(result: Pruning) -> list[str]:
     notes += [
         f"by zero:   {_removed(result, result.by_zero, result.by_zero_left, 'by zero alone')}"
         f" ({result.n_under_1_point} by the point estimate)",
-        f"greedy:    takes {len(result.chosen)} head{'s' * (len(result.chosen) != 1)} for at most "
-        f"{_amount(result, result.loss)} on "
+        f"greedy:    takes {len(result.chosen)} head{'s' * (len(result.chosen) != 1)} {_asked(result)} on "
         f"{result.chosen_on}; {_left(result, kept)} is left on {result.measured_on}{_lost(result, kept)}{beyond}",
         "           " + (", ".join(HeadId.parse(head).short for head in result.chosen) or "none"),
     ]
@@ -144,6 +144,13 @@ def head_share(n: int, n_heads: int) -> str:
     '11 of 24 heads (45.8 %)'
     """
     return f"{n} of {n_heads} heads ({100 * n / n_heads:.1f} %)"
+
+
+def _asked(result: Pruning) -> str:
+    """Say what ended the removal."""
+    if result.share is not None:
+        return f"until {100 * result.share:g} % of the {result.n_heads} heads are gone"
+    return f"for at most {_amount(result, result.loss)}"
 
 
 def _luck(result: Pruning) -> str:

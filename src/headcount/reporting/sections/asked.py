@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from headcount.errors import argument
 from headcount.heads import HeadId, HeadSite
-from headcount.reporting.blocks import Block, Notice, Paragraph, Section
+from headcount.reporting.blocks import Block, Commands, Notice, Paragraph, Section
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import counted, some, stand_ins
 
@@ -56,7 +57,22 @@ def section(material: Material) -> Section:
         if subject.audit is not None and not subject.audit.is_sound:
             whose = subject.title if len(material.subjects) == 1 else f"The audit finds fault with {subject.title}"
             blocks.append(Notice("fail", f"{whose}: {subject.audit.summary}."))
+    blocks += [_left_out(material)] if any(each.not_measured for each in material.subjects) else []
     return Section("asked", "What was asked, and the answer", tuple(blocks))
+
+
+def _left_out(material: Material) -> Commands:
+    """Name what there was no time for, with the command that measures it."""
+    several = len(material.subjects) > 1
+    lists = [
+        f"{each.title}: {'; '.join(each.not_measured)}" if several else "; ".join(each.not_measured)
+        for each in material.subjects
+        if each.not_measured
+    ]
+    names = [argument(each.name) for each in material.subjects]
+    data = dict.fromkeys(each.data_flags for each in material.subjects if each.data_flags)
+    command = " ".join(["headcount report", *names, *data, "--thorough"])
+    return Commands((command,), f"Not measured, to keep this report quick: {'. '.join(lists)}. To measure everything:")
 
 
 PART = section

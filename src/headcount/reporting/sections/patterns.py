@@ -11,7 +11,7 @@ from headcount.reporting.commands import on_flag
 from headcount.reporting.patterns import book_of
 from headcount.reporting.story import Material, Subject
 from headcount.reporting.words import amount, counted, short, stand_ins
-from headcount.views.attention import draw_page
+from headcount.views.attention import draw_kind
 
 
 def section(material: Material) -> Section | None:
@@ -48,7 +48,7 @@ def _book(material: Material, subject: Subject) -> HeadPatterns:
         f"{name}-page",
         f"Heads of {subject.title}: {first.title}",
         f"{counted(book.n_heads, 'heat map')}, one for each head, of attention weights.",
-        partial(draw_page, first, *kinds[0]),
+        partial(draw_kind, first, *kinds[0]),
     )
     pages = f", {len(book.pages)} pages to choose from" if len(book.pages) > 1 else ""
     caption = f"All {counted(book.n_heads, 'head')} of {subject.title}{pages}"

@@ -1,0 +1,157 @@
+"""A report measures in the order of what people look at, and names what it had no time for: on a clock by hand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headcount.api import reporting
+from headcount.api.reporting import TIME_LIMIT, WANTED, Wanted, gather
+from headcount.errors import InputError, OutOfTime
+from headcount.reporting.blocks import Commands
+from headcount.reporting.story import Material, tell
+from headcount.runs.run import Run, load
+from headcount.views.progress import TimeLimit, counting, limited, time_limit
+
+STEPS = 1000
+
+
+class Clock:
+    """Seconds that tests let pass."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def run(tiny_run: Run, in_tmp: Path) -> Run:
+    shutil.copytree(tiny_run.folder.path, "adder", ignore=shutil.ignore_patterns("results", "figures"))
+    return load("adder")
+
+
+def taking(clock: Clock, begun: list[str], **seconds: float) -> tuple[Wanted, ...]:
+    """The measurements of a report, each of which lets these seconds pass and finds nothing."""
+
+    def make(field: str) -> Callable[..., Any]:
+        def work(model: object, data: object, quiet: bool) -> None:
+            begun.append(field)
+            with counting(field, quiet=True) as progress:
+                for i in range(STEPS):
+                    clock.now += seconds.get(field, 1.0) / STEPS
+                    progress(i + 1, STEPS)
+
+        return work
+
+    return tuple(Wanted(each.field, each.words, each.stem, each.types, make(each.field)) for each in WANTED)
+
+
+def test_what_people_look_at_comes_first_and_what_takes_too_long_is_named(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[str]()
+    monkeypatch.setattr(reporting, "WANTED", taking(clock, begun, pruning=1000.0, stats=12.0, positions=60.0))
+    material = gather(run, n_examples=0, quiet=True, clock=clock)
+    order = ["evaluation", "audit", "ablation", "pruning", "stats", "certificate", "positions"]
+    assert begun[: len(order)] == order
+    assert clock.now <= TIME_LIMIT
+    assert material.subjects[0].not_measured == ("heads removed together", "position encodings")
+    first = tell(material).sections[0]
+    (left_out,) = (each for each in first.blocks if isinstance(each, Commands))
+    assert "heads removed together; position encodings" in left_out.words
+    assert left_out.commands == ("headcount report adder --thorough",)
+
+
+def test_what_is_measured_when_time_is_up_is_not_begun(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[str]()
+    monkeypatch.setattr(reporting, "WANTED", taking(clock, begun))
+    monkeypatch.setattr(reporting, "TIME_LIMIT", 0.0)
+    (subject,) = gather(run, n_examples=0, quiet=True, clock=clock).subjects
+    assert not begun
+    assert subject.not_measured[:2] == ("accuracy on the test set", "the audit")
+
+
+def test_thorough_measures_everything(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[str]()
+    monkeypatch.setattr(reporting, "WANTED", taking(clock, begun, pruning=1000.0, certificate=5000.0))
+    (subject,) = gather(run, thorough=True, n_examples=0, quiet=True, clock=clock).subjects
+    assert "certificate" in begun
+    assert clock.now > 6000
+    assert not subject.not_measured
+    assert not any(isinstance(each, Commands) for each in tell(Material("", (subject,), "")).sections[0].blocks)
+    with pytest.raises(InputError, match="leave one of them out"):
+        gather(run, thorough=True, stored=True)
+
+
+def test_models_of_one_report_share_its_time(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree("adder", "second")
+    ends = list[float]()
+
+    def work(*_: object) -> None:
+        limit = time_limit()
+        assert limit is not None
+        ends.append(limit.end)
+
+    wanted = Wanted("evaluation", "accuracy", "evaluation-test", (), work)
+    monkeypatch.setattr(reporting, "WANTED", (wanted, *taking(clock, [])[1:]))
+    gather(run, "second", n_examples=0, quiet=True, clock=clock)
+    assert ends[0] <= TIME_LIMIT / 2 < ends[1] <= TIME_LIMIT
+
+
+def test_work_on_fewer_examples_where_all_take_too_long(clock: Clock) -> None:
+    asked = list[int | None]()
+
+    def measure(fewer: int | None) -> str:
+        asked.append(fewer)
+        n = 1000 if fewer is None else fewer
+        with counting("ablating", quiet=True) as progress:
+            for i in range(n):
+                clock.now += 0.1
+                progress(i + 1, n)
+        return "done"
+
+    with limited(TimeLimit(30.0, clock)):
+        assert reporting._on_fewer(measure, 1000, 100) == "done"
+    assert clock.now <= 30
+    assert asked[0] is None
+    assert 100 <= (asked[1] or 0) < 300
+    clock.now = 0.0
+    with limited(TimeLimit(5.0, clock)), pytest.raises(OutOfTime, match="ablating would take about 100 s"):
+        reporting._on_fewer(measure, 1000, 100)
+
+
+def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets = list[float | None]()
+
+    def prune(*_: object, budget: float | None, **others: object) -> Any:
+        budgets.append(budget)
+        raise InputError("nothing to lose")
+
+    monkeypatch.setattr(reporting, "prune_heads", prune)
+    model = reporting.open_model(run)
+    for limit in (None, TimeLimit(45.0, clock)):
+        with limited(limit), pytest.raises(InputError):
+            reporting._pruned(model, None, True)
+    assert budgets == [None, reporting.BRIEF_SEARCH]
+    with limited(TimeLimit(1.0, clock)), pytest.raises(OutOfTime):
+        reporting._pruned(model, None, True)
+
+
+def test_a_thorough_report_does_not_take_a_shorter_measurement_for_the_whole(run: Run) -> None:
+    reporting.ablate_heads(run, n=5, replacements=["zero"], save=True, quiet=True)
+    model = reporting.open_model(run)
+    wanted = next(each for each in WANTED if each.field == "ablation")
+    assert reporting._read(model, wanted, None, thorough=False) is not None
+    assert reporting._read(model, wanted, None, thorough=True) is None
