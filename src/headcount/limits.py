@@ -61,8 +61,8 @@ def format_bytes(n_bytes: int) -> str:
     return f"{n_bytes // 1000**power:,} {_UNITS[power]}"
 
 
-def parse_seconds(budget: str | float) -> float:
-    """A time as people write it.
+def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
+    """Read a time as people write it; `flag` is what an error names.
 
     >>> parse_seconds("5m"), parse_seconds("90s"), parse_seconds("1.5h"), parse_seconds(30)
     (300.0, 90.0, 5400.0, 30.0)
@@ -72,6 +72,6 @@ def parse_seconds(budget: str | float) -> float:
     if not 0 < seconds < math.inf:
         text = shortened(str(budget))
         raise InputError(
-            f"--budget must be a time above 0, got {text!r}", "write it as 90s, 5m or 1h; a number is seconds"
+            f"{flag} must be a time above 0, got {text!r}", "write it as 90s, 5m or 1h; a number is seconds"
         )
     return seconds

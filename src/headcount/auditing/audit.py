@@ -71,6 +71,8 @@ class Audit(Result):
     measured: float
     """The share that is right."""
     verdicts: tuple[Verdict, ...]
+    common_error: str = ""
+    """What most wrong answers share: "94 of 94 errors: a 0 was right"; empty if none is wrong."""
 
     def of(self, verdict: str) -> list[Verdict]:
         """The checks that said this."""
@@ -155,6 +157,7 @@ def _judged(
         predicted=None if predicted is None else float(predicted.mean()),
         measured=float(observed.right.mean()),
         verdicts=verdicts,
+        common_error=observed.common_error,
     )
 
 

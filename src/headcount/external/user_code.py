@@ -1,7 +1,7 @@
 """Files of users, run as code: each in a world of its own, and what goes wrong there is told with its line.
 
 Every student's `my_adapter.py` imports a `model.py` from beside it. While code of one folder runs, that folder is first
-on the path, and modules of other folders' code are out of sight.
+on the path, modules of other folders' code are out of sight, and the working directory is the one that the code chose.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -44,7 +44,7 @@ def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[
         raise
     except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
-        what, place = _failure(error, adapter.folder)
+        what, place = describe_failure(error, adapter.folder)
         cause = None if isinstance(error, StopIteration) else error  # as a cause, contextlib would let it through
         raise UserCodeError(f"{method}() of the adapter {name} {what}", place) from cause
 
@@ -66,7 +66,7 @@ def import_file(file: Path) -> ModuleType:
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
-        what, place = _failure(error, path.parent)
+        what, place = describe_failure(error, path.parent)
         raise InputError(f"{file} {what}", place, "it is run as a Python file") from error
     return module
 
@@ -89,9 +89,9 @@ def relative_path(file: str | Path, folder: Path) -> str:
         return Path(file).as_posix()
 
 
-def _failure(error: BaseException, folder: Path) -> tuple[str, str]:
-    """What went wrong, and the line that failed: the last one in the user's own folder, if it is in it."""
-    what = f"fails: {type(error).__name__}: {error}"
+def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
+    """Return what went wrong, and the line that failed: the last one in the user's own folder, if there is one."""
+    what = f"fails: {type(error).__name__}: {error}".removesuffix(": ")
     if "ellipsis" in what:
         what += " (a ... of the adapter is still to be filled in)"
     if isinstance(error, SystemExit):
@@ -115,6 +115,8 @@ class _Home:
     modules: dict[str, ModuleType] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     """Those that only code of this folder can import: outside, the same name may well mean another file."""
+    directory: str | None = None
+    """The working directory that its code chose, if it chose one: it holds for this code alone."""
 
 
 _HOMES: dict[str, _Home] = {}
@@ -133,11 +135,16 @@ def at_home(folder: Path) -> Iterator[None]:
     _CURRENT.append(home)
     away = _put_away(home)
     sys.modules.update(home.modules)
-    known, path = set(sys.modules), list(sys.path)
+    known, path, directory = set(sys.modules), list(sys.path), _working_directory()
     sys.path[:0] = home.path
+    _change_directory(home.directory)
     try:
         yield
     finally:
+        chosen = _working_directory()
+        home.directory = None if chosen == directory else chosen
+        if home.directory is not None:
+            _change_directory(directory)
         home.path += [entry for entry in sys.path if entry not in path and entry not in home.path]
         new = {name: sys.modules[name] for name in sys.modules.keys() - known} if len(sys.modules) > len(known) else {}
         files = {name: _users_file(name, each) for name, each in new.items()}
@@ -148,6 +155,19 @@ def at_home(folder: Path) -> Iterator[None]:
             sys.modules.pop(name, None)
         sys.modules.update(away)  # who came first stays in sight
         _CURRENT.pop()
+
+
+def _working_directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # somebody removed it
+        return None
+
+
+def _change_directory(directory: str | None) -> None:
+    with suppress(OSError):
+        if directory is not None:
+            os.chdir(directory)
 
 
 def _put_away(home: _Home) -> dict[str, ModuleType]:

@@ -5,6 +5,7 @@ How good that is, is scored elsewhere (training/evaluation.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,19 @@ class SequenceAnswers:
         """[example, answer token]."""
         assert self.free is not None, "it was decoded"
         return self.free == self.batch.answer
+
+    def common_error(self, task: SequenceTask) -> str:
+        """Say what most wrong answers share, such as "94 of 94 errors: a 0 was right"; empty if none is wrong."""
+        hits = self.teacher_forced_hits if self.free is None else self.free_hits
+        wrong = ~hits.all(axis=1)
+        is_answer = np.ones(len(hits), dtype=bool) if self.free is None else (self.free >= 0).all(axis=1)
+        counts = Counter({"the output was no answer": int((~is_answer).sum())})
+        for expected, is_hit in zip(self.batch.answer[wrong & is_answer], hits[wrong & is_answer], strict=True):
+            tokens = (task.tokens[token] for token in np.unique(expected[~is_hit]).tolist())
+            counts.update(f"{'an' if token.startswith('8') else 'a'} {token} was right" for token in tokens)
+        for place, position in enumerate(task.answer_positions):
+            counts[f"the {position.label} place was wrong"] = int((~hits[is_answer, place]).sum())
+        return _most_common(counts, int(wrong.sum()))
 
 
 def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> SequenceAnswers:
@@ -113,6 +127,15 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
     return np.where(begins_right, np.concatenate(leads), -np.inf)
 
 
+def _most_common(counts: Counter[str], n_wrong: int) -> str:
+    """Name the kind of error that counts most, or two of them if they count the same."""
+    if not n_wrong:
+        return ""
+    most = max(counts.values())
+    kinds = [kind for kind, count in counts.items() if count == most][:2]
+    return f"{most:,} of {n_wrong:,} errors: {', and '.join(kinds)}"
+
+
 def in_blocks(batch: Batch) -> Iterator[Batch]:
     """The batch, a forward pass' worth at a time."""
     for i in range(0, len(batch), BLOCK):
@@ -149,6 +172,13 @@ class ClassAnswers:
     def says_last(self) -> Proportion:
         """How often it predicted the last class."""
         return Proportion.count(self.predicted == self.logits.shape[1] - 1)
+
+    def common_error(self, classes: Sequence[str]) -> str:
+        """Say what most wrong answers share; empty if none is wrong."""
+        wrong = ~self.hits
+        pairs = zip(self.predicted[wrong].tolist(), self.labels[wrong].tolist(), strict=True)
+        counts = Counter(f"“{classes[one]}” was predicted, “{classes[other]}” was right" for one, other in pairs)
+        return _most_common(counts, int(wrong.sum()))
 
     @property
     def loss(self) -> float:
