@@ -209,7 +209,7 @@ def _subject(
     say, found = announcer(quiet), dict[str, Any]()
     data = None if model.task is not None else data
     for wanted in WANTED:
-        known = _read(model, wanted, data)
+        known = _read(model, wanted, data, say if stored else None)
         if known is None and _applies(model, wanted, data) and (wanted.is_quick or not stored):
             try:
                 known = wanted.make(model, data, quiet)
@@ -257,18 +257,23 @@ def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
     return wanted.field != "roles"
 
 
-def _read(model: OpenModel, wanted: Wanted, data: Data) -> Result | None:
-    """The one of these very weights that says most, or the newest; if data were named, on them."""
+def _read(model: OpenModel, wanted: Wanted, data: Data, say: Callable[[str], None] | None = None) -> Result | None:
+    """Return the stored result of these weights that was asked as the report would ask, on the data if there are any.
+
+    With `say`, a result that was asked in another way, such as `--n 200`, is taken where there is no other: the newest,
+    and what it is called is said.
+    """
     if not model.has_output:
         return None
     folder: RunFolder = model.output
-    stem, named = wanted.stem, [f"{wanted.stem}-examples", wanted.stem]
+    stem = wanted.stem
+    named = [f"{stem}-examples", f"{stem}-draw{REPORTED}", stem]  # as _ablated, _stretched and the others ask
     if data is not None and wanted.field in ON_DATA:
         stem = result_name(wanted.stem, data=asked_data(data))
         named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
     results = folder.result_file("x").parent
     found = [file for file in results.glob(f"{escape(stem)}*.json") if not file.stem.startswith(f"{stem}-lines")]
-    newest = sorted(found, key=lambda file: -file.stat().st_mtime)
+    newest = sorted(found, key=lambda file: -file.stat().st_mtime) if say else []
     for file in (*(each for name in named if (each := results / f"{name}.json").exists()), *newest):
         for kind in wanted.types:
             try:
@@ -276,6 +281,8 @@ def _read(model: OpenModel, wanted: Wanted, data: Data) -> Result | None:
             except HeadcountError:
                 continue
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
+                if say and file.stem not in named:
+                    say(f"{wanted.field} of {model.label}: {file.name} is shown, which was not asked by the defaults")
                 return result
     return None
 
