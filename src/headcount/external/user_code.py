@@ -6,6 +6,7 @@ on the path, modules of other folders' code are out of sight, and the working di
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -50,25 +51,79 @@ def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[
 
 
 def import_file(file: Path) -> ModuleType:
-    """The user's file, run as a module; what is beside it can be imported from it."""
+    """Run the user's file as a module, and return the module.
+
+    The file can import what is beside it; and, as a part of its package, what it names relative to itself.
+    """
     path = file.resolve()
     name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
     importlib.invalidate_caches()
     if home := _HOMES.get(str(path.parent)):
         home.names = _siblings(str(path.parent))
     try:
         with at_home(path.parent):
-            spec.loader.exec_module(module)
+            package = package_of(path)
+            return _run_file(path, name) if package is None else _run_in_package(path, package, name)
     except (HeadcountError, KeyboardInterrupt):
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
         what, place = describe_failure(error, path.parent)
         raise InputError(f"{file} {what}", place, "it is run as a Python file") from error
+
+
+def _run_file(path: Path, name: str, folders: list[str] | None = None) -> ModuleType:
+    """Run a file as the module of that name; with `folders` it is a package."""
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
+    assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    spec.loader.exec_module(module)
     return module
+
+
+def _run_in_package(path: Path, package: Path, name: str) -> ModuleType:
+    """Run a file as a part of a package, whose own name is one that no other folder's package has."""
+    for known in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+        del sys.modules[known]
+    sys.path.insert(0, str(package.parent))  # the package can be imported by its own name, too
+    if (first := package / "__init__.py").is_file():
+        _run_file(first, name, [str(package)])
+    else:
+        module = sys.modules[name] = ModuleType(name)
+        module.__path__ = [str(package)]
+    inside = path.relative_to(package).with_suffix("").parts
+    return importlib.import_module(".".join((name, *inside)))
+
+
+def package_of(file: Path) -> Path | None:
+    """Return the folder of the package that a file's relative imports (`from .model import X`) lead to; None if none.
+
+    It is the topmost folder with an `__init__.py`, and reaches at least as far up as the imports do.
+    """
+    path = file.resolve()
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None  # told when it is run
+    levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+    if not levels:
+        return None
+    package = path.parents[min(levels, len(path.parents)) - 1]
+    while (package.parent / "__init__.py").is_file():
+        package = package.parent
+    return package
+
+
+def module_file(name: str) -> Path | None:
+    """Find the file of `package.module` from the working directory or among what is installed, without running it."""
+    folders, spec = [str(Path.cwd()), *sys.path], None
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
+            return None
+        folders = list(spec.submodule_search_locations or ())
+    origin = None if spec is None else spec.origin
+    return Path(origin) if origin and origin.endswith(".py") else None
 
 
 def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
@@ -207,6 +262,11 @@ def _users_file(name: str, module: Any) -> str:
     file = getattr(module, "__file__", None) or next(iter(spread or ()), "")
     path = str(Path(file).resolve()) if isinstance(file, str) and file else ""
     return "" if path.startswith(_LIBRARIES) else path
+
+
+def is_installed(folder: Path) -> bool:
+    """Whether a folder holds installed packages, which need no path to be imported."""
+    return f"{folder.resolve()}{os.sep}".startswith(_LIBRARIES)
 
 
 def _is_in(file: str, folders: list[str]) -> bool:
