@@ -24,6 +24,7 @@ BLOCK = 256
 TOKENS_AT_ONCE = 2**16
 """Tokens per forward pass, so that memory does not grow with the number of examples."""
 MOST_AT_ONCE = 256
+NAMED = ("predicted", "right")
 RARELY = 0.03
 """A model is called constant where its other answer comes less often than this, by the upper end of the 95 % interval.
 
@@ -177,7 +178,11 @@ class ClassAnswers:
         """Say what most wrong answers share; empty if none is wrong."""
         wrong = ~self.hits
         pairs = zip(self.predicted[wrong].tolist(), self.labels[wrong].tolist(), strict=True)
-        counts = Counter(f"“{classes[one]}” was predicted, “{classes[other]}” was right" for one, other in pairs)
+        if len(classes) == 2:
+            counts = Counter(f"“{classes[one]}” was predicted, “{classes[other]}” was right" for one, other in pairs)
+        else:
+            names = (f"“{classes[i]}” was {what}" for each in pairs for i, what in zip(each, NAMED, strict=True))
+            counts = Counter(names)
         return _most_common(counts, int(wrong.sum()))
 
     @property
@@ -223,8 +228,7 @@ def constant_answer(predicted: Sequence[int] | Tokens, labels: Tokens, classes: 
     'sorted'
     >>> constant_answer([1] * 100, np.arange(100) % 2, ("unsorted", "sorted"))  # the other one may come in 3.7 %
     """
-    says_last, is_last = np.asarray(predicted) == len(classes) - 1, labels == len(classes) - 1
-    for name, is_other, should_be in ((classes[0], says_last, is_last), (classes[-1], ~says_last, ~is_last)):
-        if Proportion.count(is_other).high < RARELY < should_be.mean():
+    for i, name in enumerate(classes):
+        if Proportion.count(np.asarray(predicted) != i).high < RARELY < (labels != i).mean():
             return name
     return None
