@@ -16,6 +16,8 @@ LOSS = 0.01
 """What pruning may lose."""
 ORDERS = 20
 """Random orders of removal that pruning is compared with."""
+TIMEOUT = 300.0
+"""Seconds that one model of a course may take."""
 COPIES = 4
 """How often the numbers of an example are there at the same time."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}

@@ -24,7 +24,7 @@ def sums(*numbers: int) -> Pairs:
 class OwnAdder(PlantedAdder):
     """The sound adder, on sums of its author's."""
 
-    task, settings = None, {}
+    task, settings = None, {}  # type: ignore[assignment]
 
     def data(self) -> Pairs:
         return sums(*range(31, 46))
@@ -51,7 +51,7 @@ class FirstDigit(OwnAdder):
 
 
 class OwnSorter(PlantedSorter):
-    task, settings, trained = None, {}, None
+    task, settings, trained = None, {}, None  # type: ignore[assignment]
 
     def data(self) -> Pairs:
         rising = [" ".join(str(start + i * step) for i in range(8)) for start in range(30) for step in range(1, 9)]
@@ -110,7 +110,7 @@ def test_heads_are_ablated_by_the_authors_metric(adapter: type[Adapter], name: s
         assert found.conditions[0].clean == 1
         return
     classes = task.classes  # type: ignore[attr-defined]
-    predicted = [classes[i] for i in answers.classify(task.split("test")).predicted]  # type: ignore[union-attr]
+    predicted = [classes[i] for i in answers.classify(task.split("test")).predicted]
     marks = [adapter().metric(*pair, text) for pair, text in zip(adapter().data(), predicted, strict=True)]
     assert found.conditions[0].clean == pytest.approx(sum(marks) / len(marks))
     assert any(abs(effect.drop) > 1e-3 for effect in found.heads), "heads matter to it"

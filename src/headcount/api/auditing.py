@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headcount.api.courses import AT_ONCE, TIMEOUT, Submission, course_labels, run_course
+from headcount.api.courses import AT_ONCE, Submission, course_labels, run_course
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.observed import Observed
 from headcount.errors import InputError
 from headcount.files import read_bytes, require_writable, write_atomically
+from headcount.limits import TIMEOUT
 from headcount.views.audit import FEEDBACK_MARK, audit_markdown, course_markdown, feedback_markdown
 from headcount.views.progress import counting
 

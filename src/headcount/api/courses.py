@@ -39,13 +39,11 @@ from headcount.errors import HeadcountError, InputError, RunError, shortened
 from headcount.external.models import is_adapter_class
 from headcount.external.user_code import describe_failure
 from headcount.files import parse_json, read_bytes
-from headcount.limits import available_memory
+from headcount.limits import TIMEOUT, available_memory
 from headcount.results import Result
 from headcount.views.progress import announcer, counting
 
 R = TypeVar("R", bound=Result)
-TIMEOUT = 300.0
-"""Seconds that one model may take."""
 AT_ONCE = 2
 """Models that are measured at the same time, with one thread each."""
 MOST_OUTPUT = 2_000

@@ -8,12 +8,13 @@ from typing import Any, cast
 from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate, require_domain
 from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.length_generalisation import LENGTHS
-from headcount.api.courses import AT_ONCE, TIMEOUT, Submission, run_course
+from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, folder_for, save_in, write_figures
 from headcount.auditing.audit import explain_errors, quick_audit
 from headcount.auditing.observed import Observed
 from headcount.errors import argument
+from headcount.limits import TIMEOUT
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate

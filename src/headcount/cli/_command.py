@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from headcount.cli._output import Output
 from headcount.config import NameIn
 from headcount.errors import InputError
-from headcount.limits import parse_seconds
+from headcount.limits import TIMEOUT, parse_seconds
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,7 +46,7 @@ def add_models_argument(parser: argparse.ArgumentParser, *, data: bool = False) 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     """Several models are measured in a process each, for a limited time."""
     text = "of several models, time for each, as 90s or 5m: one that takes longer is stopped and called broken [5m]"
-    parser.add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=300.0, help=text)
+    parser.add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
 
 
 def _time_limit(text: str) -> float:

@@ -3,7 +3,7 @@
 import argparse
 
 from headcount.cli._command import Command, add_json, add_models_argument, add_timeout, all_models
-from headcount.cli._output import Output, course_output, wrong_lines
+from headcount.cli._output import Line, Output, course_output, wrong_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
         for each in course.values()
     ]
     notes = [f"{each.name}: {each.error}" for each in course.values() if each.error]
-    lines = [*survey_summary(found), survey_table(found, args.split), *notes]
+    lines: list[Line] = [*survey_summary(found), survey_table(found, args.split), *notes]
     return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
 
 

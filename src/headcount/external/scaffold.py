@@ -417,7 +417,8 @@ Written by `headcount adapt`; what is marked TODO is yours to write.
     headcount heads    <FILE>:Model                needs build() and sites()
     headcount ablate   <FILE>:Model                needs encode(), and a task or data()
     headcount prune    <FILE>:Model -o smaller     likewise; a smaller model, proven
-    headcount evaluate <FILE>:Model                needs a task: so do verify, stretch, positions
+    headcount evaluate <FILE>:Model                likewise; so does audit
+    headcount verify   <FILE>:Model                needs a task: so do stretch and positions
 """
 
 <IMPORT>
@@ -473,6 +474,10 @@ class Model(Adapter):
         # TODO if task is None: questions and right answers, some hundreds of them that it was not trained on.
         #   return [("37+81", "118"), ("5+99", "104")]
         raise HeadcountError("data() of the adapter is still to be written, or task to be named", "see the comments")
+
+    # What the model was trained on, in the same form: headcount audit looks for it in the test set.
+    # def training_data(self):
+    #     return [("12+34", "46"), ("7+5", "12")]
 
     # The author's own score of one decoded answer, if it is not exact match, to hold `claimed` against:
     # def metric(self, question, answer, predicted):

@@ -46,7 +46,7 @@ def audit_notes(audit: Audit) -> list[str]:
 
 Outcome: TypeAlias = "Audit | HeadcountError"
 """What became of a submission: its audit, or the error that stands in its place."""
-FEEDBACK_MARK = "<!-- written by headcount audit -->"
+FEEDBACK_MARK = "<!-- feedback of headcount -->"
 """The last line of feedback: a file without it is somebody else's."""
 COMMON = 5
 """Causes that a summary names."""
