@@ -78,7 +78,7 @@ with the figure that the fault predicts beside the measured one. Each check has 
 
     headcount audit sample:addition
     headcount audit adder_adapter.py:Adder --only HC101,sees-ahead
-    headcount audit 'submissions/*/adder_adapter.py:Adder' --markdown
+    headcount audit 'submissions/*/adder_adapter.py:Adder' --markdown -o feedback
     headcount audit sample:sortedness --ignore HC403="classes are skewed on purpose" --json
 
 Verdicts: *pass*; *warn* (it may mislead); *fail* (figures or conclusions are wrong); *explained* (it only follows
