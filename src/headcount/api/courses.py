@@ -29,13 +29,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 
 from headcount.api.opening import open_on_task
 from headcount.api.saving import Saved
-from headcount.errors import HeadcountError, InputError, RunError, shortened
+from headcount.errors import HeadcountError, InputError, shortened
 from headcount.external.models import is_adapter_class
 from headcount.external.user_code import describe_failure
 from headcount.files import parse_json, read_bytes
@@ -54,6 +54,10 @@ MOST_RESULT = 2**28
 """Bytes of a result that are read."""
 TICK = 0.05
 """Seconds between two looks at the clock."""
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Where CUDA's and ROCm's drivers are, and WSL's."""
+FIRST_TO_GO = "800"
+"""Of 1000: how readily the system ends a submission where memory runs out, before it ends the course."""
 GRACE = 10
 """Seconds after the time limit until the system ends a process whose parent is gone."""
 
@@ -66,20 +70,29 @@ class Submission(Generic[R]):
     """As it was named: `submissions/alice/adapter.py:Model`."""
     label: str
     """What tells it from the others: `alice`."""
-    saved: Saved[R] | None
-    error: HeadcountError | None
+    saved_or_error: Saved[R] | HeadcountError
     output: str = ""
     """What its code printed, shortened."""
+
+    @property
+    def saved(self) -> Saved[R] | None:
+        """The result and its files; None if the submission is broken."""
+        return self.saved_or_error if isinstance(self.saved_or_error, Saved) else None
+
+    @property
+    def error(self) -> HeadcountError | None:
+        """What is wrong with a submission that is broken."""
+        return self.saved_or_error if isinstance(self.saved_or_error, HeadcountError) else None
+
+    @property
+    def outcome(self) -> R | HeadcountError:
+        """The result, or the error in its place."""
+        return self.saved_or_error.result if isinstance(self.saved_or_error, Saved) else self.saved_or_error
 
     @property
     def result(self) -> R | None:
         """What was measured; None if the submission is broken."""
         return None if self.saved is None else self.saved.result
-
-    @property
-    def outcome(self) -> R | HeadcountError:
-        """The result, or the error in its place."""
-        return self.saved.result if self.saved is not None else cast(HeadcountError, self.error)
 
 
 class CourseInterrupted(KeyboardInterrupt):
@@ -121,12 +134,12 @@ def run_course(
                     name = waiting.pop(0)
                     how = {"run_adapter": run_adapter, "label": labels[name], "settings": settings}
                     job = {"model": name, "verb": f"{verb.__module__}:{verb.__qualname__}", "timeout": timeout, **how}
-                    job["result"] = str(Path(folder) / f"{len(found) + len(running)}-{len(waiting)}.json")
+                    job["result"] = str(Path(folder) / f"{len(waiting)}.json")
                     running[name] = _Process.start(job, at_once)
                 _read_all(running.values())
                 for name, process in [each for each in running.items() if each[1].has_ended()]:
                     del running[name]
-                    found[name] = _submission(name, labels[name], process, types)
+                    found[name] = Submission(name, labels[name], _outcome(process, types), process.text())
                     progress(len(found), len(models))
         except KeyboardInterrupt as stop:
             done = {name: found[name] for name in models if name in found}
@@ -194,7 +207,7 @@ class _Process:
     @classmethod
     def start(cls, job: Mapping[str, Any], at_once: int) -> _Process:
         """Fork this process, which has torch loaded; or begin a new interpreter where a fork is not safe."""
-        memory = available_memory()
+        memory = available_memory() if fork_is_safe() else None  # a GPU's driver maps more than there is
         job = {**job, "memory": None if memory is None else memory * 9 // (10 * at_once), "folder": str(Path.cwd())}
         output, entry = os.pipe()
         popen = None
@@ -258,8 +271,12 @@ class _Process:
 
 
 def fork_is_safe() -> bool:
-    """Whether a child can use torch after a fork: not with CUDA in use, and not on macOS, whose libraries forbid it."""
-    return sys.platform == "linux" and not torch.cuda.is_initialized()
+    """Whether a child can use torch after a fork.
+
+    It cannot where the parent may have asked for a GPU, nor on macOS, whose libraries forbid it.
+    """
+    has_gpu = any(Path(device).exists() for device in GPU_DRIVERS)
+    return sys.platform == "linux" and not has_gpu and not torch.cuda.is_initialized()
 
 
 def _new_interpreter(job: Mapping[str, Any], entry: int) -> subprocess.Popen[bytes]:
@@ -284,25 +301,20 @@ def _read_all(processes: Collection[_Process]) -> None:
         time.sleep(TICK / 5)  # a pipe at its end is ready at once
 
 
-def _submission(name: str, label: str, process: _Process, types: Sequence[type[R]]) -> Submission[R]:
-    """Read what a process that has ended left."""
-    error: HeadcountError
+def _outcome(process: _Process, types: Sequence[type[R]]) -> Saved[R] | HeadcountError:
+    """Read what a process that has ended left, or say how it ended."""
+    if process.is_late:
+        return _ending(process)
     try:
         found = parse_json(read_bytes(process.result, MOST_RESULT), "its result")
-        if "error" in found and not process.is_late:
+        if "error" in found:
             what, *advice = (shortened(str(each), MOST_MESSAGE) for each in found["error"])
-            return Submission(name, label, None, InputError(what, *advice), process.text())
+            return InputError(what, *advice)
         kind = next(kind for kind in types if kind.__name__ == found["type"])
         data, figures, others = (tuple(map(Path, found[key])) for key in ("data", "figures", "others"))
-        if not process.is_late:
-            saved = Saved(kind.from_json(found["result"]), data, figures, others)
-            return Submission(name, label, saved, None, process.text())
-    except (RunError, InputError):
-        pass
-    except (KeyError, TypeError, ValueError, StopIteration):  # written by whatever the submission put in json's place
-        pass
-    error = _ending(process)
-    return Submission(name, label, None, error, process.text())
+        return Saved(kind.from_json(found["result"]), data, figures, others)
+    except (HeadcountError, KeyError, TypeError, ValueError, StopIteration):
+        return _ending(process)  # no result, or one of whatever the submission put in json's place
 
 
 def _ending(process: _Process) -> HeadcountError:
@@ -376,6 +388,8 @@ def _limit(job: Mapping[str, Any]) -> None:
     if job["memory"] is not None and (statm := Path("/proc/self/statm")).exists():
         in_use = int(statm.read_text().split()[5]) * resource.getpagesize()
         limits.append((resource.RLIMIT_DATA, in_use + int(job["memory"])))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
     for kind, most in limits:
         with suppress(ValueError, OSError):  # a lower limit of the system's stays
             resource.setrlimit(kind, (most, most))
