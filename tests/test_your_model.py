@@ -65,7 +65,7 @@ def test_a_students_submission(in_tmp: Path, capsys: pytest.CaptureFixture[str])
     assert {what for what, code in codes.items() if code} == {"verify --quiet"}, "one sum of 8,100 is wrong"
     assert "98+41   │ 149" in printed["verify --quiet"]
     assert "98+41 = 149  (wrong" in printed["predict "]
-    assert "submissions/bob/adder_adapter.py:Adder" in printed["evaluate --quiet"]
+    assert "│ bob " in printed["evaluate --quiet"]
     assert "refuses" not in printed["stretch --lengths --n --quiet"]
 
 

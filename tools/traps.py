@@ -82,7 +82,7 @@ check has a stable id. Exit code 1 if one fails.
 
     headcount audit sample:addition
     headcount audit adder_adapter.py:Adder --only HC101,sees-ahead
-    headcount audit 'submissions/*/adder_adapter.py:Adder' --markdown
+    headcount audit 'submissions/*/adder_adapter.py:Adder' --markdown -o feedback
     headcount audit sample:sortedness --ignore HC403="classes are skewed on purpose" --json
 
 Failing checks are ranked by what they explain of the measured accuracy:

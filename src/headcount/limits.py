@@ -18,6 +18,8 @@ ORDERS = 20
 """Random orders of removal that pruning is compared with."""
 MOST_CELL = 2**20
 """Characters in one cell of a table: more than any model's context holds."""
+TIMEOUT = 300.0
+"""Seconds that one model of a course may take."""
 COPIES = 4
 """How often the numbers of an example are there at the same time."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -63,8 +65,8 @@ def format_bytes(n_bytes: int) -> str:
     return f"{n_bytes // 1000**power:,} {_UNITS[power]}"
 
 
-def parse_seconds(budget: str | float) -> float:
-    """A time as people write it.
+def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
+    """Read a time as people write it; `flag` is what an error names.
 
     >>> parse_seconds("5m"), parse_seconds("90s"), parse_seconds("1.5h"), parse_seconds(30)
     (300.0, 90.0, 5400.0, 30.0)
@@ -74,6 +76,6 @@ def parse_seconds(budget: str | float) -> float:
     if not 0 < seconds < math.inf:
         text = shortened(str(budget))
         raise InputError(
-            f"--budget must be a time above 0, got {text!r}", "write it as 90s, 5m or 1h; a number is seconds"
+            f"{flag} must be a time above 0, got {text!r}", "write it as 90s, 5m or 1h; a number is seconds"
         )
     return seconds

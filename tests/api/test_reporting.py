@@ -12,7 +12,7 @@ import hub_models as hub
 import pytest
 
 from headcount import api
-from headcount.api.reporting import gather
+from headcount.api.reporting import WANTED, gather
 from headcount.api.viewing import head_roles
 from headcount.data.tables import TextLines
 from headcount.errors import InputError, RunError
@@ -52,7 +52,7 @@ def test_one_file_and_what_may_stand_beside_it(runs: list[Run]) -> None:
     assert "extrapolation/encoding_comparison.png" in handed_in
 
 
-def test_sections_without_results_are_left_out(runs: list[Run]) -> None:
+def test_sections_without_results_are_left_out(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     material = gather(*runs, stored=True, n_examples=0, quiet=True)
     assert [subject.ablation for subject in material.subjects] == [None, None]
     names = [section.id for section in tell(material).sections]
@@ -60,9 +60,26 @@ def test_sections_without_results_are_left_out(runs: list[Run]) -> None:
     assert "pruning" not in names
     assert names[0] == "asked"
     api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
-    again = gather(*runs, stored=True, n_examples=0, quiet=True)
+    again = gather(*runs, stored=True, n_examples=0)
     assert again.subjects[0].ablation is not None, "what is stored is read, whatever it was asked for"
+    assert "ablation of adder: ablation-zero-n10.json is shown, which was not asked by the defaults" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert "ablation" in [section.id for section in tell(again).sections]
+
+
+def test_an_ablation_of_few_examples_is_not_the_reports_figure(
+    runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the default is missing, it is measured."""
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
+    monkeypatch.setattr("headcount.api.reporting.WANTED", [each for each in WANTED if each.field == "ablation"])
+    few = api.ablate_heads(runs[0], n=4, save=True, quiet=True).result
+    (subject,) = gather(runs[0], n_examples=0, quiet=True).subjects
+    assert subject.ablation is not None
+    assert [each.n for each in few.conditions] == [4]
+    assert [each.n for each in subject.ablation.conditions] == [len(runs[0].task.split("test"))]
+    assert Path("adder/results/ablation-examples.json").exists()
 
 
 def test_results_of_other_weights_are_not_told(runs: list[Run]) -> None:

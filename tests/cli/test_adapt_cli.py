@@ -38,6 +38,28 @@ def test_for_people(adder, capsys):
     assert "error: data() of the adapter is still to be written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_module_of_a_package(adder, in_tmp, capsys, relative):
+    """By its dotted name, and by its file: the adapter imports the package, relative imports included."""
+    inner = in_tmp / "hand_in" / "models"
+    inner.mkdir(parents=True)
+    text = (in_tmp / "adder_model.py").read_text()
+    (inner / "adder.py").write_text(
+        text.replace("import math\n", "import math\nfrom ..sizes import SIZE\n") if relative else text
+    )
+    assert ("from ..sizes import SIZE" in (inner / "adder.py").read_text()) == relative
+    (in_tmp / "hand_in" / "sizes.py").write_text("SIZE = 3\n")
+    (in_tmp / "hand_in" / "__init__.py").write_text("")
+    names = ["hand_in.models.adder:AdderTransformer", "hand_in/models/adder.py:AdderTransformer"]
+    for i, name in enumerate(names[: 1 + relative]):
+        assert main(["adapt", name, "--checkpoint", "adder.pth", "-o", f"bring{i}.py"]) == 0, capsys.readouterr().err
+        assert "from hand_in.models.adder import AdderTransformer" in Path(f"bring{i}.py").read_text()
+        assert main(["heads", f"bring{i}.py:Model"]) == 0
+        assert "AdderTransformer, 24 heads" in capsys.readouterr().out
+    assert main(["adapt", "hand_in.models.nothing:Net", "-o", "bring.py"]) == 2
+    assert "package.module:Class" in capsys.readouterr().err
+
+
 def test_for_programs(adder, capsys):
     assert main(["adapt", adder, "-o", "bring.py", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

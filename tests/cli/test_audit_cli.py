@@ -101,8 +101,12 @@ def test_a_course_is_one_table(course: str, capsys: pytest.CaptureFixture[str]) 
     by_name = {Path(each["name"].rpartition(":")[0]).parent.name: each for each in found["models"]}
     assert by_name["ivan"]["audit"] is None
     assert "nothing_of_that_name" in by_name["ivan"]["error"]
+    assert found["summary"][0] == "9 submissions: 2 sound, 6 with faults, 1 broken"
+    assert found["summary"][2] == "most common reasons why submissions are broken: ModuleNotFoundError: 1"
     for name, (_, _, expected) in COURSE.items():
         audit = by_name[name]["audit"]
+        assert by_name[name]["submission"] == name
+        assert Path(f"runs/{name}/results/audit.md").exists(), name
         failing = [each for each in audit["verdicts"] if each["verdict"] == "fail"]
         assert [each["id"] for each in failing][:1] == ([] if expected == "pass" else [expected]), name
         if failing:
@@ -126,6 +130,53 @@ def test_feedback_can_be_handed_back(course: str, capsys: pytest.CaptureFixture[
     (written,) = Path("runs").glob("*/results/audit.md")
     assert written.read_text().strip() == feedback.strip()
     assert Audit.from_json(written.with_suffix(".json").read_text()).of("fail")[0].id == "HC101"
+
+
+def test_every_student_gets_a_file_with_only_what_to_mend(course: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken submissions included; a file of somebody else's is left alone."""
+    for name in ("carol", "dave", "erin", "frank", "grace", "heidi"):
+        (Path("submissions") / name / "adapter.py").unlink()
+    (Path("submissions") / "ivan").mkdir()
+    Path("submissions/ivan/adapter.py").write_text("print('loading')\nimport nothing_of_that_name\n")
+    asked = ["audit", course, "--only", "HC101,HC102", "--markdown", "--quiet", "-o", "feedback"]
+    assert main(asked) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "3 submissions: 1 sound, 1 with faults, 1 broken\nmost common faults: HC101 (constant place): 1"
+    )
+    names = ["_summary.md", "alice.md", "bob.md", "ivan.md"]
+    files = {file.name: file.read_text() for file in sorted(Path("feedback").iterdir())}
+    assert list(files) == names
+    assert files["alice.md"].startswith("# Feedback for alice\n\nNothing has to be mended.")
+    assert "### HC101: constant place" in files["bob.md"]
+    assert "Most common error: 263 of 263 errors: a 1 was right, and the 100s place was wrong." in files["bob.md"]
+    assert "HC102" not in files["bob.md"], "what passed is no feedback"
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in files["ivan.md"]
+    assert "at line 2 of adapter.py: import nothing_of_that_name" in files["ivan.md"]
+    assert "headcount audit submissions/ivan/adapter.py:Model" in files["ivan.md"]
+    assert "    loading" in files["ivan.md"], "what it printed"
+    assert "| ivan |" in files["_summary.md"]
+    assert main(asked) == 1, "headcount's own files are written anew"
+    Path("feedback/bob.md").write_text("what I told Bob\n")
+    capsys.readouterr()
+    assert main(asked) == 2
+    assert "headcount did not write it" in capsys.readouterr().err
+    assert Path("feedback/bob.md").read_text() == "what I told Bob\n"
+
+
+def test_one_submission_gets_a_file_too(course: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "submissions/bob/adapter.py:Model", "--only", "HC101", "--quiet", "--out", "feedback"]) == 1
+    assert sorted(file.name for file in Path("feedback").iterdir()) == ["_summary.md", "bob.md"]
+
+
+def test_the_most_common_error_is_named(course: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bob = "submissions/bob/adapter.py:Model"
+    assert main(["evaluate", bob]) == 0
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("most common error: ")]
+    _, found = run_json(capsys, "audit", bob, "--only", "HC101")
+    n = round(400 * (1 - found["measured"]))
+    assert found["common_error"] == f"{n} of {n} errors: a 1 was right, and the 100s place was wrong"
+    assert wrong == [f"most common error: {found['common_error']}"]
 
 
 def test_a_check_can_be_ignored_with_a_reason(course: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,6 +121,7 @@ Call = dict[str, Any]
 HOMES = {
     headcount.api: (
         "ablate_heads",
+        "audit_all",
         "evaluate",
         "evaluate_all",
         "summarise_attention",
@@ -231,6 +232,8 @@ PASSED: dict[tuple[str, str], tuple[str, str, str, Any]] = {
     ("stretch", "--run-adapter"): ("stretch sorter", "--run-adapter", "run_adapter", True),
     ("stretch", "--quiet"): ("stretch sorter", "--quiet", "quiet", True),
     ("positions", "--n"): ("positions sorter", "--n 7", "n_positions", 7),
+    ("evaluate", "--timeout"): ("evaluate run sorter", "--timeout 2m", "timeout", 120.0),
+    ("audit", "--timeout"): ("audit run sorter", "--timeout 90", "timeout", 90.0),
     ("evaluate", "--quiet"): ("evaluate run sorter", "--quiet", "quiet", True),
     ("evaluate", "--split"): ("evaluate run", "--split validation", "split", "validation"),
     ("verify", "--quiet"): ("verify run", "--quiet", "quiet", True),
@@ -362,7 +365,7 @@ ELSEWHERE = {
     ("audit", "--run-adapter"): "tests/external/test_user_code.py",
     **{
         ("audit", flag): "tests/cli/test_audit_cli.py"
-        for flag in ("--n", "--only", "--ignore", "--markdown", "--quiet")
+        for flag in ("--n", "--only", "--ignore", "--markdown", "--quiet", "--out", "-o")
     },
     ("ablate", "--format"): "tests/cli/test_ablate_cli.py",
     ("predict", "--without"): "tests/cli/test_cli.py",

@@ -282,8 +282,8 @@ def test_a_course_gets_one_table(capsys: pytest.CaptureFixture[str], in_tmp: Pat
     assert alice["evaluation"]["exact"]["free_running"]["correct"] == 500
     assert "unfinished" in bob["error"]
     assert carol["evaluation"]["exact"]["free_running"]["correct"] == 0
-    folders = [path.parent.parent for path in Path("runs").glob("*/results/evaluation-test.json")]
-    assert len(folders) == 2
+    folders = [path.parent.parent.name for path in Path("runs").glob("*/results/evaluation-test.json")]
+    assert sorted(folders) == ["alice", "carol"], "named by the submission's folder"
     assert main(["evaluate", "submissions/*/adder_adapter.py:Adder", "--quiet"]) == 1
     printed = capsys.readouterr().out
     assert "broken" in printed

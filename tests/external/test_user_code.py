@@ -109,6 +109,43 @@ def test_each_adapter_has_the_modules_beside_it() -> None:
         sys.modules.pop("model", None)
 
 
+@pytest.mark.parametrize("first", ["", "import nowhere_else\n"])
+def test_an_adapter_in_a_package_imports_relative_to_itself(first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two students' packages of one layout; an `__init__.py` that fails is told with its line."""
+    for student, size in (("alice", 4), ("bob", 8)):
+        inner = Path(student, "hand-in", "adapters")
+        inner.mkdir(parents=True)
+        Path(student, "hand-in", "__init__.py").write_text(first)
+        Path(student, "hand-in", "model.py").write_text(MODEL.format(size=size))
+        Path(inner, "sizes.py").write_text("from ..model import SIZE\n")
+        text = MINE.format(more="pass").replace(
+            "from model import SIZE, Net", "from ..model import Net\nfrom .sizes import SIZE"
+        )
+        Path(inner, "adapter.py").write_text(text.replace("import model as again", "from .. import model as again"))
+    names = [f"{student}/hand-in/adapters/adapter.py:Model" for student in ("alice", "bob", "alice")]
+    if first:
+        with pytest.raises(InputError, match="No module named 'nowhere_else'"):
+            load_external(names[0])
+        return
+    sizes = [load_external(name).inner.embed.embedding_dim for name in names]
+    assert sizes == [4, 8, 4]
+    assert "model" not in sys.modules
+
+
+def test_a_working_directory_that_code_chose_holds_for_that_code() -> None:
+    """Results go where the user is, and the code finds its files where it went."""
+    text = "assert os.path.exists('model.py')"
+    name = written(
+        "alice", more=f"import os\n    os.chdir('alice')\n    def load(self, model):\n        import os; {text}"
+    )
+    before = Path.cwd()
+    model = open_model(name)
+    assert Path.cwd() == before
+    ablate_heads(model, replacements=["zero"], n=8, save=True, quiet=True)
+    assert list(before.glob("runs/*/results/*.json"))
+    assert not Path("alice/runs").exists()
+
+
 def test_what_an_adapter_imported_is_not_what_a_user_imports_next() -> None:
     """A notebook loads a submission, and then imports a model.py of its own."""
     load_external(written("one"))
@@ -227,7 +264,7 @@ def test_an_iteration_that_stops_is_a_fault_like_others(method: str, capsys: pyt
     """Let through, it would end somebody's loop in silence."""
     assert main(["ablate", written("one", more=METHODS[method].replace(EXIT, "next(iter(()))")), "--quiet"]) == 2
     told = capsys.readouterr().err
-    assert f"error: {method}() of the adapter Model fails: StopIteration: \n" in told
+    assert f"error: {method}() of the adapter Model fails: StopIteration\n" in told
     assert "next(iter(()))" in told
 
 

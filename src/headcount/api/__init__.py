@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from headcount.api.ablation import ablate_heads as ablate_heads
     from headcount.api.auditing import audit as audit
     from headcount.api.auditing import audit_all as audit_all
+    from headcount.api.auditing import require_feedback_folder as require_feedback_folder
+    from headcount.api.auditing import write_feedback as write_feedback
+    from headcount.api.courses import CourseInterrupted as CourseInterrupted
+    from headcount.api.courses import Submission as Submission
     from headcount.api.intervening import ByHead as ByHead
     from headcount.api.intervening import HeadIntervention as HeadIntervention
     from headcount.api.intervening import ablated as ablated
@@ -47,7 +51,8 @@ if TYPE_CHECKING:
 
 _EXPORTS: dict[str, tuple[str, ...]] = {
     "ablation": ("ablate_heads",),
-    "auditing": ("audit", "audit_all"),
+    "auditing": ("audit", "audit_all", "require_feedback_folder", "write_feedback"),
+    "courses": ("CourseInterrupted", "Submission"),
     "intervening": ("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs", "patched"),
     "lab": ("run_lab",),
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),

@@ -2,15 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from headcount.api.courses import AT_ONCE, Submission, course_labels, run_course
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.observed import Observed
-from headcount.errors import HeadcountError, InputError
-from headcount.files import write_atomically
-from headcount.views.audit import audit_markdown
+from headcount.errors import InputError
+from headcount.files import read_bytes, require_writable, write_atomically
+from headcount.limits import TIMEOUT
+from headcount.views.audit import FEEDBACK_MARK, audit_markdown, course_markdown, feedback_markdown
 from headcount.views.progress import counting
+
+SUMMARY = "_summary.md"
+"""The teacher's file beside the students' files; no submission is called so."""
 
 
 def audit(
@@ -32,8 +39,7 @@ def audit(
     >>> found.result.is_sound
     True
     """
-    if n is not None and n < 1:
-        raise InputError(f"--n must be at least 1, got {n}", "it is examples of the test set")
+    _require_count(n)
     opened, checks = open_on_task(model, run_adapter=run_adapter), checks_named(only)
     folder = folder_for(opened, save)
     with counting(f"auditing {opened.name}", quiet=quiet) as progress:
@@ -55,15 +61,47 @@ def audit_all(
     save: Place = False,
     quiet: bool = False,
     run_adapter: bool = False,
-) -> dict[str, Saved[Audit] | HeadcountError]:
-    """Several models, such as a course's submissions, by name; what is wrong with a broken one stands in its place."""
+    timeout: float = TIMEOUT,
+    at_once: int = AT_ONCE,
+) -> dict[str, Submission[Audit]]:
+    """Audit several models, such as a course's submissions, each in a process of its own, and return them by name.
+
+    A submission that fails, never returns (`timeout` seconds) or ends its process has an `error` instead of a result.
+    """
+    _require_count(n)
     checks_named(only)
-    found: dict[str, Saved[Audit] | HeadcountError] = {}
-    with counting("auditing models", quiet=quiet) as progress:
-        for i, name in enumerate(models):
-            try:
-                found[name] = audit(name, n=n, only=only, ignore=ignore, save=save, quiet=True, run_adapter=run_adapter)
-            except HeadcountError as error:
-                found[name] = error
-            progress(i + 1, len(models))
-    return found
+    how: dict[str, Any] = {"n": n, "only": only, "ignore": dict(ignore or {}), "quiet": True}
+    clock: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
+    place = save if isinstance(save, bool) else str(save)
+    return run_course(
+        models, audit, [Audit], title="auditing models", run_adapter=run_adapter, **clock, save=place, **how
+    )
+
+
+def write_feedback(course: Mapping[str, Submission[Audit]], folder: str | Path) -> tuple[Path, ...]:
+    """Write one Markdown file for each student, with what to mend, and a summary for the teacher, which comes first.
+
+    A file that headcount did not write is left alone, and is an error.
+    """
+    place, labels = Path(folder), {each.label: each for each in course.values()}
+    texts = {SUMMARY: course_markdown({label: each.outcome for label, each in labels.items()})}
+    for label, each in labels.items():
+        texts[f"{label}.md"] = feedback_markdown(label, each.outcome, each.name, each.output)
+    require_feedback_folder(place, list(course))
+    for name, text in texts.items():
+        write_atomically(place / name, text.encode(errors="replace"))
+    return tuple(place / name for name in texts)
+
+
+def require_feedback_folder(folder: str | Path, models: Sequence[str]) -> None:
+    """Find out before long work that the folder can be written, and that no file there is somebody else's."""
+    require_writable(Path(folder))
+    for name in (SUMMARY, *(f"{label}.md" for label in course_labels(models).values())):
+        file = Path(folder) / name
+        if file.exists() and FEEDBACK_MARK.encode() not in read_bytes(file):
+            raise InputError(f"{file} is there already, and headcount did not write it", "name another folder: -o")
+
+
+def _require_count(n: int | None) -> None:
+    if n is not None and n < 1:
+        raise InputError(f"--n must be at least 1, got {n}", "it is examples of the test set")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,8 +27,11 @@ PROVEN_ON = 4
 """Test examples that show that the gates act on the model."""
 
 
-def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool = False) -> OpenModel:
-    """The model, whoever wrote it; a pruned folder's adapter is run only if `run_adapter` says so."""
+def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool = False, label: str = "") -> OpenModel:
+    """Open a model, whoever wrote it; a pruned folder's adapter is run only if `run_adapter` says so.
+
+    `label` is what a model of others is called in titles, and the name of the folder for its results.
+    """
     if isinstance(model, OpenModel):
         return model
     if isinstance(model, nn.Module):
@@ -41,20 +44,21 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
     if isinstance(model, ExternalModel):
         return LoadedModel.of(model)
     if run_adapter or is_external(model):
-        if (code := code_of(model, run_adapter=run_adapter)) is not None:
+        code = code_of(model, run_adapter=run_adapter)
+        if code is not None and not label:  # a course says so once, for all
             announcer(quiet=False)(f"running {code} to build the model")
-        return LoadedModel.of(load_external(model, run_adapter=run_adapter))
+        return LoadedModel.of(replace(load_external(model, run_adapter=run_adapter), title=label))
     return RunModel.of(open_run(model))
 
 
-def open_on_task(model: AnyModel, *, run_adapter: bool = False) -> OpenModel:
-    """The model, if it may have a task; a Hugging Face folder is refused before it is read."""
+def open_on_task(model: AnyModel, *, run_adapter: bool = False, label: str = "") -> OpenModel:
+    """Open a model that may have a task; a Hugging Face folder is refused before it is read."""
     if isinstance(model, str | Path) and not _is_sample(model):
         from headcount.external.models import has_only_an_adapter, is_adapter_class, is_external
 
         if is_external(model) and not (is_adapter_class(model) or has_only_an_adapter(model)):
             raise no_task(str(model))
-    return open_model(model, run_adapter=run_adapter)
+    return open_model(model, run_adapter=run_adapter, label=label)
 
 
 def open_run(run: AnyModel, what: str = "this") -> Run:

@@ -301,14 +301,15 @@ def _results(
 ) -> dict[str, Any]:
     """Return every result by its field, read or measured; add to `left_out` what there was no time for."""
     say, limit = announcer(quiet), time_limit()
-    known = {each.field: _read(model, each, data, thorough) for each in WANTED}
+    read = partial(_read, model, data=data, thorough=thorough, say=say if stored else None)
+    known = {each.field: read(wanted=each) for each in WANTED}
     missing = [
         each
         for each in WANTED
         if known[each.field] is None and _applies(model, each, data) and (each.is_quick or not stored)
     ]
     for i, wanted in enumerate(missing, start=1):
-        if (again := _read(model, wanted, data, thorough)) is not None:  # written beside another one
+        if (again := read(wanted=wanted)) is not None:  # written beside another one
             known[wanted.field] = again
             continue
         say(f"{title}: measuring {wanted.words} ({i} of {len(missing)})")
@@ -362,25 +363,31 @@ def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
     return wanted.field != "roles"
 
 
-def _read(model: OpenModel, wanted: Wanted, data: Data, thorough: bool) -> Result | None:
-    """Read the result of these very weights that says most, or the newest; if data were named, on them.
+def _read(
+    model: OpenModel, wanted: Wanted, data: Data, *, thorough: bool = False, say: Callable[[str], None] | None = None
+) -> Result | None:
+    """Return the stored result of these weights that was asked as the report would ask, on the data if there are any.
 
-    A thorough report takes only what was measured in full: what the verb of that result writes by default.
+    A thorough report takes only what was measured in full: what the verb of that result writes by default. With `say`,
+    a result that was asked in another way, such as `--n 200`, is taken where there is no other: the newest, and what it
+    is called is said.
     """
     if not model.has_output:
         return None
     folder: RunFolder = model.output
-    stem, named = wanted.stem, [f"{wanted.stem}-examples", wanted.stem, result_name(wanted.stem, draw=REPORTED)]
+    stem = wanted.stem
+    named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # as _ablated, _stretched and the others ask
     if data is not None and wanted.field in ON_DATA:
         stem = result_name(wanted.stem, data=asked_data(data))
         named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
     results = folder.result_file("x").parent
+    named += [] if thorough else _brief_names(model, wanted, data)
     found = [
         file
         for file in results.glob(f"{escape(stem)}*.json")
         if not file.stem.startswith((f"{stem}-lines", f"{stem}-share"))
     ]
-    newest = [] if thorough else sorted(found, key=lambda file: -file.stat().st_mtime)
+    newest = sorted(found, key=lambda file: -file.stat().st_mtime) if say else []
     for file in (*(each for name in named if (each := results / f"{name}.json").exists()), *newest):
         for kind in wanted.types:
             try:
@@ -391,8 +398,31 @@ def _read(model: OpenModel, wanted: Wanted, data: Data, thorough: bool) -> Resul
                 continue
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
                 require_heads(result, [str(head) for head in model.sites.heads], file)
+                if say and file.stem not in named:
+                    say(f"{wanted.words} of {model.label}: {file.name} is shown, which was not asked by the defaults")
                 return result
     return None
+
+
+def _brief_names(model: OpenModel, wanted: Wanted, data: Data) -> list[str]:
+    """Return the names under which a report in limited time stores this result."""
+    if wanted.field == "stretch":
+        return [result_name(wanted.stem, lengths=_brief_lengths(), n=BRIEF_N, draw=REPORTED)]
+    if wanted.field == "pruning":
+        return [result_name(wanted.stem, data=asked_data(data), budget=f"{BRIEF_SEARCH}s")]
+    if wanted.field == "ablation" and isinstance(model, RunModel):
+        return [result_name(wanted.stem, n=_n_examples(model, data), examples=True)]
+    return []
+
+
+def _brief_lengths() -> list[int]:
+    return [length for length in LENGTHS if length <= BRIEF_LENGTH]
+
+
+def _n_examples(model: OpenModel, data: Data) -> int:
+    """Return how many examples an ablation has by default."""
+    dataset, rows = model.examples(data, None, None, None)
+    return len(dataset) if rows is None else len(rows)
 
 
 def _result(verb: Callable[..., Saved[Any]], model: OpenModel, quiet: bool) -> Any:
@@ -404,8 +434,7 @@ def _ablated(model: OpenModel, data: Data, quiet: bool) -> Ablation:
     ablate = partial(ablate_heads, model, data, examples=model.task is not None, save=_place(model), quiet=quiet)
     if time_limit() is None:
         return ablate().result
-    dataset, rows = model.examples(data, None, None, None)
-    n = len(dataset) if rows is None else len(rows)
+    n = _n_examples(model, data)
     whole = n if isinstance(model, RunModel) else None  # asked for their number, heads are not measured again
     return _on_fewer(lambda fewer: ablate(n=fewer or whole).result, n, FEWEST)
 
@@ -452,7 +481,7 @@ def _stretched(model: OpenModel, quiet: bool) -> Stretch:
     measure = partial(stretch, model, draw=REPORTED, save=_place(model), quiet=quiet)
     if time_limit() is None:
         return measure().result[0]
-    return measure(lengths=[each for each in LENGTHS if each <= BRIEF_LENGTH], n=BRIEF_N).result[0]
+    return measure(lengths=_brief_lengths(), n=BRIEF_N).result[0]
 
 
 def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:

@@ -8,11 +8,13 @@ from typing import Any, cast
 from headcount.analysis.exhaustive import LARGEST_DOMAIN, Certificate, require_domain
 from headcount.analysis.exhaustive import verify as check_every_example
 from headcount.analysis.length_generalisation import LENGTHS
+from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, folder_for, save_in, write_figures
 from headcount.auditing.audit import explain_errors, quick_audit
 from headcount.auditing.observed import Observed
-from headcount.errors import HeadcountError, argument
+from headcount.errors import argument
+from headcount.limits import TIMEOUT
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
@@ -90,18 +92,23 @@ def evaluate(
 
 
 def evaluate_all(
-    models: Sequence[str], split: str = "test", *, save: Place = False, run_adapter: bool = False, quiet: bool = False
-) -> dict[str, Evaluation | Classification | HeadcountError]:
-    """Several models, such as a course's submissions, by name; what is wrong with a broken one stands in its place."""
-    found: dict[str, Evaluation | Classification | HeadcountError] = {}
-    with counting("evaluating models", quiet=quiet) as progress:
-        for i, name in enumerate(models):
-            try:
-                found[name] = evaluate(name, split, save=save, run_adapter=run_adapter)
-            except HeadcountError as error:
-                found[name] = error
-            progress(i + 1, len(models))
-    return found
+    models: Sequence[str],
+    split: str = "test",
+    *,
+    save: Place = False,
+    run_adapter: bool = False,
+    quiet: bool = False,
+    timeout: float = TIMEOUT,
+    at_once: int = AT_ONCE,
+) -> dict[str, Submission[Evaluation | Classification]]:
+    """Evaluate several models, such as a course's submissions, each in a process of its own; return them by name.
+
+    A submission that fails, never returns (`timeout` seconds) or ends its process has an `error` instead of a result.
+    """
+    types: list[type[Evaluation | Classification]] = [Evaluation, Classification]
+    how: dict[str, Any] = {"split": split, "save": save if isinstance(save, bool) else str(save)}
+    clock: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
+    return run_course(models, evaluate, types, title="evaluating models", run_adapter=run_adapter, **clock, **how)
 
 
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:

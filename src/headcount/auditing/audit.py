@@ -100,6 +100,8 @@ class Audit(Result):
     verdicts: tuple[Verdict, ...]
     causes: tuple[str, ...] = ()
     """The ids of failing checks, ranked by what they explain of the measured accuracy."""
+    common_error: str = ""
+    """What most wrong answers share: "94 of 94 errors: a 0 was right"; empty if none is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the verdicts with each other, and the share that is right with the number of examples."""
@@ -197,6 +199,7 @@ def _judged(
         measured=float(observed.right.mean()),
         verdicts=verdicts,
         causes=tuple(each.id for each in ranking.failing),
+        common_error=observed.common_error,
     )
 
 

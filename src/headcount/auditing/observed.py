@@ -89,6 +89,13 @@ class Observed:
         found = self.sequences if is_known else model.answer(examples)
         return np.asarray(np.all(found.free_hits, axis=1))
 
+    @property
+    def common_error(self) -> str:
+        """What most wrong answers share; empty if none is wrong."""
+        if self.task.output_type == "class":
+            return self.classes.common_error(cast(ClassTask, self.task).classes)
+        return self.sequences.common_error(cast(SequenceTask, self.task))
+
     # --- models that write answers ---
 
     @cached_property

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from headcount.cli._output import Output
 from headcount.config import NameIn
 from headcount.errors import InputError
+from headcount.limits import TIMEOUT, parse_seconds
 from headcount.registry import suggestion
 
 
@@ -48,6 +49,16 @@ def add_models_argument(parser: argparse.ArgumentParser, *, data: bool = False) 
     _add_run_adapter(parser)
     if data:
         _add_data(parser)
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """Several models are measured in a process each, for a limited time."""
+    text = "of several models, time for each, as 90s or 5m: one that takes longer is stopped and called broken [5m]"
+    parser.add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
+
+
+def _time_limit(text: str) -> float:
+    return parse_seconds(text, "--timeout")
 
 
 def all_models(names: Sequence[str]) -> list[str]:

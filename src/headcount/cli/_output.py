@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -15,10 +15,11 @@ from headcount.results import Result, plain_json
 from headcount.views.progress import Steady, Terminal
 
 if TYPE_CHECKING:
-    from headcount.api import Saved
+    from headcount.api import Saved, Submission
 
 Line = RenderableType
 """A table, or a note."""
+R = TypeVar("R", bound=Result)
 WIDE = 240
 """Columns of a pipe or a file: no line of a table wraps."""
 SHOWN = 20
@@ -51,6 +52,17 @@ def print_output(found: Output, *, as_json: bool) -> None:
         for line in lines:
             if line != "":
                 out.print(line)
+
+
+def course_output(measure: Callable[[], dict[str, Submission[R]]]) -> tuple[dict[str, Submission[R]], int]:
+    """Return a course and exit code 0; one that the user ended, as far as it came, with that signal's exit code."""
+    from headcount.api import CourseInterrupted
+
+    try:
+        return measure(), 0
+    except CourseInterrupted as stop:
+        print_error("interrupted: what was finished before is shown")
+        return stop.finished, stop.exit_code
 
 
 def audit_lines(found: Output) -> Iterator[str]:

@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser, data=True)
     replaced = f"what replaces the output of a head, of: {', '.join(REPLACEMENTS.names())} [all]"
     parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
-    metric = "free-running, teacher-forced, accuracy, loss, ... [by task or data]"
+    metric = "free-running, teacher-forced, accuracy, loss; an adapter's metric(): own, own-teacher-forced; ... "
+    metric += "[by task or data]"
     parser.add_argument("--metric", metavar="NAME", help=metric)
     parser.add_argument("--split", metavar="{test,validation}", help="the examples [test]")
     many = "how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]"

@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="FILE.py:Class",
-        help="the file and the class of a torch.nn.Module, or a function that makes one; or a Hugging Face folder",
+        help="the file (or package.module) and the class of a torch.nn.Module, or a function that makes one; "
+        "or a Hugging Face folder",
     )
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="its trained weights, such as adder.pth")
     parser.add_argument(

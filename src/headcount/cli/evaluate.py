@@ -2,9 +2,8 @@
 
 import argparse
 
-from headcount.cli._command import Command, add_json, add_models_argument, all_models
-from headcount.cli._output import Output, wrong_lines
-from headcount.errors import HeadcountError
+from headcount.cli._command import Command, add_json, add_models_argument, add_timeout, all_models
+from headcount.cli._output import Line, Output, course_output, wrong_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,6 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_models_argument(parser)
     add_json(parser, quiet=True)
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="which held-out set [test]")
+    add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
@@ -32,18 +32,26 @@ def run(args: argparse.Namespace) -> Output:
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
     """Goes on past a broken one; exit code 1 if there is any."""
     from headcount import api
-    from headcount.views.training import survey_table
+    from headcount.views.training import survey_summary, survey_table
 
-    found = api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, quiet=args.quiet or args.json)
-    broken = {name: str(each) for name, each in found.items() if isinstance(each, HeadcountError)}
+    clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
+    course, code = course_output(
+        lambda: api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, **clock)
+    )
+    found = {each.label: each.outcome for each in course.values()}
     models = [
-        {"name": name, "evaluation": None, "error": str(each)}
-        if isinstance(each, HeadcountError)
-        else {"name": name, "evaluation": each.to_dict(), "error": None}
-        for name, each in found.items()
+        {
+            "name": each.name,
+            "submission": each.label,
+            "evaluation": each.result and each.result.to_dict(),
+            "error": each.error and str(each.error),
+            "output": each.output,
+        }
+        for each in course.values()
     ]
-    notes = [f"{name}: {error}" for name, error in broken.items()]
-    return Output({"models": models}, [survey_table(found, args.split), *notes], exit_code=1 if broken else 0)
+    notes = [f"{each.name}: {each.error}" for each in course.values() if each.error]
+    lines: list[Line] = [*survey_summary(found), survey_table(found, args.split), *notes]
+    return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
 
 
 PART = Command("measure models on held-out examples", add_arguments, run)

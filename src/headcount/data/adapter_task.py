@@ -195,8 +195,9 @@ class AdapterSequences(AdapterModel):
             whole = self.task.show_tokens(self.task.encode(example[None]).answer[0])
             first = self._labels(question, answer)
             answer = whole if torch.equal(self._labels(question, whole), first) else answer
+            letters = [each for each in ("1", "2", *self.task.tokens) if each in self.task.tokens and len(each) == 1]
             for i, character in enumerate(answer):
-                other = answer[:i] + next(each for each in "12" if each != character) + answer[i + 1 :]
+                other = answer[:i] + next(each for each in letters if each != character) + answer[i + 1 :]
                 before, after = self.task.read_answer(answer), self.task.read_answer(other)
                 changed = self._labels(question, other)
                 if before is None or after is None or changed.shape != first.shape:

@@ -1,7 +1,9 @@
 """Examples of one of headcount's tasks or of an adapter's own, and single questions, as the adapter encodes them."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -19,6 +21,7 @@ from headcount.data.dataset import (
     Answers,
     EvalBatch,
     EvalDataset,
+    Metric,
     Rows,
     Score,
     TokenizedText,
@@ -88,6 +91,8 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
         if is_sequence:  # fed the right answer, the first wrong token is the one it would output running freely
             begins = [whole_answer(task, pairs[row][1]).startswith(adapter.given) for row in rows]
             scores[FREE.name] = _if_possible(scores[FORCED.name], torch.tensor(begins, device=device))
+        if own is not None:
+            scores[own.name] = own.score([pairs[row] for row in rows], right)
         masks = {"decoder": _up_to_the_last(right != IGNORE)} if is_sequence else {}
         return EvalBatch.scored(rows, (each.to(device) for each in inputs), scores, masks)
 
@@ -98,13 +103,15 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
         right = [whole_answer(task, pairs[row][1]) for row in rows]
         return np.array([whole_answer(task, one) == two for one, two in zip(generate(rows), right, strict=True)])
 
+    own = _OwnMetric.of(adapter, pairs, is_sequence)
+    metrics = (FREE, FORCED, LOSS) if is_sequence else (ACCURACY, LOSS)
     task = None if adapter.task is None else task_of(adapter)
     generates = is_sequence and type(adapter).generate is not Adapter.generate
     answers = np.unique([answer for _, answer in pairs], return_counts=True)[1]
     majority_baseline = float(answers.max() / len(pairs)) if not is_sequence else 0.0
     return EvalDataset(
         data=data,
-        metrics=(FREE, FORCED, LOSS) if is_sequence else (ACCURACY, LOSS),
+        metrics=metrics if own is None else (*metrics, Metric(own.name, False, "points")),
         lengths=np.array([max(len(question), len(answer)) for question, answer in pairs]),
         encode=encode,
         width=1024,
@@ -113,6 +120,63 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
         generate=generate if generates else None,
         answers=partial(_answers, adapter, model, pairs) if generates else None,
     )
+
+
+@dataclass(frozen=True)
+class _OwnMetric:
+    """The author's metric() of an answer that is read off one pass, so that heads can be ablated by it."""
+
+    adapter: Adapter
+    name: str
+    """`own`; of a sequence `own-teacher-forced`, for the model is fed the right answer."""
+    read: Callable[[Sequence[int]], str]
+    """From labels to text."""
+
+    @classmethod
+    def of(cls, adapter: Adapter, pairs: Pairs, is_sequence: bool) -> _OwnMetric | None:
+        """Learn how labels are written as text; None without metric(), or if no way writes the right answers."""
+        if type(adapter).metric is Adapter.metric:
+            return None
+        known = pairs[:N_LEARNED] if is_sequence else list({answer: (q, answer) for q, answer in pairs}.values())
+        labels, answers = encoded(adapter, known)[1].tolist(), [answer for _, answer in known]
+        if not is_sequence:
+            names = dict(zip(labels, answers, strict=True))
+            return cls(adapter, "own", lambda ids: names.get(ids[0], ""))
+        rows = [[each for each in row if each != IGNORE] for row in labels]
+        alphabet = Alphabet.learn(rows, answers)
+        if alphabet is None:
+            return None
+
+        def parts(ids: Sequence[int]) -> list[str]:
+            return [alphabet.names[each] for each in ids if each in alphabet.names]
+
+        ways: list[Callable[[Sequence[int]], str]] = [
+            lambda ids: "".join(parts(ids)),
+            lambda ids: "".join(parts(ids)[::-1]),
+            lambda ids: " ".join(parts(ids)),
+        ]
+        fitting = (way for way in ways if list(map(way, rows)) == answers)
+        return next((cls(adapter, "own-teacher-forced", way) for way in fitting), None)
+
+    def score(self, pairs: Pairs, labels: Tensor) -> Score:
+        """Score the largest logits of each row, where labels ask for one."""
+        asked = (labels != IGNORE).reshape(len(labels), -1).tolist()
+        marks: dict[tuple[int, str], float] = {}
+
+        def mark(row: int, text: str) -> float:
+            if (row, text) not in marks:
+                with user_code_errors(self.adapter, "metric"):
+                    marks[row, text] = float(self.adapter.metric(*pairs[row], text))
+            return marks[row, text]
+
+        def score(logits: Tensor) -> Tensor:
+            rows = logits.argmax(dim=-1).reshape(len(labels), -1).tolist()
+            ids = (
+                [each for each, is_asked in zip(*row, strict=True) if is_asked] for row in zip(rows, asked, strict=True)
+            )
+            return torch.tensor([mark(i, self.read(row)) for i, row in enumerate(ids)], device=logits.device)
+
+        return score
 
 
 def _if_possible(right: Score, possible: Tensor) -> Score:
@@ -134,10 +198,19 @@ def own_pairs(adapter: Adapter) -> Pairs:
             f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
             'set task = "addition", or write data()',
         )
-    with user_code_errors(adapter, "data"):
-        pairs = [(str(question), str(answer)) for question, answer in adapter.data()]
+    return _read_pairs(adapter, "data")
+
+
+def training_pairs(adapter: Adapter) -> Pairs:
+    """Return the author's training set; nothing if the adapter does not give it."""
+    return [] if type(adapter).training_data is Adapter.training_data else _read_pairs(adapter, "training_data")
+
+
+def _read_pairs(adapter: Adapter, method: str) -> Pairs:
+    with user_code_errors(adapter, method):
+        pairs = [(str(question), str(answer)) for question, answer in getattr(adapter, method)()]
     if len(pairs) < 2:
-        raise InputError("data() should give questions and right answers", "a list of at least 2 pairs of texts")
+        raise InputError(f"{method}() should give questions and right answers", "a list of at least 2 pairs of texts")
     return pairs
 
 

@@ -18,6 +18,7 @@ from headcount.data.dataset import EvalDataset, Rows, TokenizedText, split_in_ha
 from headcount.data.from_adapter import adapter_dataset, adapter_input, is_right, own_answer
 from headcount.data.from_file import read_dataset, text_input, tokenized_model
 from headcount.data.from_images import image_input
+from headcount.data.own_task import own_task
 from headcount.data.sequences import adapter_questions, file_texts, repeated_tokens
 from headcount.data.tables import TextLines, is_dataset
 from headcount.encodings.base import HasPositions
@@ -63,7 +64,7 @@ class LoadedModel(OpenModel):
 
     @cached_property
     def answers(self) -> SequenceModel | ClassModel:  # what is found out of it is kept
-        """An adapter's model on the task that it names."""
+        """Return an adapter's model on the task that it names, or on its own data."""
         return self._on_task(self.external)
 
     def in_double(self) -> SequenceModel | ClassModel:
@@ -71,9 +72,9 @@ class LoadedModel(OpenModel):
         return self._on_task(replace(self.external, model=copy.deepcopy(self.external.model).cpu().double()))
 
     def _on_task(self, external: ExternalModel) -> SequenceModel | ClassModel:
-        if external.adapter is None or external.adapter.task is None:
+        if external.adapter is None:
             return super().answers
-        task = self.task or task_of(external.adapter)
+        task = self.task or (task_of(external.adapter) if external.adapter.task else own_task(external.adapter))
         return (AdapterSequences if task.output_type == "sequence" else AdapterClasses)(external, task)
 
     @property

@@ -152,7 +152,11 @@ class Adapter:
         raise NotImplementedError
 
     def data(self) -> Sequence[tuple[str, str]]:
-        """Questions and right answers, if the task is none of headcount's."""
+        """Return questions and right answers of the author's test set, if the task is none of headcount's."""
+        raise NotImplementedError
+
+    def training_data(self) -> Sequence[tuple[str, str]]:
+        """Return questions and right answers of the author's training set: the audit looks for leaks from it."""
         raise NotImplementedError
 
     def tokens(self, question: str, answer: str) -> Sequence[Sequence[str]]:

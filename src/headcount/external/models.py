@@ -58,6 +58,8 @@ class ExternalModel:
     """Of a model that takes images, its image processor."""
     adapter: Adapter | None = None
     length: int = LENGTH
+    title: str = ""
+    """What it is called in a course, such as `alice`; its results go to a folder of that name."""
 
     @classmethod
     def of(
@@ -84,12 +86,12 @@ class ExternalModel:
         identity = self.weights_sha256
         if self.adapter is not None and self.adapter.origin:  # what is asked of a model stands in the adapter's file
             identity = digest(identity.encode() + read_bytes(Path(self.adapter.origin.rpartition(":")[0])))
-        return RunFolder(claimed_folder(stem, self.origin, identity))
+        return RunFolder(claimed_folder(stem, self.origin, identity, is_title=bool(self.title)))
 
     @property
     def label(self) -> str:
         """A short name, for titles."""
-        return self.name.rstrip("/").rpartition("/")[2]
+        return self.title or self.name.rstrip("/").rpartition("/")[2]
 
     @property
     def sites(self) -> Sites:

@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from headcount.errors import HeadcountError, InputError, argument
 from headcount.external.adapter import built, load_adapter, misfits, read_weights, without_prefix
 from headcount.external.hugging_face import module_tree
-from headcount.external.user_code import at_home, import_file, relative_path, user_code_errors
+from headcount.external.user_code import (
+    at_home,
+    import_file,
+    is_installed,
+    module_file,
+    package_of,
+    relative_path,
+    user_code_errors,
+)
 from headcount.files import write_atomically
 from headcount.heads import HeadId
 from headcount.hooks.families import family_of
@@ -55,9 +63,10 @@ class Scaffold:
 def write_scaffold(
     name: str, out: Path, checkpoint: Path | None = None, *, say: Callable[[str], object] = lambda text: None
 ) -> Scaffold:
-    """Look at `my_model.py:MyModel`, or at a Hugging Face folder, and write an adapter for it, to a new file.
+    """Look at a model and write an adapter for it, to a new file.
 
-    What makes the model is a class or a function; `say` is told that code is run.
+    `name` is `my_model.py:MyModel`, `package.module:MyModel` or a Hugging Face folder. What makes the model is a class
+    or a function; `say` is told that code is run.
     """
     if out.suffix != ".py":
         raise InputError(f"{out} is no Python file", "end its name in .py")
@@ -68,7 +77,7 @@ def write_scaffold(
     path, _, maker_name = name.rpartition(":")
     if not path:
         raise InputError(f"which class of {name}?", f"say {name}:Class, one that inherits torch.nn.Module")
-    home, here = Path(path), out.resolve().parent
+    home, here = _home(path), out.resolve().parent
     maker = _maker_in(home, maker_name, say)
     weights = None if checkpoint is None else _weights(checkpoint)
     alias = f"Their{maker_name}" if maker_name in TAKEN else maker_name
@@ -79,7 +88,7 @@ def write_scaffold(
         "KIND": maker_name,
         "HOME": home.name,
         "FILE": out.name,
-        "IMPORT": _import(home, maker_name, alias, here),
+        "IMPORT": _import(*_module_name(home, path), maker_name, alias, here),
         "TREE": _tree(tree),
         "CHECKPOINT": json.dumps(relative_path(checkpoint.resolve(), here)) if checkpoint else "None",
         "NOTES": "".join(f"        # TODO: {' '.join(note.split())}\n" for note in notes[:1]),
@@ -125,7 +134,7 @@ def _maker_in(file: Path, name: str, say: Callable[[str], object]) -> Maker:
     """The class of that name, or the function that makes a model."""
     if file.suffix != ".py" or not file.is_file():
         what = f"no file {file}" if file.suffix == ".py" else f"'{file}:{name}' names no class of a Python file"
-        raise InputError(what, "say FILE.py:Class, or a folder of a Hugging Face model")
+        raise InputError(what, "say FILE.py:Class, package.module:Class, or a folder of a Hugging Face model")
     say(f"running {file.resolve()} to look at its class")
     module = import_file(file)
     found = getattr(module, name, None)
@@ -352,13 +361,30 @@ def _render(values: dict[str, str], calls: Sequence[str], takes: Sequence[str], 
     return text
 
 
-def _import(home: Path, class_name: str, alias: str, here: Path) -> str:
-    """The model's class, from beside the adapter or from elsewhere."""
-    there = home.resolve().parent
-    found = f"from {home.stem} import {class_name}" + (f" as {alias}" if alias != class_name else "")
-    if not home.stem.isidentifier():
-        found = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(home.stem)}).{class_name}"
-    if there == here:
+def _home(path: str) -> Path:
+    """Return the file that a path or the dotted name of a module names."""
+    is_module = not path.endswith(".py") and all(part.isidentifier() for part in path.split("."))
+    return (module_file(path) if is_module else None) or Path(path)
+
+
+def _module_name(home: Path, path: str) -> tuple[str, Path]:
+    """Return how a file is imported, and from which folder: by the name that was given, or from its package."""
+    file = home.resolve()
+    if not path.endswith(".py"):
+        n_above = path.count(".") + (file.name == "__init__.py")
+        return path, file.parents[n_above]
+    package = package_of(file)
+    if package is None:
+        return file.stem, file.parent
+    return ".".join(file.relative_to(package.parent).with_suffix("").parts), package.parent
+
+
+def _import(module: str, there: Path, class_name: str, alias: str, here: Path) -> str:
+    """Import the model's class from beside the adapter or from elsewhere."""
+    found = f"from {module} import {class_name}" + (f" as {alias}" if alias != class_name else "")
+    if not all(part.isidentifier() for part in module.split(".")):
+        found = f"from importlib import import_module\n\n{alias} = import_module({json.dumps(module)}).{class_name}"
+    if there == here or is_installed(there):
         return f"{found}\n\nfrom headcount import Adapter, HeadcountError, Sites"
     where = f"str(Path(__file__).resolve().parent / {json.dumps(relative_path(there, here))})"
     return (
@@ -391,7 +417,8 @@ Written by `headcount adapt`; what is marked TODO is yours to write.
     headcount heads    <FILE>:Model                needs build() and sites()
     headcount ablate   <FILE>:Model                needs encode(), and a task or data()
     headcount prune    <FILE>:Model -o smaller     likewise; a smaller model, proven
-    headcount evaluate <FILE>:Model                needs a task: so do verify, stretch, positions
+    headcount evaluate <FILE>:Model                likewise; so does audit
+    headcount verify   <FILE>:Model                needs a task: so do stretch and positions
 """
 
 <IMPORT>
@@ -447,6 +474,10 @@ class Model(Adapter):
         # TODO if task is None: questions and right answers, some hundreds of them that it was not trained on.
         #   return [("37+81", "118"), ("5+99", "104")]
         raise HeadcountError("data() of the adapter is still to be written, or task to be named", "see the comments")
+
+    # What the model was trained on, in the same form: headcount audit looks for it in the test set.
+    # def training_data(self):
+    #     return [("12+34", "46"), ("7+5", "12")]
 
     # The author's own score of one decoded answer, if it is not exact match, to hold `claimed` against:
     # def metric(self, question, answer, predicted):

@@ -1,18 +1,19 @@
 """Files of users, run as code: each in a world of its own, and what goes wrong there is told with its line.
 
 Every student's `my_adapter.py` imports a `model.py` from beside it. While code of one folder runs, that folder is first
-on the path, and modules of other folders' code are out of sight.
+on the path, modules of other folders' code are out of sight, and the working directory is the one that the code chose.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -44,31 +45,85 @@ def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[
         raise
     except BaseException as error:  # somebody's code: anything may happen, and exit(0) is no success of ours
         name = (adapter if isinstance(adapter, type) else type(adapter)).__name__
-        what, place = _failure(error, adapter.folder)
+        what, place = describe_failure(error, adapter.folder)
         cause = None if isinstance(error, StopIteration) else error  # as a cause, contextlib would let it through
         raise UserCodeError(f"{method}() of the adapter {name} {what}", place) from cause
 
 
 def import_file(file: Path) -> ModuleType:
-    """The user's file, run as a module; what is beside it can be imported from it."""
+    """Run the user's file as a module, and return the module.
+
+    The file can import what is beside it; and, as a part of its package, what it names relative to itself.
+    """
     path = file.resolve()
     name = f"headcount_adapter_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
     importlib.invalidate_caches()
     if home := _HOMES.get(str(path.parent)):
         home.names = _siblings(str(path.parent))
     try:
         with at_home(path.parent):
-            spec.loader.exec_module(module)
+            package = package_of(path)
+            return _run_file(path, name) if package is None else _run_in_package(path, package, name)
     except (HeadcountError, KeyboardInterrupt):
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
-        what, place = _failure(error, path.parent)
+        what, place = describe_failure(error, path.parent)
         raise InputError(f"{file} {what}", place, "it is run as a Python file") from error
+
+
+def _run_file(path: Path, name: str, folders: list[str] | None = None) -> ModuleType:
+    """Run a file as the module of that name; with `folders` it is a package."""
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
+    assert spec is not None and spec.loader is not None, "a .py file"  # noqa: PT018
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    spec.loader.exec_module(module)
     return module
+
+
+def _run_in_package(path: Path, package: Path, name: str) -> ModuleType:
+    """Run a file as a part of a package, whose own name is one that no other folder's package has."""
+    for known in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+        del sys.modules[known]
+    sys.path.insert(0, str(package.parent))  # the package can be imported by its own name, too
+    if (first := package / "__init__.py").is_file():
+        _run_file(first, name, [str(package)])
+    else:
+        module = sys.modules[name] = ModuleType(name)
+        module.__path__ = [str(package)]
+    inside = path.relative_to(package).with_suffix("").parts
+    return importlib.import_module(".".join((name, *inside)))
+
+
+def package_of(file: Path) -> Path | None:
+    """Return the folder of the package that a file's relative imports (`from .model import X`) lead to; None if none.
+
+    It is the topmost folder with an `__init__.py`, and reaches at least as far up as the imports do.
+    """
+    path = file.resolve()
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None  # told when it is run
+    levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+    if not levels:
+        return None
+    package = path.parents[min(levels, len(path.parents)) - 1]
+    while (package.parent / "__init__.py").is_file():
+        package = package.parent
+    return package
+
+
+def module_file(name: str) -> Path | None:
+    """Find the file of `package.module` from the working directory or among what is installed, without running it."""
+    folders, spec = [str(Path.cwd()), *sys.path], None
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
+            return None
+        folders = list(spec.submodule_search_locations or ())
+    origin = None if spec is None else spec.origin
+    return Path(origin) if origin and origin.endswith(".py") else None
 
 
 def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
@@ -89,9 +144,9 @@ def relative_path(file: str | Path, folder: Path) -> str:
         return Path(file).as_posix()
 
 
-def _failure(error: BaseException, folder: Path) -> tuple[str, str]:
-    """What went wrong, and the line that failed: the last one in the user's own folder, if it is in it."""
-    what = f"fails: {type(error).__name__}: {error}"
+def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
+    """Return what went wrong, and the line that failed: the last one in the user's own folder, if there is one."""
+    what = f"fails: {type(error).__name__}: {error}".removesuffix(": ")
     if "ellipsis" in what:
         what += " (a ... of the adapter is still to be filled in)"
     if isinstance(error, SystemExit):
@@ -115,6 +170,8 @@ class _Home:
     modules: dict[str, ModuleType] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     """Those that only code of this folder can import: outside, the same name may well mean another file."""
+    directory: str | None = None
+    """The working directory that its code chose, if it chose one: it holds for this code alone."""
 
 
 _HOMES: dict[str, _Home] = {}
@@ -133,11 +190,16 @@ def at_home(folder: Path) -> Iterator[None]:
     _CURRENT.append(home)
     away = _put_away(home)
     sys.modules.update(home.modules)
-    known, path = set(sys.modules), list(sys.path)
+    known, path, directory = set(sys.modules), list(sys.path), _working_directory()
     sys.path[:0] = home.path
+    _change_directory(home.directory)
     try:
         yield
     finally:
+        chosen = _working_directory()
+        home.directory = None if chosen == directory else chosen
+        if home.directory is not None:
+            _change_directory(directory)
         home.path += [entry for entry in sys.path if entry not in path and entry not in home.path]
         new = {name: sys.modules[name] for name in sys.modules.keys() - known} if len(sys.modules) > len(known) else {}
         files = {name: _users_file(name, each) for name, each in new.items()}
@@ -148,6 +210,19 @@ def at_home(folder: Path) -> Iterator[None]:
             sys.modules.pop(name, None)
         sys.modules.update(away)  # who came first stays in sight
         _CURRENT.pop()
+
+
+def _working_directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # somebody removed it
+        return None
+
+
+def _change_directory(directory: str | None) -> None:
+    with suppress(OSError):
+        if directory is not None:
+            os.chdir(directory)
 
 
 def _put_away(home: _Home) -> dict[str, ModuleType]:
@@ -187,6 +262,11 @@ def _users_file(name: str, module: Any) -> str:
     file = getattr(module, "__file__", None) or next(iter(spread or ()), "")
     path = str(Path(file).resolve()) if isinstance(file, str) and file else ""
     return "" if path.startswith(_LIBRARIES) else path
+
+
+def is_installed(folder: Path) -> bool:
+    """Whether a folder holds installed packages, which need no path to be imported."""
+    return f"{folder.resolve()}{os.sep}".startswith(_LIBRARIES)
 
 
 def _is_in(file: str, folders: list[str]) -> bool:

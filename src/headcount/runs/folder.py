@@ -44,6 +44,8 @@ from headcount.runs.config import RunConfig
 
 SAMPLE = "sample:"
 """How the names of packaged runs begin."""
+MOST_NUMBERED = 100
+"""Folders of one title, from `alice-2` on, before a digest tells them apart."""
 KEPT_CHECKPOINTS = 2
 MOST_RESULT = 2**30
 """Bytes of a result: one that lists 810,000 wrong sums has a tenth of that."""
@@ -292,11 +294,17 @@ class RunFolder:
             file.unlink()
 
 
-def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs")) -> Path:
-    """Where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that belongs to another model."""
+def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs"), *, is_title: bool = False) -> Path:
+    """Return where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that is another model's.
+
+    A stem that is a title of its own, such as a student's name, gets a number instead of a digest: `alice-2`. A model
+    that has none goes on in a folder that is its own already, whatever the folder is called.
+    """
     mark = {"schema": 1, "name": origin, "weights": weights}
     short, long = root / stem, root / f"{stem}-{digest(os.fsencode(f'{origin}{weights}'))[:8]}"
-    for path in (short, long):
+    own = [] if is_title else [file.parent for file in sorted(root.glob("*/model.json")) if _is_marked(file, mark)]
+    numbered = [root / f"{stem}-{i}" for i in range(2, MOST_NUMBERED)] if is_title else []
+    for path in (*([] if short in own else own[:1]), short, *numbered, long):
         if _claim(path, mark):
             return path
     raise RunError(f"{short} and {long} belong to other models", f"move one of them away: {long}")
@@ -312,6 +320,10 @@ def _claim(path: Path, mark: dict[str, Any]) -> bool:
             if path.exists() and any(each.suffix != ".draft" for each in path.iterdir()):
                 return False  # somebody's, and not known whose
         create_once(marker, (json.dumps(mark, indent=1) + "\n").encode())
+    return _is_marked(marker, mark)
+
+
+def _is_marked(marker: Path, mark: dict[str, Any]) -> bool:
     try:
         return bool(read_json(marker) == mark)
     except RunError:

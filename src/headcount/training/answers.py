@@ -5,6 +5,7 @@ How good that is, is scored elsewhere (training/evaluation.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ BLOCK = 256
 TOKENS_AT_ONCE = 2**16
 """Tokens per forward pass, so that memory does not grow with the number of examples."""
 MOST_AT_ONCE = 256
+NAMED = ("predicted", "right")
 RARELY = 0.03
 """A model is called constant where its other answer comes less often than this, by the upper end of the 95 % interval.
 
@@ -83,6 +85,19 @@ class SequenceAnswers:
     def written_hits(self) -> NDArray[np.bool_]:
         """[example, answer token]: whether the model wrote this token, and it is right."""
         return self.free_hits & self.written
+
+    def common_error(self, task: SequenceTask) -> str:
+        """Say what most wrong answers share, such as "94 of 94 errors: a 0 was right"; empty if none is wrong."""
+        hits = self.teacher_forced_hits if self.free is None else self.free_hits
+        wrong = ~hits.all(axis=1)
+        is_answer = np.ones(len(hits), dtype=bool) if self.free is None else (self.free >= 0).all(axis=1)
+        counts = Counter({"the output was no answer": int((~is_answer).sum())})
+        for expected, is_hit in zip(self.batch.answer[wrong & is_answer], hits[wrong & is_answer], strict=True):
+            tokens = (task.tokens[token] for token in np.unique(expected[~is_hit]).tolist())
+            counts.update(f"{'an' if token.startswith('8') else 'a'} {token} was right" for token in tokens)
+        for place, position in enumerate(task.answer_positions):
+            counts[f"the {position.label} place was wrong"] = int((~hits[is_answer, place]).sum())
+        return _most_common(counts, int(wrong.sum()))
 
 
 def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> SequenceAnswers:
@@ -149,6 +164,15 @@ def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> ND
     return np.where(begins_right, np.concatenate(leads), -np.inf)
 
 
+def _most_common(counts: Counter[str], n_wrong: int) -> str:
+    """Name the kind of error that counts most, or two of them if they count the same."""
+    if not n_wrong:
+        return ""
+    most = max(counts.values())
+    kinds = [kind for kind, count in counts.items() if count == most][:2]
+    return f"{most:,} of {n_wrong:,} errors: {', and '.join(kinds)}"
+
+
 def in_blocks(batch: Batch) -> Iterator[Batch]:
     """The batch, a forward pass' worth at a time."""
     for i in range(0, len(batch), BLOCK):
@@ -185,6 +209,17 @@ class ClassAnswers:
     def says_last(self) -> Proportion:
         """How often it predicted the last class."""
         return Proportion.count(self.predicted == self.logits.shape[1] - 1)
+
+    def common_error(self, classes: Sequence[str]) -> str:
+        """Say what most wrong answers share; empty if none is wrong."""
+        wrong = ~self.hits
+        pairs = zip(self.predicted[wrong].tolist(), self.labels[wrong].tolist(), strict=True)
+        if len(classes) == 2:
+            counts = Counter(f"“{classes[one]}” was predicted, “{classes[other]}” was right" for one, other in pairs)
+        else:
+            names = (f"“{classes[i]}” was {what}" for each in pairs for i, what in zip(each, NAMED, strict=True))
+            counts = Counter(names)
+        return _most_common(counts, int(wrong.sum()))
 
     @property
     def loss(self) -> float:
@@ -229,8 +264,7 @@ def constant_answer(predicted: Sequence[int] | Tokens, labels: Tokens, classes: 
     'sorted'
     >>> constant_answer([1] * 100, np.arange(100) % 2, ("unsorted", "sorted"))  # the other one may come in 3.7 %
     """
-    says_last, is_last = np.asarray(predicted) == len(classes) - 1, labels == len(classes) - 1
-    for name, is_other, should_be in ((classes[0], says_last, is_last), (classes[-1], ~says_last, ~is_last)):
-        if Proportion.count(is_other).high < RARELY < should_be.mean():
+    for i, name in enumerate(classes):
+        if Proportion.count(np.asarray(predicted) != i).high < RARELY < (labels != i).mean():
             return name
     return None

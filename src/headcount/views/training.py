@@ -82,9 +82,14 @@ def answers_note(evaluation: Evaluation | Classification) -> str:
     return f"it says {shares}" if answer_shares else ""
 
 
+def common_error_note(common_error: str) -> str:
+    """Name the most common error; empty if there is none."""
+    return common_error and f"most common error: {common_error}"
+
+
 def evaluation_notes(evaluation: Evaluation | Classification) -> list[str]:
     """The share of each answer, what the decoder is handed, and the author's figure; those that there are."""
-    notes = [answers_note(evaluation)]
+    notes = [answers_note(evaluation), common_error_note(evaluation.common_error)]
     if given := getattr(evaluation, "given", ""):
         notes.append(
             f"its decoder is handed “{given}” and never predicts it: an answer that begins otherwise is always wrong"
@@ -115,6 +120,12 @@ def claim_note(claim: Claim) -> str:
     return f"claimed: {100 * claim.claimed:.2f} %; by {claim.scoring}: {measured}, {verdict}"
 
 
+def survey_summary(found: Mapping[str, Evaluation | Classification | HeadcountError]) -> list[str]:
+    """Count the models that were measured, and those that are broken."""
+    n_broken = sum(isinstance(each, HeadcountError) for each in found.values())
+    return [f"{len(found):,} submissions: {len(found) - n_broken:,} measured, {n_broken:,} broken"]
+
+
 def survey_table(found: Mapping[str, Evaluation | Classification | HeadcountError], split: str) -> Table:
     """One row per model, in the order given."""
     columns = ("n", "teacher-forced", "free-running, or right", "claimed", "note")
@@ -140,6 +151,7 @@ def _survey_row(name: str, found: Evaluation | Classification | HeadcountError) 
         notes.append(f"says “{constant}” to (nearly) everything")
     if given := getattr(found, "given", ""):
         notes.append(f"handed “{given}”")
+    notes += [found.common_error] if found.common_error else []
     texts = ("" if share is None else percent(share) for share in (forced, right))
     return name, f"{shown.n:,}", *texts, claimed, "; ".join(notes)
 

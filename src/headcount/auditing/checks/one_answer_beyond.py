@@ -32,8 +32,9 @@ def run(observed: Observed) -> Finding:
     trained = observed.trained_lengths
     constant, varied, refused = dict[int, str](), list[int](), list[int]()
     for length in (trained[1] * times for times in TIMES if trained[1] * times * N <= MOST_TOKENS):
+        examples = fresh_examples(observed.rng(f"one answer at {length}"), task, length)
         try:
-            answer = _one_answer(observed, fresh_examples(observed.rng(f"one answer at {length}"), task, length))
+            answer = _one_answer(observed, examples)
         except HeadcountError:
             refused.append(length)
             continue

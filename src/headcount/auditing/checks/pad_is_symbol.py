@@ -49,6 +49,8 @@ def _inputs(observed: Observed) -> Finding:
     short = _plainest(task, [text for text, n in zip(texts, words, strict=True) if n == min(words)])
     longest = texts[int(np.argmax(words))]
     others = lengthened(task, short)
+    if not others:
+        return not_applicable(f"no longer example can be made of {short!r}")
     given = _encoded(observed, [short, longest, *others])
     is_same = np.all([(each[2:] == each[0]).reshape(len(others), -1).all(dim=1).numpy() for each in given], axis=0)
     same = [text for text, found in zip(others, is_same, strict=True) if found]

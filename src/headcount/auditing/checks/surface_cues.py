@@ -60,6 +60,8 @@ def run(observed: Observed) -> Finding:
     found, cues = observed.classes, _cues(observed)
     if cues is None or observed.n < FEWEST:
         return not_applicable("examples are no numbers" if cues is None else f"{observed.n} examples are too few")
+    if (n_classes := len(cast(ClassTask, observed.task).classes)) != 2:
+        return not_applicable(f"it is asked of models that answer by one of two classes, and there are {n_classes}")
     if found.hits.mean() >= RIGHT:
         return passed(
             f"{100 * found.hits.mean():.2f} % of the answers are right, so no cue can stand for them", n=observed.n

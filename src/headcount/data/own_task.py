@@ -1,0 +1,234 @@
+"""An adapter's own data as a task: the questions and right answers that the author gave, and nothing else.
+
+A task of headcount's own can make examples; this one cannot. What is asked of it beyond the author's examples is an
+error that says so, and checks that need more do not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.data.from_adapter import Pairs, encoded, own_pairs, training_pairs
+from headcount.errors import InputError, shortened
+from headcount.external.adapter import Adapter
+from headcount.tasks.base import Batch, ClassBatch, ClassTask, DecodingStart, Examples, Position, SequenceTask, Tokens
+
+NAME = "the author's data"
+
+
+class OwnData:
+    """What both kinds of answers share: an example is the number of its question."""
+
+    name = NAME
+    defaults: Mapping[str, Mapping[str, Any]] = {}
+    config = None
+
+    def __init__(self, test: Pairs, train: Pairs = ()) -> None:
+        self._answers = dict((*train, *test))
+        self._questions = list(self._answers)
+        self._number = {question: i for i, question in enumerate(self._questions)}
+        self._splits = {"test": self._numbers(test), **({"train": self._numbers(train)} if train else {})}
+
+    def _numbers(self, pairs: Pairs) -> Examples:
+        return np.array([[self._number[question]] for question, _ in pairs], dtype=np.int64)
+
+    @property
+    def splits(self) -> Mapping[str, Examples]:
+        """The author's test set, and the training set if the adapter has `training_data`."""
+        return self._splits
+
+    def split(self, name: str) -> Examples:
+        """Return the author's `test` or `train` examples."""
+        if name not in self._splits:
+            raise InputError(f"{NAME} have no split {name!r}", f"there are: {', '.join(self._splits)}")
+        return self._splits[name]
+
+    def parse(self, text: str) -> Examples:
+        """Return the example whose question is this text."""
+        if text not in self._number:
+            raise InputError(f"{shortened(text)!r} is no question of {NAME}", "ask one that data() gives")
+        return np.array([[self._number[text]]], dtype=np.int64)
+
+    def show(self, example: Examples) -> str:
+        """Return the question."""
+        return self._questions[int(example[0])]
+
+    def answer(self, example: Examples) -> str:
+        """Return the right answer."""
+        return self._answers[self.show(example)]
+
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
+        """Draw from the author's training set, where it is known."""
+        if "train" not in self._splits:
+            raise InputError(f"what the model was trained on is not among {NAME}", "add training_data() to the adapter")
+        return rng.permutation(self._splits["train"])[:n]
+
+    def attention_targets(self, stack: str, kind: str, examples: Examples) -> NoReturn:
+        """Refuse: what a token means is not known."""
+        raise _no_more("what its tokens mean")
+
+    def contrast(self, rng: np.random.Generator, n: int) -> None:
+        """There is none."""
+
+
+class OwnSequences(OwnData, SequenceTask):
+    """Answers that are written character by character."""
+
+    output_type = "sequence"
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Every character of an answer, and an empty text behind the end."""
+        return (*sorted({letter for answer in self._answers.values() for letter in answer}), "")
+
+    @cached_property
+    def pad_id(self) -> int:  # type: ignore[override]
+        """The empty text."""
+        return len(self.tokens) - 1
+
+    @cached_property
+    def longest(self) -> int:  # type: ignore[override]
+        """Characters of the longest answer."""
+        return max(map(len, self._answers.values()))
+
+    @cached_property
+    def answer_positions(self) -> tuple[Position, ...]:  # type: ignore[override]
+        """Places are counted from 1."""
+        return tuple(Position("answer", f"{i + 1}.") for i in range(self.longest))
+
+    @property
+    def source_positions(self) -> NoReturn:  # type: ignore[override]
+        """Refuse: positions of the question are not known."""
+        raise _no_more("what its positions mean")
+
+    decoder_input_positions = source_positions
+
+    @property
+    def decoding_start(self) -> DecodingStart:  # type: ignore[override]
+        """Nothing of an answer is given."""
+        return DecodingStart(self.pad_id, (), self.longest)
+
+    @property
+    def domain_size(self) -> int:  # type: ignore[override]
+        """Questions that are known."""
+        return len(self._questions)
+
+    def iter_domain(self) -> Iterator[Examples]:
+        """Refuse: nobody knows all questions."""
+        raise _no_more("every question there is")
+
+    def index(self, examples: Examples) -> Tokens:
+        """The number of each question."""
+        return np.asarray(examples[:, 0], dtype=np.int64)
+
+    def encode(self, examples: Examples) -> Batch:
+        """Return the right answers in characters; what the model is given is for the adapter to say."""
+        answers = np.array([self.read_answer(self.answer(example)) for example in examples], dtype=np.int64)
+        answers = answers.reshape(len(examples), self.longest)
+        return Batch(np.asarray(examples, dtype=np.int64), answers, answers, answers)
+
+    def show_tokens(self, tokens: Tokens) -> str:
+        """Join characters."""
+        return "".join(self.tokens[token] for token in tokens.tolist())
+
+    def read_answer(self, text: str) -> Tokens | None:
+        """Return the characters of an answer, filled up behind its end; None for what no answer can be."""
+        if len(text) > self.longest or not set(text) <= set(self.tokens):
+            return None
+        numbers = {token: i for i, token in enumerate(self.tokens)}
+        return np.array([numbers[letter] for letter in text] + [self.pad_id] * (self.longest - len(text)))
+
+    def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
+        """By the length of the right answer."""
+        lengths = tuple(f"{len(self.answer(example))} characters" for example in examples)
+        return {"right answer": lengths}
+
+    def explain(self, example: Examples, predicted: Tokens) -> str:
+        """Count the wrong characters."""
+        right = self.read_answer(self.answer(example))
+        assert right is not None, "of the data"
+        n = int((right != predicted).sum())
+        return f"{n} of {self.longest} characters {'is' if n == 1 else 'are'} wrong"
+
+    def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
+        """Kinds of mistakes are not known."""
+        return ()
+
+
+class OwnClasses(OwnData, ClassTask):
+    """Answers that are one of some classes."""
+
+    output_type = "class"
+    masks_padding = True
+    tokens = ()
+    pad_id = -1
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Every right answer, once."""
+        return tuple(sorted(set(self._answers.values())))
+
+    @property
+    def longest(self) -> int:  # type: ignore[override]
+        """The longest question."""
+        return self.trained_lengths[1]
+
+    @cached_property
+    def trained_lengths(self) -> tuple[int, int]:  # type: ignore[override]
+        """The shortest and the longest question of the training set, where it is known, or else of the test set."""
+        lengths = self.lengths(self._splits.get("train", self._splits["test"]))
+        return int(lengths.min()), int(lengths.max())
+
+    def encode(self, examples: Examples) -> ClassBatch:
+        """Return the right classes; what the model is given is for the adapter to say."""
+        labels = [self.classes.index(self.answer(example)) for example in examples]
+        return ClassBatch(np.asarray(examples, dtype=np.int64), np.array(labels, dtype=np.int64))
+
+    def lengths(self, examples: Examples) -> NDArray[np.int64]:
+        """Words of each question; characters where no question has several words."""
+        words = [self.show(example).split() for example in examples]
+        one_word = all(len(each) < 2 for each in words)
+        return np.array([len("".join(each)) if one_word else len(each) for each in words], dtype=np.int64)
+
+    def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
+        """By the right answer."""
+        return {"right answer": tuple(map(self.answer, examples))}
+
+    def describe(self, example: Examples) -> str:
+        """Why an answer is right is not known."""
+        return ""
+
+    def explain(self, example: Examples, predicted: int) -> str:
+        """Why an answer is wrong is not known, but what was right is."""
+        return "" if self.classes[predicted] == self.answer(example) else f"should be {self.answer(example)}"
+
+    @property
+    def negatives(self) -> NoReturn:  # type: ignore[override]
+        """Refuse: no example can be made."""
+        raise _no_more("how examples of each class are made")
+
+    local_negative = negatives
+
+    def sample_of_length(self, rng: np.random.Generator, length: int, kind: str | None, n: int) -> Examples:
+        """Refuse: no example can be made."""
+        raise _no_more("how examples of another length are made")
+
+    def cropped(self, rng: np.random.Generator, examples: Examples, length: int) -> tuple[Examples, Examples]:
+        """Refuse: no example can be made."""
+        raise _no_more("how examples are made shorter")
+
+
+def _no_more(what: str) -> InputError:
+    return InputError(f"{NAME} do not say {what}", "name a task of headcount's, if it is one: task = ...")
+
+
+def own_task(adapter: Adapter) -> OwnSequences | OwnClasses:
+    """Make a task of an adapter's data; labels of a sequence have two axes, those of classes one."""
+    test, train = own_pairs(adapter), training_pairs(adapter)
+    is_sequence = encoded(adapter, test[:2])[1].dim() == 2
+    return (OwnSequences if is_sequence else OwnClasses)(test, train)
