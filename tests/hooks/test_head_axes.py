@@ -17,7 +17,7 @@ from torch import Tensor
 from traced_cuts import adapted
 
 import headcount
-from headcount.errors import InputError, InstrumentError
+from headcount.errors import InputError, InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import attention_of
 from headcount.hooks.gates import Capture, Gates, closed_gates
@@ -215,6 +215,62 @@ def test_heads_that_are_never_computed_alone_are_refused() -> None:
     sites = Sites.of(model, "layers.*.attn.W_O", n_heads=N_HEADS, head_axis=1)
     with pytest.raises(InstrumentError, match="multiplied with 2 tensors at once"):
         prove(model, sites, [FEW])
+
+
+class ByKeywords(models.SideBySide):
+    def projected(self, z: Tensor) -> Tensor:
+        return torch.nn.functional.linear(bias=self.b_O * 1, weight=self.W_O.flatten(end_dim=1).T, input=z)
+
+
+class OntoTheStream(models.SideBySide):
+    """The stream is added by the product itself, so that the product of another pass would be wrong."""
+
+    def projected(self, z: Tensor) -> Tensor:
+        rows = z.mean(dim=-1, keepdim=True).expand(-1, -1, models.D_MODEL) * 1
+        return torch.baddbmm(rows.detach(), z, self.W_O.flatten(end_dim=1).expand(len(z), -1, -1))
+
+
+@pytest.mark.parametrize("attention", [ByKeywords, OntoTheStream])
+@torch.no_grad()
+def test_what_is_added_is_not_taken_for_z(attention: type[models.Attention]) -> None:
+    model = parameter_model(attention)
+    sites = Sites.of(model, "layers.*.attn.W_O", n_heads=N_HEADS)
+    with Capture(sites) as seen:
+        model(FEW)
+    model(FEW[:2])
+    model(FEW.flip(0))
+    for site in sites:
+        total = seen.contributions(site).sum(dim=-2) + seen.bias(site)
+        torch.testing.assert_close(total, seen.output(site))
+    cached = CachedPass(model, sites, [FEW])
+    CachedPass(model, sites, [FEW.flip(0)])
+    head = HeadId.parse("L1H2")
+    with Gates(sites, closed_gates(sites, [head])):
+        torch.testing.assert_close(cached.replay([Intervention((head,))]), model(FEW), rtol=0, atol=1e-12)
+    if attention is OntoTheStream:
+        with pytest.raises(ReplayError):  # not for the rows of two interventions: these are whole passes then
+            cached.replay([Intervention((head,))] * 2)
+    else:
+        assert all(each.follows_attention for each in prove(model, sites, [FEW]))
+
+
+class Folded(models.Attention):
+    """Values and output projection are one matrix per head, so that z is what heads attend to of the stream."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, _ = torch.einsum("bpm,thmd->tbhpd", x, self.W_QKV)
+        attended = (q @ k.transpose(-2, -1)).softmax(dim=-1) @ x[:, None]
+        return (attended @ (self.W_V @ self.W_O)).sum(dim=1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W_V = torch.nn.Parameter(torch.randn(N_HEADS, models.D_MODEL, models.D_HEAD))
+
+
+def test_a_product_of_weights_is_a_weight() -> None:
+    model = parameter_model(Folded)
+    sites = Sites.of(model, "layers.*.attn.W_O", n_heads=N_HEADS, head_axis=1)
+    assert all(each.follows_attention for each in prove(model, sites, [FEW]))
 
 
 def test_axes_that_cannot_be_are_refused() -> None:

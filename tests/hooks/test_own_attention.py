@@ -222,6 +222,32 @@ def test_features_that_take_turns_are_no_heads() -> None:
         prove(model, model.sites, [TOKENS])
 
 
+class HalfByHand(foreign.Model):
+    """The first block computes attention by softmax, the others by hand."""
+
+    def __init__(self, n_layers: int = 3) -> None:
+        super().__init__(n_layers)
+        for block in self.blocks[1:]:
+            block.attn = ByHand()
+
+
+def test_a_block_whose_attention_is_not_seen_is_not_refused_for_another_one() -> None:
+    model = built(HalfByHand)
+    others = Sites({name: site for name, site in model.sites.items() if name != FIRST})
+    assert not any(each.follows_attention for each in prove(model, others, [TOKENS]))
+    assert [each.follows_attention for each in prove(model, model.sites, [TOKENS])] == [True, False, False]
+
+
+class Squeezing(foreign.Model):
+    def forward(self, tokens: Tensor) -> Any:
+        return super().forward(tokens).squeeze()[:, -1, :]
+
+
+def test_a_model_that_cannot_take_a_single_row() -> None:
+    model = built(Squeezing)
+    assert all(each.follows_attention for each in prove(model, model.sites, [TOKENS]))
+
+
 def test_features_of_an_mlp_are_no_heads() -> None:
     model = built(foreign.Model)
     sites = Sites.of(model, "blocks.*.mlp.2", n_heads=2)

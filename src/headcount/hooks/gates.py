@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from headcount.errors import InputError, InstrumentError, shortened
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.parameters import ParameterProjection, products_called
+from headcount.hooks.parameters import ParameterProjection, Product, products_called
 from headcount.hooks.sites import Sites, layers_inside
 
 Gate = Float[Tensor, "#row head"]
@@ -166,15 +166,16 @@ def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis
     return join_heads(torch.where(g == 1, z_BQHE, mixed), head_axis)  # 1 z + 0 r would turn -0 into 0
 
 
-def project(projection: nn.Module, z: Tensor) -> Tensor:
-    """Through an output projection, not by a call, which would set off hooks again.
+def project(projection: nn.Module, z: Tensor, product: Product | None = None) -> Tensor:
+    """Pass z through an output projection, not by a call, which would set off hooks again.
 
-    In the precision of its weights: that of z is another one in models that run under autocast.
+    In the precision of its weights: that of z is another one in models that run under autocast. `product` is what a
+    projection that is a parameter computed in the pass that z comes from.
     """
     weight = getattr(projection, "weight", None)
     if isinstance(weight, Tensor) and weight.is_floating_point():
         z = z.to(weight.dtype)
-    projected: Tensor = projection.forward(z)
+    projected: Tensor = (product or projection.forward)(z)
     return projected
 
 
@@ -183,7 +184,7 @@ class Capture:
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
-        self._kept: dict[HeadSite, list[tuple[Tensor, Tensor]]] = {}
+        self._kept: dict[HeadSite, list[tuple[Tensor, Tensor, Product | None]]] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -201,7 +202,8 @@ class Capture:
         if not isinstance(output, Tensor):
             raise _no_projection(name, module, f"returns a {type(output).__name__}, not a tensor")
         # Copies, for the model may go on to add to its tensors in place.
-        self._kept.setdefault(name, []).append((input_of(name, args).clone(), output.clone()))
+        kept = input_of(name, args).clone(), output.clone(), getattr(module, "product", None)
+        self._kept.setdefault(name, []).append(kept)
 
     def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
         """Return the output of each head."""
@@ -237,14 +239,14 @@ class Capture:
     def _projected(self, site: HeadSite, z: Tensor) -> Tensor:
         projection = self._sites[site].projection
         try:
-            return project(projection, z)
+            return project(projection, z, self._only_call(site)[2])
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             if not layers_inside(projection):
                 raise
             what = f"cannot be called with z alone ({type(error).__name__}: {error})"
             raise _no_projection(site, projection, shortened(what, 240)) from error
 
-    def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor]:
+    def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor, Product | None]:
         calls = self._kept.get(site, [])
         if len(calls) != 1:
             raise InstrumentError(

@@ -1,6 +1,6 @@
 """Is a head a head? Its slice of z must depend on its own attention pattern, and no other slice may.
 
-One row is passed through the model. Each softmax over keys returns a copy that gradients lead back to, so that the
+Two rows are passed through the model. Each softmax over keys returns a copy that gradients lead back to, so that the
 gradient of one number of z tells which attention patterns, one per head and query, that number was computed with:
 
     numbers of one slice share their pattern, numbers of two slices do not    each slice is a head
@@ -55,7 +55,7 @@ UNDECIDED = HeadCheck(is_checked=False)
 def check_heads(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite]
 ) -> dict[HeadSite, HeadCheck]:
-    """Check at these sites that each head's slice of z depends on its own attention pattern, by one pass of one row."""
+    """Check at these sites that each head's slice of z depends on its own attention pattern alone, by one pass."""
     checks = dict.fromkeys(at, UNDECIDED)
     turns, origins = SharedSiteCounter(sites), _Origins()
 
@@ -77,10 +77,10 @@ def check_heads(
         stack.enter_context(unfused(sites))
         for projection in sites.projections:
             stack.callback(projection.register_forward_pre_hook(reached).remove)
-        one_row = [each[:1].clone() for each in inputs]
+        two_rows = [each[:2].clone() for each in inputs]  # a model may squeeze the axis of a single one
         try:
             with origins:
-                model(*one_row)
+                model(*two_rows)
         except RuntimeError:  # code that cannot run with gradients, such as .numpy(): it ran without them
             pass
     return checks
@@ -138,10 +138,12 @@ class _Origins(TorchFunctionMode):
         return result
 
     def _next_stage(self, func: Any, stage: int, args: Any) -> int:
-        if func in PRODUCTS and any(self.stage(each) == PATTERN for each in _tensors(args)):
-            has_weight = any(isinstance(each, nn.Parameter) for each in _tensors(args))
-            return PATTERN if has_weight else AVERAGE  # talking heads multiply patterns by weights
-        return MIXTURE if stage == AVERAGE and func in LAYERS else stage
+        """Return the stage of what a function computes."""
+        if func in LAYERS and stage == AVERAGE:
+            return MIXTURE
+        if func not in PRODUCTS or any(isinstance(each, nn.Parameter) for each in _tensors(args)):
+            return stage  # talking heads multiply patterns by weights
+        return AVERAGE if any(self.stage(each) == PATTERN for each in _tensors(args)) else 0  # of another attention
 
     def _tracked(self, weights: Tensor, dim: int) -> Tensor:
         """Return the same attention weights, from here on with gradients."""

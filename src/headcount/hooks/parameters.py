@@ -19,9 +19,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from headcount.errors import InstrumentError
 
-FIRST_OPERAND = {torch.addmm: 1, Tensor.addmm: 1, torch.baddbmm: 1, Tensor.baddbmm: 1}
-"""Products that add to their first argument."""
-PRODUCTS = {F.linear, torch.einsum, torch.tensordot, torch.matmul, torch.mm, torch.bmm, *FIRST_OPERAND}
+Product = Callable[[Tensor], Tensor]
+ADDING = {torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm}
+"""Products that are added to the first argument."""
+PRODUCTS = {F.linear, torch.einsum, torch.tensordot, torch.matmul, torch.mm, torch.bmm, *ADDING}
 PRODUCTS |= {Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm}
 
 
@@ -33,7 +34,8 @@ class ParameterProjection(nn.Module):
         self.__dict__["holder"] = holder  # not a part of this module
         self.name, self.is_called = name, False
         """Whether products with the parameter call this module."""
-        self._product: Callable[[Tensor], Tensor] | None = None
+        self.product: Product | None = None
+        """The last product of the model, as a function of z: other tensors in it may be of that very pass."""
 
     @property
     def weight(self) -> Tensor:
@@ -43,9 +45,9 @@ class ParameterProjection(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the product of z with the parameter, as the model computed it last."""
-        if self._product is None:
+        if self.product is None:
             raise InstrumentError(f"the parameter {self.name} was never multiplied with z")
-        return self._product(z)
+        return self.product(z)
 
     def multiply(self, func: Callable[..., Tensor], args: Any, kwargs: Any, z: Tensor) -> Tensor:
         """Call this module with z, so that it computes this product."""
@@ -57,7 +59,7 @@ class ParameterProjection(nn.Module):
             args, kwargs = pytree.tree_unflatten([*leaves[:place], z, *leaves[place + 1 :]], form)
             return func(*args, **kwargs)
 
-        self._product = product
+        self.product = product
         projected: Tensor = self(z)
         return projected
 
@@ -95,9 +97,9 @@ class _ProductCalls(TorchFunctionMode):
         if len(owners) != 1:
             return func(*args, **kwargs)
         (owner,) = owners
-        if func in PRODUCTS:
-            others = [each for each in tensors[FIRST_OPERAND.get(func, 0) :] if each not in self._owners]
-            others = others[:1] if func is F.linear else others  # not its bias
+        others = [each for each in tensors if not self._is_weight(each)]
+        if func in PRODUCTS and others:
+            others = [each for each in _operands(func, args, kwargs) if not self._is_weight(each)]
             if len(others) != 1:
                 raise InstrumentError(
                     f"the parameter {owner.name} is multiplied with {len(others)} tensors at once, so there is no z",
@@ -105,8 +107,19 @@ class _ProductCalls(TorchFunctionMode):
                 )
             return owner.multiply(func, args, kwargs, others[0])
         result = func(*args, **kwargs)
-        if all(each in self._owners or isinstance(each, nn.Parameter) for each in tensors):
+        if not others:
             for each in pytree.tree_leaves(result):
                 if isinstance(each, Tensor):
                     self._owners[each] = owner
         return result
+
+    def _is_weight(self, tensor: Tensor) -> bool:
+        return tensor in self._owners or isinstance(tensor, nn.Parameter)
+
+
+def _operands(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors that a function multiplies: not what it adds."""
+    if func is F.linear:
+        return [args[0] if args else kwargs["input"]]
+    leaves = pytree.tree_leaves((args[1:] if func in ADDING else args, kwargs))
+    return [each for each in leaves if isinstance(each, Tensor)]

@@ -95,7 +95,7 @@ def _prove_site(
 def _advice(site: Site, z: Tensor) -> list[str]:
     """Say how to name heads whose slices of z are not heads."""
     n_heads, axes = len(site.heads), list(z.flatten(start_dim=-2).shape)
-    advice = [f"n_heads={n_heads}, the path or head_axis is wrong: an ablation would not remove one head"]
+    advice = [f"an ablation here would not remove one head: check n_heads={n_heads}, the path and head_axis"]
     if site.head_axis is None and z.dim() == 5:
         axis = 2 if axes[2] == n_heads != axes[1] else 1
         advice.append(f"z has shape {axes}: if axis {axis} counts heads, give n_heads={axes[axis]}, head_axis={axis}")

@@ -39,6 +39,7 @@ from headcount.hooks.gates import (
     split_heads,
     unfused,
 )
+from headcount.hooks.parameters import Product
 from headcount.hooks.proof import difference, first_tensor, tolerance
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH
@@ -238,7 +239,8 @@ class CachedPass:
                         "a gate could not tell the calls apart",
                     )
                 z = input_of(name, args)
-                self.site_records[name] = SiteRecord(z, z._version, call, call)
+                product = getattr(module, "product", None)
+                self.site_records[name] = SiteRecord(z, z._version, call, call, product)
             elif not any(inner.module in names for inner in call.inside):
                 for inner in call.inside:  # they keep no tensors: this call hands back its own
                     inner.inputs, inner.output, inner.held = (), None, None
@@ -341,7 +343,7 @@ class CachedPass:
             gates, values = self.gates_and_values(interventions, [site], self.n_rows)
             z = record.z.repeat(len(interventions), *[1] * (record.z.dim() - 1))
             mixed = gated(site, z, gates[site], values.get(site), head_axis)
-            return project(projection, mixed).to(record.call.output.dtype)
+            return project(projection, mixed, record.product).to(record.call.output.dtype)
         # Of a plain layer, the output less that of the ablated heads, which is quicker.
         z, output = self.z(site), record.call.output
         weight_DHE = weight.to(z.dtype).unflatten(1, (z.shape[-2], -1))  # as autocast does
@@ -425,6 +427,8 @@ class SiteRecord:
     call: ModuleCall
     carrier: ModuleCall
     """The outermost call that returned the projection's output itself."""
+    product: Product | None = None
+    """What a projection that is a parameter computed."""
 
 
 class ReplayPatcher:
