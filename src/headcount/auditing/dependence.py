@@ -140,7 +140,7 @@ class Probes:
         if not changes:
             return Following(None)
         z_change, r_change = (torch.cat(parts) for parts in zip(*changes, strict=True))
-        if self.is_random:
+        if self.is_random and is_moved.any():
             return Following(_correlation(z_change, r_change) > SIGNIFICANT / len(z_change) ** 0.5)
         gain = float(z_change @ r_change / (z_change @ z_change))
         is_linear = bool((r_change - gain * z_change).norm() <= LINEAR * r_change.norm())
@@ -195,7 +195,7 @@ def _examples_along(
         except (ValueError, RuntimeError, IndexError, AssertionError):
             continue  # a model may refuse such inputs
         if all(z[site].shape == own[site].shape for site in own):
-            places = {site: (z[site] != own[site]).flatten(2).any(dim=2) for site in own}
+            places = {site: ~_is_near(z[site].flatten(2), own[site].flatten(2)) for site in own}
             is_apart = all(len(each) == 1 or not each.all() for each in places.values())
             if is_apart and any(each.any() for each in places.values()):
                 examples.append(OtherExample(pairs, z, places))
