@@ -124,10 +124,10 @@ The audit runs the model with the intervention and without it. It says what beca
 that does it right. Its verdicts:
 
 - *exactly these heads removed*: by zero, a mean, a constant, another example's output, another head's, or other values
-- *not removed*, *scaled, not removed* or *removed in places only*: what stands in the head's place still follows the head
+- *not removed*, *scaled, not removed*, *removed in places only*: what stands in the head's place still follows the head
 - *other heads as well*, *not all of them*, *other heads instead*, *wrong layer*
-- *residual coordinates instead of a head*: a block's output is reshaped into "heads" (thought-anchors issue 7), or slices
-  of `o_proj.output` are set (nnsight issue 525)
+- *residual coordinates instead of a head*: a block's output is reshaped into "heads" (thought-anchors issue 7), or
+  slices of `o_proj.output` are set (nnsight issue 525)
 - *changed something that is no head*, or *something else as well*
 - *did nothing*: a mask never reaches the model (optin-transformer-pruning issue 6; `head_mask` under transformers 5)
 - *output that is not a number*: the intervention makes NaN
@@ -135,8 +135,8 @@ that does it right. Its verdicts:
 ### When is a head removed?
 
 A head computes z on an example, and the intervention puts r in the place of z. The head is removed if r stays as it is
-when z becomes what the head computes on another example. The audit tests this: it puts another example's z in, and another
-example into a row of the inputs, runs the intervention again, and sees whether r follows.
+when z becomes what the head computes on another example. The audit tests this. It puts another example's z in, and
+another example into a row of the inputs. It runs the intervention again, and sees whether r follows.
 
 | what stands in the head's place | removed? |
 | --- | --- |
@@ -151,8 +151,8 @@ example into a row of the inputs, runs the intervention again, and sees whether 
 | zeros at some positions, in some rows or for some features | only there |
 
 Give two rows or more that differ from each other, so that the audit can tell a mean and another row's output from a
-head's own. A model of no family that headcount knows is audited if `sites=` says where its heads are. The audit puts the
-model's weights, modules, hooks and training mode back as they were, even if the intervention raises an error.
+head's own. A model of no family that headcount knows is audited if `sites=` says where its heads are. The audit puts
+the model's weights, modules, hooks and training mode back as they were, even if the intervention raises an error.
 
 The intervention may be a context manager, a function that returns one or the handles of hooks, a function that runs the
 model itself (an nnsight trace, `run_with_hooks`), or arguments of the model; so any library will do. Each of these is a

@@ -223,6 +223,18 @@ def recomputed(gpt2: Any) -> Any:
     return context
 
 
+def earlier_layers(gpt2: Any) -> Any:
+    """The output of a head of the layer before."""
+
+    def context() -> Any:
+        kept: list[Tensor] = []
+        before = gpt2.transformer.h[LAYER - 1].attn.c_proj
+        handles = [before.register_forward_pre_hook(lambda module, args: kept.append(args[0].clone()))]
+        return [*handles, z_becomes(lambda z: kept[-1][..., SLICE])(gpt2)()]
+
+    return context
+
+
 def mean_contribution(gpt2: Any) -> Any:
     """The head's contribution to the residual stream is taken away, and its mean is put in."""
 
@@ -273,6 +285,7 @@ REMOVED: dict[str, tuple[Intervention, str]] = {
     "noise instead of z": (z_becomes(torch.randn_like), "other"),
     "new noise in every pass": (z_becomes(own_noise()), "other"),
     "another head's": (all_z_becomes(lambda z: z[..., 1, :]), "another head"),
+    "another layer's head": (earlier_layers, "another head"),
     "mean of the other heads": (all_z_becomes(lambda z: z[..., others_than(HEAD), :].mean(-2)), "other"),
     "zero values": (slice_becomes("v", torch.zeros_like), "zero"),
     "mean values": (slice_becomes("v", lambda v: v.mean((0, 1)).expand_as(v)), "constant"),

@@ -38,8 +38,8 @@ from headcount.hooks.attention import read_attention
 
 N_EXAMPLES = 3
 """Rows of the inputs that another row takes, one at a time."""
-MOST_ALONE = 8
-"""Heads of a block that are tested one by one, if they follow z together."""
+MOST_ALONE, N_ALONE = 8, 2
+"""Heads that are tested one by one, if they follow z together; and other examples that each is tested with."""
 N_RANDOM = 8
 """Passes that are averaged, if the intervention draws new noise in every pass."""
 SIGNIFICANT = 5.0
@@ -118,8 +118,7 @@ class Probes:
         return self._judge(head.site, place, self.transplanted.get(head, ()))
 
     def _by_swap(self, head: HeadId, place: int) -> Following:
-        passes = [(i, grids[head.site]) for i, grids in enumerate(self.swapped) if head.site in grids]
-        return self._judge(head.site, place, passes)
+        return self._judge(head.site, place, _at(head.site, self.swapped))
 
     def _judge(self, site: HeadSite, place: int, passes: Sequence[tuple[int, Grid]]) -> Following:
         """Compare the changes of z and of r at the places of the other example."""
@@ -140,7 +139,7 @@ class Probes:
         if not changes:
             return Following(None)
         z_change, r_change = (torch.cat(parts) for parts in zip(*changes, strict=True))
-        if self.is_random:
+        if self.is_random and is_moved.any():
             return Following(_correlation(z_change, r_change) > SIGNIFICANT / len(z_change) ** 0.5)
         gain = float(z_change @ r_change / (z_change @ z_change))
         is_linear = bool((r_change - gain * z_change).norm() <= LINEAR * r_change.norm())
@@ -195,7 +194,7 @@ def _examples_along(
         except (ValueError, RuntimeError, IndexError, AssertionError):
             continue  # a model may refuse such inputs
         if all(z[site].shape == own[site].shape for site in own):
-            places = {site: (z[site] != own[site]).flatten(2).any(dim=2) for site in own}
+            places = {site: ~_is_near(z[site].flatten(2), own[site].flatten(2)) for site in own}
             is_apart = all(len(each) == 1 or not each.all() for each in places.values())
             if is_apart and any(each.any() for each in places.values()):
                 examples.append(OtherExample(pairs, z, places))
@@ -331,43 +330,49 @@ def probe(
     probes.is_random = any(not is_same(r, repeated[site]) for site, r in probes.replaced.items() if site in repeated)
     probes.replaced = record() if probes.is_random else probes.replaced
     probes.swapped = [record(InputSwap(example.pairs)) for example in probes.examples]
-    for site, z in ((site, arrived[site]) for site in alike if site in arrived):
-        heads = _heads_acted_on(layout, site, z, alike[site])
-        _transplant(probes, layout, site, heads, record)
+    acted_on = [head for site in alike if site in arrived for head in _heads_acted_on(layout, site, arrived, alike)]
+    if acted_on:
+        _transplant(probes, layout, acted_on, record)
 
 
-def _heads_acted_on(layout: BlockLayout, site: HeadSite, arrived: Tensor, entered: Tensor) -> list[HeadId]:
-    """Return the heads whose z is changed between its arrival and the output projection."""
-    if entered.numel() != arrived.numel():
+def _heads_acted_on(
+    layout: BlockLayout, site: HeadSite, arrived: Mapping[HeadSite, Tensor], entered: Mapping[HeadSite, Tensor]
+) -> list[HeadId]:
+    """Return the heads of which z is changed after it arrived; zeros need no test."""
+    if entered[site].numel() != arrived[site].numel():
         return []
-    before, after = (layout.grid(site, z) for z in (arrived, entered))
-    heads = enumerate(layout.sites[site].heads)
-    return [head for i, head in heads if not is_same(before[..., i, :], after[..., i, :])]
+    before, after = (layout.grid(site, tensors[site]).unbind(dim=2) for tensors in (arrived, entered))
+    heads = zip(layout.sites[site].heads, before, after, strict=True)
+    return [head for head, z, r in heads if r.any() and not is_same(z, r)]
 
 
 def _transplant(
     probes: Probes,
     layout: BlockLayout,
-    site: HeadSite,
     heads: Sequence[HeadId],
     record: Callable[[InputSwap], Mapping[HeadSite, Grid]],
 ) -> None:
     """Test the heads that are acted on together, and one by one those of which r moved: it may follow another of them.
 
-    If r follows none of them but does follow the example, all heads of the block are tested together.
+    If r follows no z of these heads but does follow the example, all heads of the block are tested together.
     """
-    places = {head: layout.sites[site].heads.index(head) for head in heads}
+    places = {head: layout.sites[head.site].heads.index(head) for head in heads}
 
-    def transplant(some: Sequence[HeadId]) -> list[tuple[int, Grid]]:
-        passes = [record(Transplant(layout, example, some)) for example in probes.examples]
-        return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
+    def transplant(some: Sequence[HeadId], n: int) -> list[Mapping[HeadSite, Grid]]:
+        return [record(Transplant(layout, example, some)) for example in probes.examples[:n]]
 
-    probes.transplanted |= dict.fromkeys(heads, transplant(heads)) if heads else {}
+    together = transplant(heads, len(probes.examples))
+    probes.transplanted = {head: _at(head.site, together) for head in heads}
     moved = [head for head in heads if probes.following(head, places[head]).is_following]
     for head in moved[:MOST_ALONE] if len(heads) > 1 else ():
-        probes.transplanted[head] = transplant([head])
-    if any(probes.is_unexplained(head, places[head]) for head in heads):
-        probes.transplanted_together[site] = transplant(layout.sites[site].heads)
+        probes.transplanted[head] = _at(head.site, transplant([head], N_ALONE))
+    for site in dict.fromkeys(head.site for head in heads if probes.is_unexplained(head, places[head])):
+        probes.transplanted_together[site] = _at(site, transplant(layout.sites[site].heads, N_ALONE))
+
+
+def _at(site: HeadSite, passes: Sequence[Mapping[HeadSite, Grid]]) -> list[tuple[int, Grid]]:
+    """Number passes, and return what each of them has for a block."""
+    return [(i, grids[site]) for i, grids in enumerate(passes) if site in grids]
 
 
 def find_even_heads(layout: BlockLayout, n_rows: int, run: Callable[[], object]) -> frozenset[HeadId]:

@@ -56,15 +56,20 @@ NONE = Change(UNTOUCHED, UNTOUCHED, 0.0)
 
 
 def changes_of_z(
-    new_BPHE: Tensor, own_BPHE: Tensor, followings: Sequence[Following], is_even: Sequence[bool]
+    new_BPHE: Tensor,
+    own_BPHE: Tensor,
+    followings: Sequence[Following],
+    is_even: Sequence[bool],
+    elsewhere: Sequence[Tensor] = (),
 ) -> list[Change]:
     """Say what became of each head's part of z [row, position, head, d_head].
 
-    `is_even` says of which heads the intervention made the attention weights even.
+    `is_even` says of which heads the intervention made the attention weights even; `elsewhere` is z of other blocks.
     """
     changes, own_heads = [], own_BPHE.unbind(dim=2)
     for i, new in enumerate(new_BPHE.unbind(dim=2)):
         others = [each for j, each in enumerate(own_heads) if j != i]
+        others += [each for grid in elsewhere for each in grid.unbind(dim=2)]
         changes.append(change_of(new, own_heads[i], followings[i], others=others, is_even=is_even[i]))
     return changes
 

@@ -309,7 +309,9 @@ class _Found:
         heads = self.layout.sites[site].heads
         followings = [self.seen.probes.following(head, i) for i, head in enumerate(heads)]
         is_even = [head in self.seen.even for head in heads]
-        return changes_of_z(self.layout.grid(site, new), self.layout.grid(site, own), followings, is_even)
+        elsewhere = [grid for other, grid in self.seen.probes.own.items() if other != site]
+        grids = self.layout.grid(site, new), self.layout.grid(site, own)
+        return changes_of_z(*grids, followings, is_even, elsewhere)
 
     def _keep(self, site: HeadSite, changes: Sequence[Change]) -> None:
         for head, each in zip(self.layout.sites[site].heads, changes, strict=True):
