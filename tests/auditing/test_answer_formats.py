@@ -18,24 +18,24 @@ class Mistaken(Styled):
     """encode() writes answers in one style, and the model was trained in another; nothing is decoded."""
 
     generate = Adapter.generate
-    trained: ClassVar[dict[str, bool]]
+    trained_style: ClassVar[dict[str, bool]]
     """The style of training."""
 
     def build(self) -> nn.Module:
-        return type("Trained", (StyledModel,), self.trained)()
+        return type("Trained", (StyledModel,), self.trained_style)()
 
 
 class UnfilledHere(Mistaken):
     """Trained on 077, asked for 77."""
 
     fills = False
-    trained: ClassVar = {"fills": True}
+    trained_style: ClassVar = {"fills": True}
 
 
 class MostSignificantFirst(Mistaken):
     """Trained on 811, asked for 118."""
 
-    trained: ClassVar = {"least_first": True}
+    trained_style: ClassVar = {"least_first": True}
 
 
 class UnfilledQuestions(PlantedAdder):

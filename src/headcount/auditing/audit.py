@@ -91,8 +91,10 @@ class Audit(Result):
     """The ids of failing checks, ranked by what they explain of the measured accuracy."""
 
     def of(self, verdict: str) -> list[Verdict]:
-        """The checks that said this."""
-        return [each for each in self.verdicts if each.verdict == verdict]
+        """Return the checks with this verdict: failing ones as they are ranked, others by id."""
+        ranks = {id: rank for rank, id in enumerate(self.causes)}
+        found = [each for each in self.verdicts if each.verdict == verdict]
+        return sorted(found, key=lambda each: ranks.get(each.id, len(ranks)))
 
     @property
     def is_sound(self) -> bool:
@@ -137,7 +139,7 @@ def quick_audit(model: OpenModel, n: int | None = QUICK) -> str:
 
 
 def explain_errors(observed: Observed) -> tuple[str, list[str]]:
-    """The same of a model that was observed, and for each example the check that explains why it is wrong, or none."""
+    """Return the root cause as `quick_audit` does, and for each example the check that explains why it is wrong."""
     checks = {name: check for name, check in checks_named().items() if check.is_quick}
     found = _findings(observed, checks)
     audit, causes = _judged(observed, checks, found, {}, is_quick=True), [""] * observed.n

@@ -58,7 +58,7 @@ def audit_markdown(audit: Audit) -> str:
     lines = [f"# Audit of {audit.name}", "", _sentence(audit.summary), ""]
     lines += [f"Looked at on {audit.n:,} test examples of {audit.task}; {100 * audit.measured:.2f} % are right.", ""]
     for title, verdict in (("To mend", "fail"), ("To look at", "warn")):
-        some = [each for each in _sorted(audit) if each.verdict == verdict]
+        some = audit.of(verdict)
         lines += [f"## {title}", ""] if some else []
         for each in some:
             lines += [f"### {each.id}: {each.check.replace('-', ' ')}", "", _sentence(each.finding), ""]
@@ -74,8 +74,7 @@ def audit_markdown(audit: Audit) -> str:
 
 def _sorted(audit: Audit) -> list[Verdict]:
     """Sort verdicts by urgency; failing checks as they are ranked, others by id."""
-    ranks = {id: rank for rank, id in enumerate(audit.causes)}
-    return sorted(audit.verdicts, key=lambda each: (ORDER.index(each.verdict), ranks.get(each.id, len(ranks)), each.id))
+    return [each for verdict in ORDER for each in audit.of(verdict)]
 
 
 def _told(verdict: Verdict) -> str:
