@@ -75,6 +75,12 @@ def test_a_fault_that_takes_right_answers_for_wrong_explains_nothing() -> None:
     assert found.causes == ("HC102", "HC101")
 
 
+def test_a_figure_that_fits_alone_is_not_spoilt_by_another() -> None:
+    found = ranked(predicting(5, "far off"), predicting(50, "exact"), ANSWERS)
+    assert found.causes == ("HC102", "HC103", "HC101")
+    assert found.summary.startswith("exact: that leaves 50.00 % right, measured 50.00 % (and 2 more: HC103, HC101)")
+
+
 def test_of_two_without_figures_the_one_that_explains_more_comes_first() -> None:
     seen = observed(PlantedSorter, 20)
     fails = failed("it is so", cause="", fix="")
