@@ -90,7 +90,7 @@ class OtherIds(PlantedAdder):
 
 def test_where_no_format_fits_that_is_said() -> None:
     found = look("guessing-loss", OtherIds)
-    assert found.finding.endswith("neither zero-filled, unfilled or reversed answers nor swapped classes fit better")
+    assert found.finding.endswith("zero-filled, unfilled or reversed answers fit no better")
     assert "sure and wrong" in found.finding
 
 
