@@ -88,11 +88,12 @@ check has a stable id. Exit code 1 if one fails.
 Failing checks are ranked by what they explain of the measured accuracy:
 
 1. faults that make every figure meaningless (HC205);
-2. faults that predict which of the audited examples stay right, if their predictions together account for at least half
-   of the wrong answers; the fault whose prediction agrees with the measurement on most examples comes first;
+2. faults that predict which of the audited examples stay right, if their predictions together, or that of the best one,
+   account for at least half of the wrong answers; the one that agrees with the measurement most comes first;
 3. faults that change the answers to the audited examples and predict no figure;
 4. faults that predict a figure which does not fit;
-5. faults that cannot change the measured accuracy: those of padded examples (classifiers are measured without padding),
+5. checks that tell a low accuracy in other words, such as one no better than a constant answer (HC303);
+6. faults that cannot change the measured accuracy: those of padded examples (classifiers are measured without padding),
    then those beyond the trained lengths, then those of conclusions.
 
 Verdicts: *pass*; *warn* (it may mislead); *fail* (figures or conclusions are wrong); *explained* (it only follows

@@ -18,24 +18,24 @@ class Mistaken(Styled):
     """encode() writes answers in one style, and the model was trained in another; nothing is decoded."""
 
     generate = Adapter.generate
-    trained: ClassVar[dict[str, bool]]
+    trained_style: ClassVar[dict[str, bool]]
     """The style of training."""
 
     def build(self) -> nn.Module:
-        return type("Trained", (StyledModel,), self.trained)()
+        return type("Trained", (StyledModel,), self.trained_style)()
 
 
 class UnfilledHere(Mistaken):
     """Trained on 077, asked for 77."""
 
     fills = False
-    trained: ClassVar = {"fills": True}
+    trained_style: ClassVar = {"fills": True}
 
 
 class MostSignificantFirst(Mistaken):
     """Trained on 811, asked for 118."""
 
-    trained: ClassVar = {"least_first": True}
+    trained_style: ClassVar = {"least_first": True}
 
 
 class UnfilledQuestions(PlantedAdder):
@@ -90,7 +90,7 @@ class OtherIds(PlantedAdder):
 
 def test_where_no_format_fits_that_is_said() -> None:
     found = look("guessing-loss", OtherIds)
-    assert found.finding.endswith("neither zero-filled, unfilled or reversed answers nor swapped classes fit better")
+    assert found.finding.endswith("zero-filled, unfilled or reversed answers fit no better")
     assert "sure and wrong" in found.finding
 
 

@@ -4,11 +4,12 @@ A check that only follows from another one is reported as explained by it. The o
 they explain of the measured accuracy:
 
 1. faults that make every figure meaningless, such as an adapter that returns the answers it is given;
-2. faults that predict which of the audited examples stay right, if their predictions together account for at least half
-   of the wrong answers; the fault whose prediction agrees with the measurement on most examples comes first;
+2. faults that predict which of the audited examples stay right, if their predictions together, or that of the best one,
+   account for at least half of the wrong answers; the one that agrees with the measurement most comes first;
 3. faults that change the answers to the audited examples and predict no figure;
 4. faults that predict a figure which does not fit;
-5. faults that cannot change the measured accuracy: those of padded examples (classifiers are measured without padding),
+5. checks that tell a low accuracy in other words, such as one no better than a constant answer (HC303);
+6. faults that cannot change the measured accuracy: those of padded examples (classifiers are measured without padding),
    then those beyond the trained lengths, then those of conclusions.
 
 Among equals, the check that explains more of the others comes first, then the one with the lower id. The summary names
@@ -116,8 +117,10 @@ class Audit(Result):
                 yield name, f"a share of {self.n:,} examples"
 
     def of(self, verdict: str) -> list[Verdict]:
-        """The checks that said this."""
-        return [each for each in self.verdicts if each.verdict == verdict]
+        """Return the checks with this verdict: failing ones as they are ranked, others by id."""
+        ranks = {id: rank for rank, id in enumerate(self.causes)}
+        found = [each for each in self.verdicts if each.verdict == verdict]
+        return sorted(found, key=lambda each: ranks.get(each.id, len(ranks)))
 
     @property
     def is_sound(self) -> bool:
@@ -164,7 +167,7 @@ def quick_audit(model: OpenModel, n: int | None = QUICK) -> str:
 
 
 def explain_errors(observed: Observed) -> tuple[str, list[str]]:
-    """The same of a model that was observed, and for each example the check that explains why it is wrong, or none."""
+    """Return the root cause as `quick_audit` does, and for each example the check that explains why it is wrong."""
     checks = {name: check for name, check in checks_named().items() if check.is_quick}
     found = _findings(observed, checks)
     audit, causes = _judged(observed, checks, found, {}, is_quick=True), [""] * observed.n
@@ -282,9 +285,9 @@ class Ranking:
     right: Hits
     """[example]: which answers are right."""
     predicted: Hits | None
-    """[example]: which answers all faults together leave right; None if none of them says so."""
+    """[example]: which answers these checks leave right, or all checks if none fits; None if no check says so."""
     fitting: frozenset[str]
-    """Names of checks whose predictions together account for most of the wrong answers."""
+    """Names of checks whose predictions account for most of the wrong answers: all together, or else the best one."""
     first_affects: str
     """What the first cause can change; empty if no check fails."""
     beyond: tuple[Verdict, ...]
@@ -297,8 +300,8 @@ class Ranking:
         """Rank the failing checks."""
         failing = [each for each in verdicts if each.verdict == FAIL]
         left = {each.check: hits for each in failing if (hits := found[each.check].right_despite_fault) is not None}
-        predicted = np.all(list(left.values()), axis=0) if left else None
-        is_fitting = predicted is not None and _share_explained(predicted, right) >= MOSTLY
+        fitting = _fitting(left, right)
+        predicted = np.all([left[name] for name in fitting or left], axis=0) if left else None
         explained = Counter(each.explained_by for each in verdicts)
 
         def affects(verdict: Verdict) -> str:
@@ -306,12 +309,11 @@ class Ranking:
 
         def key(verdict: Verdict) -> tuple[int, int, float, int]:
             hits = left.get(verdict.check)
-            group = 1 if hits is None else 0 if is_fitting else 2
+            group = 1 if hits is None else 0 if verdict.check in fitting else 2
             agreement = 0.0 if hits is None else float((hits == right).mean())
             return AFFECTED.index(affects(verdict)), group, -agreement, -explained[verdict.id]
 
         ranked = tuple(sorted(failing, key=key))
-        fitting = frozenset(left) if is_fitting else frozenset[str]()
         beyond = tuple(each for each in verdicts if each.verdict == WARN and affects(each) == LONGER)
         return cls(ranked, right, predicted, fitting, affects(ranked[0]) if ranked else "", beyond)
 
@@ -320,6 +322,14 @@ class Ranking:
         """The first cause, and all others whose figures fit together with it."""
         first = self.failing[0]
         return [each for each in self.failing if each is first or {first.check, each.check} <= self.fitting]
+
+
+def _fitting(left: Mapping[str, Hits], right: Hits) -> frozenset[str]:
+    """Return the names of all checks if their predictions together fit, else of the best one, else of none."""
+    if left and _share_explained(np.all(list(left.values()), axis=0), right) >= MOSTLY:
+        return frozenset(left)
+    best = max(left, key=lambda name: _share_explained(left[name], right), default=None)
+    return frozenset() if best is None or _share_explained(left[best], right) < MOSTLY else frozenset({best})
 
 
 def _share_explained(predicted: Hits, right: Hits) -> float:

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 PASS, WARN, FAIL, NOT_APPLICABLE = "pass", "warn", "fail", "not applicable"
 EXPLAINED, IGNORED = "explained", "ignored"
 """What became of a warning or a failure: another one is its cause, or the user said why it is none."""
-MEASUREMENT, ANSWERS, PADDED, LONGER, CONCLUSIONS = "measurement", "answers", "padded", "longer", "conclusions"
-AFFECTED = (MEASUREMENT, ANSWERS, PADDED, LONGER, CONCLUSIONS)
-"""What a fault can change, the most telling first: every figure; which audited examples are right; answers to examples
-that are padded, which the audited ones are not; answers beyond the trained lengths; what is concluded from figures."""
+MEASUREMENT, ANSWERS, RESTATED, PADDED = "measurement", "answers", "restated", "padded"
+LONGER, CONCLUSIONS = "longer", "conclusions"
+AFFECTED = (MEASUREMENT, ANSWERS, RESTATED, PADDED, LONGER, CONCLUSIONS)
+"""What a fault can change, the most telling first: every figure; which audited examples are right (RESTATED: a low
+accuracy, told in other words); answers to examples that are padded, which the audited ones are not; answers beyond the
+trained lengths; what is concluded from figures."""
 Evidence = Mapping[str, float | int | str | None]
 
 

@@ -139,7 +139,7 @@ def _urgent_lines(audit: Audit) -> list[str]:
     """Explain each check that fails or warns."""
     lines = list[str]()
     for title, verdict in (("To mend", "fail"), ("To look at", "warn")):
-        some = [each for each in _sorted(audit) if each.verdict == verdict]
+        some = audit.of(verdict)
         lines += [f"## {title}", ""] if some else []
         for each in some:
             lines += [f"### {each.id}: {each.check.replace('-', ' ')}", "", _sentence(each.finding), ""]
@@ -150,8 +150,7 @@ def _urgent_lines(audit: Audit) -> list[str]:
 
 def _sorted(audit: Audit) -> list[Verdict]:
     """Sort verdicts by urgency; failing checks as they are ranked, others by id."""
-    ranks = {id: rank for rank, id in enumerate(audit.causes)}
-    return sorted(audit.verdicts, key=lambda each: (ORDER.index(each.verdict), ranks.get(each.id, len(ranks)), each.id))
+    return [each for verdict in ORDER for each in audit.of(verdict)]
 
 
 def _told(verdict: Verdict) -> str:

@@ -23,6 +23,7 @@ from headcount.data.from_adapter import pairs_of
 from headcount.external.adapter import Adapter
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, ClassTask
+from headcount.training.answers import BLOCK
 
 CLOSE = 0.005
 """A scoring that comes so close gives the figure, however many examples there are."""
@@ -189,14 +190,14 @@ def _of_sequences(observed: Observed) -> dict[str, float]:
 def _by_label(observed: Observed) -> dict[str, Hits]:
     """Teacher-forced scores over all labels, such as end tokens, and with padding counted as right."""
     model, hits, asked = cast(AdapterSequences, observed.answers), list[Hits](), list[Hits]()
-    for logits, labels in model.passes(pairs_of(model.task, observed.examples), len(observed.examples)):
+    for logits, labels in model.passes(pairs_of(model.task, observed.examples), BLOCK):
         is_label = labels != IGNORE
-        hits.append(((logits.argmax(dim=-1) == labels) | ~is_label).cpu().numpy())
-        asked.append(is_label.cpu().numpy())
+        hits.append(((logits.argmax(dim=-1) == labels) | ~is_label).flatten().cpu().numpy())
+        asked.append(is_label.flatten().cpu().numpy())
     every, is_asked = np.concatenate(hits), np.concatenate(asked)
     return {
         "teacher-forced accuracy by token with end tokens": every[is_asked],
-        "teacher-forced accuracy by token with padding counted as right": every.ravel(),
+        "teacher-forced accuracy by token with padding counted as right": every,
     }
 
 

@@ -3,19 +3,20 @@
 Two reports trained for fifty epochs at a loss of 0.693, which is ln 2, and discussed the encodings that they compared.
 A model that gives every class or digit its share, whatever it is asked, has the entropy of those shares for a loss.
 A loss that high with good accuracy is another matter: a few wrong answers that the model is sure of. A loss far
-above that of guessing is no lack of training: the model is sure and wrong, for it was trained in another format.
-Zero-filled, unfilled and reversed answers are tried, and swapped classes.
+above that of guessing is no lack of training: the model is sure and wrong, for it was trained in another format or has
+learned another rule. Zero-filled, unfilled and reversed answers are tried, and swapped classes.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headcount.auditing.check import FAIL, PASS, Check, Finding, failed, not_applicable, passed
+from headcount.auditing.check import FAIL, PASS, RESTATED, Check, Finding, failed, not_applicable, passed
 from headcount.auditing.fed_answers import fitting_format
 from headcount.auditing.observed import Observed
 from headcount.auditing.standing import standing
@@ -47,7 +48,7 @@ def run(observed: Observed) -> Finding:
     if found.verdict == FAIL:
         n_outputs = len(cast(ClassTask, observed.task).classes if is_class else observed.task.tokens)
         if loss > SURE * math.log(n_outputs):
-            return _misfit(told, loss, guess, "")
+            return _learned_otherwise(told, loss, guess) if is_class else _misfit(told, loss, guess, "")
         return _failure(told, loss, guess, found.measured.rate, observed.n)
     if found.verdict == PASS:
         told += f", though {found.measured.rate:.1%} are right: wrong answers are given with great certainty"
@@ -56,7 +57,7 @@ def run(observed: Observed) -> Finding:
 
 def _misfit(told: str, loss: float, guess: float, fitting: str) -> Finding:
     """The model was trained in another format, which may be known."""
-    none = "neither zero-filled, unfilled or reversed answers nor swapped classes fit better"
+    none = "zero-filled, unfilled or reversed answers fit no better"
     return failed(
         f"{told}: the model is sure and wrong, so the format does not fit; {fitting or none}",
         cause="consistent with an encode() that writes questions, answers or labels otherwise than training did",
@@ -66,6 +67,19 @@ def _misfit(told: str, loss: float, guess: float, fitting: str) -> Finding:
         guessing=guess,
         format=fitting,
     )
+
+
+def _learned_otherwise(told: str, loss: float, guess: float) -> Finding:
+    """A classifier that is sure and wrong, whichever class is which, has learned another rule; others say which."""
+    failure = failed(
+        f"{told}: the model is sure of answers that are no better than guesses, so it has learned another rule",
+        cause="consistent with training examples that another rule tells apart, such as unsorted ones that are all "
+        "shuffled, or with weights or inputs of another model",
+        fix="train on the kinds of examples that are tested, and compare accuracy by kind",
+        loss=loss,
+        guessing=guess,
+    )
+    return replace(failure, affects=RESTATED, explains=("HC303", "HC702", "HC703", "HC802"))
 
 
 def _swapped(observed: Observed) -> str:

@@ -6,7 +6,18 @@ between encodings. The share of the most common right answer, on the same exampl
 
 from __future__ import annotations
 
-from headcount.auditing.check import PASS, WARN, Check, Evidence, Finding, failed, not_applicable, passed, warned
+from headcount.auditing.check import (
+    PASS,
+    RESTATED,
+    WARN,
+    Check,
+    Evidence,
+    Finding,
+    failed,
+    not_applicable,
+    passed,
+    warned,
+)
 from headcount.auditing.observed import Observed
 from headcount.auditing.standing import standing
 
@@ -45,4 +56,5 @@ PART = Check(
     run,
     is_quick=True,
     explains=("HC702", "HC703", "HC802"),
+    affects=RESTATED,
 )

@@ -86,8 +86,7 @@ def _cause(subject: Subject, audit: Audit, rests_on: str) -> Sentence:
 
 def _tables(audited: Sequence[tuple[Subject, Audit]]) -> list[DataTable]:
     """What is urgent and what follows from it, of all models; then, folded, everything else that was checked."""
-    every = [(subject, each) for subject, audit in audited for each in audit.verdicts]
-    every.sort(key=lambda pair: (ORDER.index(pair[1].verdict), pair[1].id))
+    every = [(subject, each) for verdict in ORDER for subject, audit in audited for each in audit.of(verdict)]
     told = [(subject, each) for subject, each in every if each.verdict not in QUIET]
     passed = [(subject, each) for subject, each in every if each.verdict == "pass"]
     left_out = sum(each.verdict == "not applicable" for _, each in every)
