@@ -109,7 +109,7 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
         assert capsys.readouterr().out == file.read_text()
     assert main([*asked, "--format", "table"]) == 0
     assert f"table:   {markdown}" in capsys.readouterr().out
-    assert markdown.read_text().count("| head | rank (resample) | resample | zero | mean | gradient |") == 2
+    assert markdown.read_text().count("| head | rank (zero) | zero | resample | mean | gradient |") == 2
     assert main([*asked, "--format", "csv", "--json"]) == 2
     assert "leave one out" in capsys.readouterr().err
 

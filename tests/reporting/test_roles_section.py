@@ -2,11 +2,13 @@
 
 import pytest
 from heads_by_hand import head_stats, material, require_sound, sentences, stats, subject, texts
+from rich.console import Console
 
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
 from headcount.heads import HeadId
 from headcount.reporting.blocks import DataTable
 from headcount.reporting.sections.roles import section
+from headcount.views.roles import roles_table
 
 
 def told(*labels):
@@ -58,7 +60,7 @@ def test_the_table_sorts_by_value_and_has_the_contrast() -> None:
 # --- models without a task --------------------------------------------------------------------------------------------
 
 
-def roles(*shares, role="induction"):
+def roles_of(*shares, role="induction"):
     heads = []
     for i, share in enumerate(shares):
         rank = 1 + sum(other > share for other in shares)
@@ -68,8 +70,11 @@ def roles(*shares, role="induction"):
         head = HeadId.parse(f"L0H{i}")
         heads.append(HeadRole(str(head), head.short, "layer", 0, "self", (standing,)))
     inputs = (RoleInputs("texts", 3, 300, ""),)
-    made = HeadRoles("bert", "digest", inputs, (), NAMING, ("shuffled",), 19, (), tuple(heads))
-    return section(material(subject("bert", None, {}, roles=made)))
+    return HeadRoles("bert", "digest", inputs, (), NAMING, ("shuffled",), 19, (), tuple(heads))
+
+
+def roles(*shares):
+    return section(material(subject("bert", None, {}, roles=roles_of(*shares))))
 
 
 def test_what_heads_of_a_model_without_a_task_stand_out_for() -> None:
@@ -87,3 +92,13 @@ def test_where_none_stands_out_it_is_undecided() -> None:
     require_sound(found)
     assert not sentences(found)[0].is_decided
     assert "none of 2 stands out" in texts(found)
+
+
+def test_the_terminal_cuts_neither_a_number_nor_a_name() -> None:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(roles_table(roles_of(0.9, 0.7, 0.1, role="duplicate")))
+    text = capture.get()
+    assert "…" not in text
+    assert "90.0 % [85.0, 95.0]" in text
+    assert "duplicate token on texts" in text

@@ -11,11 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from headcount.heads import HeadId
 from headcount.views.attention import KINDS, ROLE_WORDS, rank, share
+from headcount.views.head_stats import FittedTable
 from headcount.views.style import ORANGE, SEQUENTIAL, Page, wrapped
 
 if TYPE_CHECKING:
@@ -93,28 +92,21 @@ def _inputs(result: HeadRoles) -> str:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def roles_table(result: HeadRoles) -> Table:
-    """One row for each head and each role that it is named for, by role; the most attention first."""
-    table = Table(title=f"{result.name}: what stands out ({_inputs(result)})", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("stands out for", "on", "head"):
-        table.add_column(name)
-    for name in ("weight [95 %]", "if even", "middle head", "largest weight there", "rank"):
-        table.add_column(name, justify="right")
+def roles_table(result: HeadRoles) -> FittedTable:
+    """Tabulate each head and each role that it is named for, by role; the most attention first."""
+    rows = list[tuple[str, ...]]()
     for heads in _by_kind(result):
         for role, on in _cells(heads):
             standings = [(head, each) for head in heads if (each := head.find(role, on))]
             middle = median(each.mean for _, each in standings)
             named = [(head, each) for head, each in standings if each.is_named]
             for head, each in sorted(named, key=lambda one: -one[1].mean):
-                cells = (
-                    share(each),
-                    f"{100 * each.even:.1f}",
-                    f"{100 * middle:.1f}",
-                    _top(each),
-                    rank(each, len(heads)),
-                )
-                table.add_row(ROLE_WORDS[role], on, head.short, *cells)
-    return table
+                numbers = share(each), f"{100 * each.even:.1f}", f"{100 * middle:.1f}", _top(each)
+                rows.append((head.short, f"{ROLE_WORDS[role]} on {on}", rank(each, len(heads)), *numbers))
+    names = ("head", "stands out for", "rank", "weight [95 %]", "if even", "middle head", "largest weight there")
+    names_of_heads, roles, ranks, *columns = ((name, [row[i] for row in rows]) for i, name in enumerate(names))
+    # Every part names head and role: a head may stand out for several.
+    return FittedTable(f"{result.name}: what stands out ({_inputs(result)})", [names_of_heads, roles], ranks, columns)
 
 
 def roles_notes(result: HeadRoles) -> list[str]:
