@@ -63,7 +63,7 @@ def lab(good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Lab:
     sorting = SMALL | {"steps": 6, "batch_size": 8, "eval_every": 6, "device": "cpu"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("labs"))
-        patch.setattr("headcount.api.lab.LENGTHS", (8, 16, 32, 64, 128, 256))
+        patch.setattr("headcount.api.lab.LENGTHS", (8, 16, 32, 64))
         patch.setattr("headcount.api.lab.POOLINGS", ("neighbour-difference",))
         patch.setattr("headcount.api.lab.SORTEDNESS", {name: SORTEDNESS[name] for name in ENCODINGS})
         patch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))

@@ -17,6 +17,7 @@ from headcount.views.length_generalisation import draw_poolings, given_away
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
     from headcount.analysis.poolings import PooledModel
+    from headcount.runs.folder import TrainingRecord
 
 Model: TypeAlias = "PooledModel | Stretch"
 """A model of a stored comparison, or one of the report's own."""
@@ -37,7 +38,7 @@ def section(material: Material) -> Section | None:
     if not models:
         return None
     found = conclusions(models)
-    losses = [(_title(each), record) for each in models if (record := getattr(each, "training", None)) is not None]
+    losses = _records(models)
     blocks: list[Block] = [
         Paragraph(
             "Pooling turns the vectors of all positions into one. Mean, max and score-max know no order: without an "
@@ -184,9 +185,19 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
     columns = ("pooling, encoding (gives away)", span([each.trained for each in models]), *map(str, LENGTHS))
     caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences are {named(kind)}"
     seeds = sorted({each.seed for each in models})
+    steps = sorted({record.steps for _, record in _records(models) if record.steps is not None})
     note = f"{sizes([each.cells for each in models], kind)} 95 % Wilson intervals; bold where the whole interval lies "
-    note += f"above {percent(RIGHT, 0)}. Seed {some([str(each) for each in seeds])}, one model per row."
-    return DataTable(TABLE.format(kind), caption, columns, tuple(rows), note, is_narrow=True)
+    note += f"above {percent(RIGHT, 0)}. Seed {some([str(each) for each in seeds])}, one model per row"
+    ends = " to ".join(f"{each:,}" for each in dict.fromkeys((*steps[:1], *steps[-1:])))
+    note += f", trained for {ends} steps (below)." if steps else "."
+    seed = f" --seed {seeds[0]}" if seeds[0] else ""
+    command = f"headcount lab --only sortedness{seed}" if steps else ""
+    return DataTable(TABLE.format(kind), caption, columns, tuple(rows), note, command, is_narrow=True)
+
+
+def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
+    """Return the training records of a stored comparison; the report's own models have theirs in another section."""
+    return [(_title(each), record) for each in models if (record := getattr(each, "training", None)) is not None]
 
 
 def _picture(models: Sequence[Model]) -> Picture:
