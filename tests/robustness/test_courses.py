@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from headcount import api
 from headcount.cli import main
+from headcount.cli._command import all_models
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp")]  # a process for each of two dozen models
 
@@ -39,7 +41,7 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
     "crashes": ("", FORWARD.format("ctypes.string_at(0)"), "signal 11"),
     "default-device": ("torch.set_default_device('meta')", "", "broken"),
     "default-type": ("torch.set_default_dtype(torch.float64)", "", SOUND),
-    "endless-loop": ("", FORWARD.format("while True: pass"), "within 12 seconds"),
+    "endless-loop": ("", FORWARD.format("while True: time.sleep(0.01)"), "within 12 seconds"),
     "endless-sleep": ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)", "", "within 12 seconds"),
     "exits": ("os._exit(0)", "", "ended the process (exit code 0)"),
     "fails-when-deleted": (
@@ -145,19 +147,31 @@ def test_ctrl_c_ends_a_course_and_shows_what_was_finished(in_tmp: Path, capsys: 
         os.kill(int(started.read_text()), 0)
 
 
-def test_without_a_fork_a_new_interpreter_measures(
-    in_tmp: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where CUDA is in use: results and errors are the same."""
-    hand_in(in_tmp / "submissions", "alice")
-    hand_in(in_tmp / "submissions", "bob", "print('hello'); os._exit(3)")
-    monkeypatch.setattr("headcount.api.courses.fork_is_safe", lambda: False)
-    code, found = run_json(capsys, "evaluate", COURSE, "--timeout", "2m")
-    alice, bob = found["models"]
+def test_a_broken_sorter_is_passed_over(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, module in (("alice", ""), ("bob", "import os; os._exit(0)\n"), ("carol", "")):
+        (in_tmp / "submissions" / name).mkdir(parents=True)
+        text = f"{module}from planted import PlantedSorter\n\n\nclass Model(PlantedSorter):\n    pass\n"
+        (in_tmp / "submissions" / name / "adapter.py").write_text(text)
+    code, found = run_json(capsys, "stretch", COURSE, "--lengths", "8,16", "--n", "4")
     assert code == 1
-    assert alice["evaluation"]["exact"]["free_running"]["rate"] == 1
-    assert "exit code 3" in bob["error"]
-    assert bob["output"] == "hello"
+    assert {cell["accuracy"] for cell in found["cells"]} == {1.0}
+    names = [f"submissions/{name}/adapter.py:Model" for name in ("alice", "carol")]
+    assert list(dict.fromkeys(cell["name"] for cell in found["cells"])) == names
+    assert found["files"]["pictures"][-1].startswith("runs/stretch/figures/")
+    (broken,) = found["broken"]
+    assert broken.startswith("submissions/bob/adapter.py:Model: its code ended the process (exit code 0)")
+
+
+def test_without_a_fork_a_new_interpreter_measures(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there is a GPU: results and what was printed are the same."""
+    hand_in(in_tmp / "submissions", "alice", "print('hello')")
+    (name,) = all_models([COURSE])
+    forked = api.evaluate_all([name], quiet=True)[name]
+    monkeypatch.setattr("headcount.api.courses.fork_is_safe", lambda: False)
+    found = api.evaluate_all([name], quiet=True)[name]
+    assert found == forked
+    assert (found.label, found.output) == ("alice", "hello")
+    assert found.result is not None
 
 
 @pytest.mark.parametrize(("given", "words"), [("0", "above 0"), ("soon", "--timeout must be a time")])

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from headcount.api.training import verify as verify
     from headcount.api.viewing import head_roles as head_roles
     from headcount.api.viewing import head_stats as head_stats
+    from headcount.api.viewing import join_stretches as join_stretches
     from headcount.api.viewing import match_heads as match_heads
     from headcount.api.viewing import show_head as show_head
     from headcount.api.viewing import show_heads as show_heads
     from headcount.api.viewing import show_positions as show_positions
     from headcount.api.viewing import stretch as stretch
+    from headcount.api.viewing import stretch_all as stretch_all
     from headcount.api.viewing import summarise_attention as summarise_attention
 
 _EXPORTS: dict[str, tuple[str, ...]] = {
@@ -62,7 +64,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "training": ("evaluate", "evaluate_all", "next_command", "read_evaluation", "train", "verify"),
     "viewing": (
         *("head_roles", "head_stats", "match_heads", "show_head", "show_heads", "show_positions", "stretch"),
-        "summarise_attention",
+        *("join_stretches", "stretch_all", "summarise_attention"),
     ),
 }
 _HOMES = {name: f"headcount.api.{module}" for module, names in _EXPORTS.items() for name in names}

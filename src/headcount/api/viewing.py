@@ -28,6 +28,7 @@ from headcount.analysis.positions import PositionsShown, all_encodings, position
 from headcount.analysis.roles import N_CONTROLS, REPEATED, TEXTS, HeadRoles
 from headcount.analysis.roles import head_roles as roles_of
 from headcount.analysis.specialisation import Specialisation, specialise
+from headcount.api.courses import AT_ONCE, Submission, run_course
 from headcount.api.inputs import are_tensors, tensor_rows
 from headcount.api.intervening import Inputs
 from headcount.api.opening import AnyModel, open_model, open_on_task, open_run
@@ -50,6 +51,7 @@ from headcount.experiments.models import OpenModel, RunModel
 from headcount.files import claim_output
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites
+from headcount.limits import TIMEOUT
 from headcount.runs.folder import SAMPLE, RunFolder, digest
 from headcount.views.attention import draw_head_on_text, draw_heads, draw_over_examples, draw_over_texts, draw_pages
 from headcount.views.head_stats import draw_conditions, draw_matching, draw_stats
@@ -268,33 +270,85 @@ def stretch(
     [1.0, 1.0, 1.0, 1.0]
     """
     opened = [open_on_task(model, run_adapter=run_adapter) for model in models]
-    asked = LENGTHS if lengths is None else lengths
-
-    def named(what: str) -> str:
-        return result_name(what, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
-
-    def curves(name: str, found: Stretch) -> dict[str, Figure]:
-        return {name: draw_stretch([found]), named("dispersion"): draw_dispersion(found)}
-
+    asked: dict[str, Any] = {"lengths": lengths, "negatives": negatives, "n": n, "batch_size": batch_size, "draw": draw}
+    for model in opened:
+        require_possible(model, LENGTHS if lengths is None else lengths, negatives, n, batch_size, draw or 0)
+    together = out or ("runs/stretch" if save is True else save)
+    if together and len(opened) > 1:
+        RunFolder(Path(together)).require_writable()
     saved = list[Saved[Stretch]]()
     for model in opened:
-        require_possible(model, asked, negatives, n, batch_size, draw or 0)
-    weights = digest("".join(model.weights_sha256 for model in opened).encode())
-    together = f"{named('stretch')}-of-{len(opened)}-runs-{weights[:8]}"
-    place = out or ("runs/stretch" if save is True else save)
-    shared = RunFolder(Path(place)) if place and len(opened) > 1 else None
-    if shared and out:
-        claim_output(shared.figure_file(f"{together}.png"), ".png", force=None)
-    elif shared:
-        shared.require_writable()
-    for model in opened:
         own = f"{file_name(Path(model.label).name)}-{model.weights_sha256[:8]}"  # in one folder, none over another
-        folder = folder_for(model, save if isinstance(save, bool) or len(opened) == 1 else Path(save) / own)
-        with counting(f"stretching {model.name}, %", quiet=quiet) as progress:
-            found = stretch_model(model, asked, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
-        found = replace(found, audit=quick_audit(model))
-        saved.append(save_in(folder, named("stretch"), found, curves))
-    return join(saved, *write_figures(shared, lambda: {together: draw_stretch([each.result for each in saved])}))
+        place = save if isinstance(save, bool) or len(opened) == 1 else Path(save) / own
+        saved.append(stretch_one(model, **asked, save=place, quiet=quiet))
+    return join_stretches(saved, together, **asked)
+
+
+def stretch_one(
+    model: AnyModel,
+    *,
+    lengths: Sequence[int] | None,
+    negatives: Sequence[str] | None,
+    n: int | None,
+    batch_size: int | None,
+    draw: int | None,
+    save: Place = False,
+    quiet: bool = False,
+) -> Saved[Stretch]:
+    """Measure one model far beyond the trained lengths, with a figure of curves and one of attention."""
+    opened, tried = open_on_task(model), LENGTHS if lengths is None else lengths
+    require_possible(opened, tried, negatives, n, batch_size, draw or 0)
+    name = partial(result_name, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
+    folder = folder_for(opened, save)
+    with counting(f"stretching {opened.name}, %", quiet=quiet) as progress:
+        found = stretch_model(opened, tried, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
+    found = replace(found, audit=quick_audit(opened))
+    figures = lambda stem, found: {stem: draw_stretch([found]), name("dispersion"): draw_dispersion(found)}  # noqa: E731
+    return save_in(folder, name("stretch"), found, figures)
+
+
+def stretch_all(
+    models: Sequence[str],
+    *,
+    save: Place = False,
+    quiet: bool = False,
+    run_adapter: bool = False,
+    timeout: float = TIMEOUT,
+    at_once: int = AT_ONCE,
+    **asked: Any,
+) -> dict[str, Submission[Stretch]]:
+    """Stretch several models, each in a process of its own, and return them by name; `asked` as in `stretch_one`.
+
+    A submission that fails, never returns (`timeout` seconds) or ends its process has an `error` instead of a result.
+    """
+    how: dict[str, Any] = {"save": save if isinstance(save, bool) else str(save), "quiet": True, **asked}
+    clock: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
+    return run_course(
+        models, stretch_one, [Stretch], title="stretching models", run_adapter=run_adapter, **clock, **how
+    )
+
+
+def join_stretches(
+    saved: Sequence[Saved[Stretch]],
+    folder: str | Path | bool,
+    *,
+    lengths: Sequence[int] | None,
+    negatives: Sequence[str] | None,
+    n: int | None,
+    batch_size: int | None,
+    draw: int | None,
+) -> Saved[tuple[Stretch, ...]]:
+    """Join what was measured of several models, with one figure of all in a folder."""
+    if len(saved) < 2:
+        return join(saved)
+    results = [each.result for each in saved]
+    weights = digest("".join(each.weights_sha256 for each in results).encode())
+    stem = result_name("stretch", lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
+    name = f"{stem}-of-{len(results)}-runs-{weights[:8]}"
+    shared = RunFolder(Path(folder)) if folder else None
+    if shared:
+        claim_output(shared.figure_file(f"{name}.png"), ".png", force=None)
+    return join(saved, *write_figures(shared, lambda: {name: draw_stretch(results)}))
 
 
 def show_positions(

@@ -9,12 +9,13 @@ from headcount.cli._command import (
     add_json,
     add_models_argument,
     add_out,
+    add_timeout,
     all_models,
     comma_list,
     keywords,
     lengths,
 )
-from headcount.cli._output import Line, Output
+from headcount.cli._output import Line, Output, course_output
 
 HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
 
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_int(parser, "--draw", "which draw of fresh sequences [0; recipes were chosen on 0, docs use 1]")
     add_int(parser, "--batch-size", "examples per forward pass [by their length]")
     add_out(parser, "where a figure of several models goes [runs/stretch]")
+    add_timeout(parser)
     add_json(parser, quiet=True)
 
 
@@ -37,7 +39,16 @@ def run(args: argparse.Namespace) -> Output:
     from headcount import api
     from headcount.views.length_generalisation import ids_note, stretch_tables
 
-    shown = api.stretch(*all_models(args.models), save=True, **keywords(args, "models"))
+    names, code, broken = all_models(args.models), 0, list[str]()
+    if len(names) == 1:
+        shown = api.stretch(*names, save=True, **keywords(args, "models", "timeout"))
+    else:
+        asked = keywords(args, "models", "out", "quiet", "timeout", "run_adapter")
+        how = {"quiet": args.quiet or args.json, "timeout": args.timeout, "run_adapter": args.run_adapter}
+        course, code = course_output(lambda: api.stretch_all(names, save=True, **how, **asked))
+        saved = [each.saved for each in course.values() if each.saved]
+        shown = api.join_stretches(saved, args.out or "runs/stretch", **asked)
+        broken = [f"{each.name}: {each.error}" for each in course.values() if each.error]
     cells = [{"name": each.name, **asdict(cell)} for each in shown.result for cell in each.cells]
     lines: list[Line] = []
     for each in shown.result:
@@ -45,7 +56,9 @@ def run(args: argparse.Namespace) -> Output:
         if each.refused_lengths:
             lines.append(f"{each.name} refuses these lengths: {', '.join(map(str, each.refused_lengths))}")
         lines.append(ids_note(each))
-    return Output({"cells": cells, "runs": [each.to_dict() for each in shown.result]}, lines, [shown])
+    lines += [f"broken: {each}" for each in broken]
+    data = {"cells": cells, "runs": [each.to_dict() for each in shown.result], "broken": broken}
+    return Output(data, lines, [shown], code or int(bool(broken)))
 
 
 PART = Command("measure how far beyond its training lengths a classifier reaches", add_arguments, run)
