@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from headcount.config import config, field_names, parse, suggestion, type_adapter
+from headcount.config import config, field_names, parse, type_adapter
 from headcount.errors import ConfigError
+from headcount.registry import suggestion
 
 
 @config

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import headcount
 from headcount import api
 from headcount.analysis.matching import Effort
+from headcount.api.reporting import gather
 from headcount.errors import InputError
 
 N_WORDS, D, HEADS, LENGTH = 11, 16, 4, 8
@@ -144,7 +145,7 @@ def right_word(output: Tensor, rows: np.ndarray) -> Tensor:
 
 def test_heads_that_can_go_together_are_found_on_tensors(tagger: Tagger, tmp_path: Path) -> None:
     asked = {"data": ids(40), "metric": right_word, "sites": sites(tagger), "loss": 0.05, "n_orders": 2, "quiet": True}
-    saved = headcount.prune_heads(tagger, save=tmp_path, **asked)  # type: ignore[arg-type]
+    saved = headcount.prune_heads(tagger, save=tmp_path, **asked)
     result = saved.result
     assert result is not None
     assert (result.n_heads, result.n) == (HEADS, 20)
@@ -154,7 +155,7 @@ def test_heads_that_can_go_together_are_found_on_tensors(tagger: Tagger, tmp_pat
     assert torch.isfinite(scores).all()
     assert result.kept.n_removed == len(result.chosen)
     with pytest.raises(InputError, match=r"not written into a folder.*\s+cut the heads out of a copy"):
-        headcount.prune_heads(tagger, tmp_path / "cut", **asked)  # type: ignore[arg-type]
+        headcount.prune_heads(tagger, tmp_path / "cut", **asked)
 
 
 def test_examples_that_do_not_follow_each_other_are_scored_by_their_own_numbers(tagger: Tagger) -> None:
@@ -173,7 +174,33 @@ def test_examples_that_do_not_follow_each_other_are_scored_by_their_own_numbers(
 @pytest.mark.parametrize("verb", [headcount.summarise_attention, headcount.head_roles, headcount.show_heads])
 def test_what_is_missing_is_told_for_the_call_that_was_made(verb: object) -> None:
     with pytest.raises(InputError, match="inputs=") as told:
-        verb(classifier())  # type: ignore[operator]
+        verb(classifier())
     assert "--on" not in str(told.value)
     with pytest.raises(InputError, match=r"without a tokenizer, so it takes no texts\s+give its tensors: inputs="):
-        verb(classifier(), "a text")  # type: ignore[operator]
+        verb(classifier(), "a text")
+
+
+def test_a_report_of_a_module_is_written_from_its_tensors(
+    tagger: Tagger, in_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
+    few = {**(api.viewing.head_roles.__kwdefaults__ or {}), "n_controls": 2}
+    monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", few)
+    asked = {"sites": sites(tagger), "n_examples": 3, "thorough": True, "quiet": True}
+    material = gather(tagger, data=ids(40), metric=right_word, **asked)
+    (subject,) = material.subjects
+    assert subject.title == "Tagger"
+    assert subject.ablation is not None
+    assert subject.pruning is not None
+    assert subject.roles is not None
+    assert [each.title for each in subject.patterns] == ["average over 3 inputs", "input 0", "input 1", "input 2"]
+    whole = headcount.ablate_heads(tagger, ids(40), right_word, sites=sites(tagger), quiet=True).result
+    assert [each.drop for each in subject.ablation.heads] == [each.drop for each in whole.heads]
+    page = headcount.report(tagger, data=ids(40), metric=right_word, out="tagger.html", **asked)[0]
+    assert "in memory&gt;" not in page.read_text(), "no command can be given this model"
+    assert "headcount ablate" not in page.read_text()
+    (seen,) = gather(tagger, data=[ids(40)], **asked).subjects
+    assert seen.ablation is None
+    assert seen.roles == subject.roles, "what needs no score"
+    with pytest.raises(InputError, match=r"Tagger is a bare module.*\s+give data=tensors"):
+        gather(tagger, sites=sites(tagger))

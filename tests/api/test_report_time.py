@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headcount import api
 from headcount.api import reporting
 from headcount.api.reporting import TIME_LIMIT, WANTED, Wanted, gather
 from headcount.errors import InputError, OutOfTime
@@ -140,7 +141,7 @@ def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
         raise InputError("nothing to lose")
 
     monkeypatch.setattr(reporting, "prune_heads", prune)
-    model = reporting.open_model(run)
+    model = api.open_model(run)
     for limit in (None, TimeLimit(45.0, clock)):
         with limited(limit), pytest.raises(InputError):
             reporting._pruned(model, None, True)
@@ -150,8 +151,8 @@ def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
 
 
 def test_a_thorough_report_does_not_take_a_shorter_measurement_for_the_whole(run: Run) -> None:
-    reporting.ablate_heads(run, n=5, replacements=["zero"], save=True, quiet=True)
-    model = reporting.open_model(run)
+    api.ablate_heads(run, n=5, replacements=["zero"], save=True, quiet=True)
+    model = api.open_model(run)
     wanted = next(each for each in WANTED if each.field == "ablation")
     assert reporting._read(model, wanted, None, thorough=False) is not None
     assert reporting._read(model, wanted, None, thorough=True) is None

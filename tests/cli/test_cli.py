@@ -210,8 +210,7 @@ def test_a_bug_does_not_end_as_a_failed_check(monkeypatch: pytest.MonkeyPatch, c
 )
 def test_what_is_mistyped_is_suggested(arguments, meant, capsys):
     try:
-        code = main(shlex.split(arguments))
+        assert main(shlex.split(arguments)) == 2
     except SystemExit as stopped:  # argparse's own way
-        code = stopped.code
-    assert code == 2
+        assert stopped.code == 2  # noqa: PT017
     assert meant in capsys.readouterr().err

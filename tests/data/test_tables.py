@@ -222,7 +222,7 @@ def test_objects_that_look_like_datasets() -> None:
     table = read_table(FakeDataset())
     assert table.texts() == ["a cat", "a dog", ""]
     assert (table.class_names, table.where(2)) == ({"label": ("neg", "pos")}, "row 2 of the dataset")
-    assert table._column("label") == ["0", "1", "-1"]
+    assert table.column("label") == ["0", "1", "-1"]
     with pytest.raises(InputError, match="row 2 of the dataset has an empty cell"):
         table.rows("text", "label")
     with pytest.raises(InputError, match=r"has the splits train, test\s+give one, such as data\['test'\]"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
@@ -15,6 +17,8 @@ from headcount.errors import InputError
 from headcount.experiments.models import OpenModel
 from headcount.hooks.attention import attention_of
 
+MOST_ROWS = 64
+"""Rows of tensors that heads are measured on unasked."""
 NO_TOKENS = ("mask", "type", "position")
 """What the names of tensors hold that are no tokens."""
 
@@ -23,6 +27,28 @@ def are_tensors(given: Any) -> TypeGuard[Tensor | Sequence[Tensor] | Mapping[str
     """Return whether these are a model's tensors, and not texts."""
     parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else [given]
     return bool(parts) and all(isinstance(each, Tensor) for each in parts)
+
+
+@dataclass(frozen=True, repr=False)
+class ModuleWithInputs(OpenModel):
+    """A bare module, with tensors to look at its heads on where no texts are named."""
+
+    inputs: tuple[Tensor, ...]
+
+    @classmethod
+    def of_opened(cls, opened: OpenModel, inputs: Tensor | Sequence[Tensor]) -> ModuleWithInputs:
+        """A module that is open, with its tensors in the order in which it takes them."""
+        module, batch = input_batch(opened, inputs)
+        return cls(opened.name, opened.label, "", module, opened.sites, None, batch.inputs)
+
+    def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
+        """Return its tensors row by row: it takes no texts."""
+        return super().texts(on, data) or self.rows(MOST_ROWS)
+
+    def rows(self, most: int) -> list[TokenizedText]:
+        """Return the first rows of its tensors."""
+        n = len(self.inputs[0])
+        return tensor_rows(self, [each[:most] if len(each) == n else each for each in self.inputs])[1]
 
 
 def tensor_rows(opened: OpenModel, inputs: Inputs) -> tuple[nn.Module, list[TokenizedText]]:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from headcount.analysis.attention import Attention, average_patterns, patterns_on_each
+from headcount.analysis.attention import Attention, average_patterns, patterns_on_each, patterns_on_inputs
+from headcount.api.inputs import MOST_ROWS, ModuleWithInputs
 from headcount.api.viewing import summarise_attention
+from headcount.data.dataset import TokenizedText
 from headcount.errors import HeadcountError, InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.hooks.attention import attention_of
@@ -43,13 +45,15 @@ def patterns_of(
     limit: TimeLimit | None,
     left_out: list[str],
 ) -> Iterator[Attention]:
-    """Yield the average, then examples of the task; of a model without one, the texts that were named.
+    """Yield the average, then examples of the task, or rows of tensors; else the texts that were named.
 
     Add to `left_out` the examples that there was no time for.
     """
     if model.task is None:
         if on:
             yield from summarise_attention(model, on).result
+        elif isinstance(model, ModuleWithInputs):
+            yield from _on_rows(model, model.rows(max(1, min(n_examples, MOST_ROWS))))
         return
     try:
         yield average_patterns(model.task_attention(), "test")
@@ -77,6 +81,15 @@ def patterns_of(
                 left_out.append(f"attention on {len(asked) - i - 1:,} of {len(asked):,} examples")
                 return
             show(i + 1, len(asked))
+
+
+def _on_rows(model: OpenModel, rows: Sequence[TokenizedText]) -> Iterator[Attention]:
+    """Yield the average over rows of tensors, then every row by itself."""
+    known = model.label, model.weights_sha256, model.module, model.sites
+    if len(rows) > 1 and len({tuple(map(len, row.tokens.values())) for row in rows}) == 1:
+        yield patterns_on_inputs(*known, rows)
+    for i, row in enumerate(rows):
+        yield patterns_on_inputs(*known, [row], f"input {i}")
 
 
 def _on_example(model: OpenModel, text: str) -> Attention:

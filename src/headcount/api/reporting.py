@@ -9,6 +9,8 @@ from glob import escape
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from torch import Tensor
+
 from headcount import __version__
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.exhaustive import Certificate
@@ -20,6 +22,7 @@ from headcount.analysis.roles import N_CONTROLS, HeadRoles
 from headcount.analysis.specialisation import Specialisation
 from headcount.api.ablation import ablate_heads
 from headcount.api.auditing import audit
+from headcount.api.inputs import ModuleWithInputs, are_tensors
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.patterns import is_example, patterns_of, text_book
 from headcount.api.pruning import prune_heads
@@ -27,15 +30,17 @@ from headcount.api.saving import Saved, asked_data, result_name
 from headcount.api.training import evaluate, verify
 from headcount.api.viewing import head_roles, head_stats, show_positions, stretch
 from headcount.auditing.audit import Audit
+from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
 from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
-from headcount.experiments.models import Data, OpenModel, RunModel
+from headcount.experiments.models import Data, ExperimentMetric, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
+from headcount.hooks.sites import Sites
 from headcount.reporting.exercise import claim_exercise, write_exercise
 from headcount.reporting.latex import write_latex
 from headcount.reporting.markdown import FIGURES, write_markdown
 from headcount.reporting.page import html_page
-from headcount.reporting.story import Material, Subject, tell
+from headcount.reporting.story import IN_MEMORY, Material, Subject, tell
 from headcount.results import Result, require_heads
 from headcount.runs.folder import RunFolder
 from headcount.tasks.base import SequenceTask, Task
@@ -131,6 +136,8 @@ def report(
     title: str = "",
     on: Sequence[str] = (),
     data: Data = None,
+    metric: ExperimentMetric = None,
+    sites: Sites | None = None,
     lines: bool = False,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
@@ -149,8 +156,11 @@ def report(
     report names what was left out; with `thorough`, everything is measured, however long that takes.
 
     `on` are examples or texts to look at attention on first. On `data` (see `ablate_heads`) heads of models without a
-    task are ablated and removed. Beside the page there may be Markdown with pictures, LaTeX tables, and the files that
-    the exercise asks for, into a folder. Returns all files, the page first.
+    task are ablated and removed. Of any PyTorch module `data` are its tensors, on which its heads are looked at and, if
+    `metric(output, rows)` gives one score per row, ablated and removed; `sites` says where its heads are.
+
+    Beside the page there may be Markdown with pictures, LaTeX tables, and the files that the exercise asks for, into a
+    folder. Returns all files, the page first.
     Files that headcount did not write are replaced only with `force`.
 
         headcount.report("sample:addition", out="adder.html")
@@ -162,6 +172,8 @@ def report(
         title=title,
         on=on,
         data=text_lines(data) if lines else data,
+        metric=metric,
+        sites=sites,
         n_examples=n_examples,
         stored=stored,
         thorough=thorough,
@@ -211,6 +223,8 @@ def gather(
     title: str = "",
     on: Sequence[str] = (),
     data: Data = None,
+    metric: ExperimentMetric = None,
+    sites: Sites | None = None,
     n_examples: int = N_EXAMPLES,
     stored: bool = False,
     thorough: bool = False,
@@ -223,7 +237,15 @@ def gather(
         raise InputError("no model to report on", "name some: headcount report runs/addition-0")
     if stored and thorough:
         raise InputError("--stored measures nothing that takes long, --thorough everything", "leave one of them out")
-    opened = [open_model(model, run_adapter=run_adapter) for model in models]
+    opened = [open_model(model, sites=sites, run_adapter=run_adapter) for model in models]
+    if are_tensors(data):
+        tensors = [data] if isinstance(data, Tensor) else list(data)
+        opened = [ModuleWithInputs.of_opened(each, tensors) if not each.has_output else each for each in opened]
+        data = tensor_dataset(tensors, metric) if callable(metric) else None
+    elif metric is not None:
+        raise InputError("a metric is for a PyTorch module with its tensors", "give them: data=tensors")
+    elif bare := [each.label for each in opened if type(each) is OpenModel]:
+        raise InputError(f"{bare[0]} is a bare module: there is nothing to look at its heads on", "give data=tensors")
     if data is not None:
         _require_fitting(data, [model for model in opened if model.task is None])
     _require_examples(on, [model.task for model in opened])
@@ -235,7 +257,7 @@ def gather(
         with limited(limit and limit.share(1 / (len(opened) - len(subjects)))):
             subjects.append(_subject(model, each, on, data, n_examples, stored, thorough, quiet))
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
-    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16]}`" for each in subjects)
+    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16] or 'in memory'}`" for each in subjects)
     made = f"Made by headcount {__version__} from results of these weights: {weights}."
     return Material(title or f"The heads of {names or f'{len(titles)} models'}", tuple(subjects), made)
 
@@ -280,7 +302,7 @@ def _subject(
         announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
     return Subject(
-        name=model.name,
+        name=model.name if model.has_output else IN_MEMORY,
         title=title,
         weights_sha256=model.weights_sha256,
         task=None if model.task is None else model.task.name,
@@ -290,7 +312,7 @@ def _subject(
         log=log,
         training=model.run.folder.read_training() if isinstance(model, RunModel) else None,
         patterns=patterns,
-        book=text_book(model, on, patterns) if model.task is None else None,
+        book=text_book(model, on, patterns) if model.task is None and on else None,
         not_measured=tuple(left_out),
         **found,
     )
@@ -302,7 +324,7 @@ def _results(
     """Return every result by its field, read or measured; add to `left_out` what there was no time for."""
     say, limit = announcer(quiet), time_limit()
     read = partial(_read, model, data=data, thorough=thorough, say=say if stored else None)
-    known = {each.field: read(wanted=each) for each in WANTED}
+    known: dict[str, Any] = {each.field: read(wanted=each) for each in WANTED}
     missing = [
         each
         for each in WANTED

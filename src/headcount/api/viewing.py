@@ -227,8 +227,8 @@ def match_heads(
     for other in map(open_model, others):
         with counting(f"matching with {other.label or other.name}", quiet=quiet) as progress:
             if is_given:
-                pair = (_on_inputs(each, on, data, inputs) for each in (opened, other))
-                found = match_inputs(*pair, "given inputs", effort, progress)
+                ours, theirs = (_on_inputs(each, on, data, inputs) for each in (opened, other))
+                found = match_inputs(ours, theirs, "given inputs", effort, progress)
             else:
                 found = match(opened.task_attention(), other.task_attention(), length, effort, progress)
         # Two runs of one name in different folders have different weights.

@@ -165,7 +165,7 @@ def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     matched = api.match_heads(model, *others, on=texts, data=args.data, save=True, quiet=args.quiet) if others else None
     saved = api.head_roles(model, texts, args.data, args.separator, save=True, quiet=args.quiet)
     tables = [roles_table(saved.result)] if any(head.named for head in saved.result.heads) else []
-    lines = [*tables, *roles_notes(saved.result)]
+    lines: list[Line] = [*tables, *roles_notes(saved.result)]
     if matched is None:
         return Output(saved.result, lines, [saved])
     data = {**saved.result.to_dict(), "matches": [each.to_dict() for each in matched.result]}

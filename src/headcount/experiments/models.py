@@ -23,6 +23,7 @@ from headcount.data.dataset import (
     ScoreFunction,
     TokenizedText,
     split_in_half,
+    subsample,
     tensor_dataset,
 )
 from headcount.data.from_task import given_examples, held_out, of_length, reference_for, task_dataset
@@ -217,7 +218,7 @@ class OpenModel:
         """What an experiment is on: a dataset (here of tensors), and which examples of it; None for all."""
         self._refuse("lengths", length)
         if isinstance(data, EvalDataset):
-            return data, None
+            return data, subsample(data, n)
         if not callable(metric):
             raise InputError("a model of your own needs a metric", "give a function: metric(output, rows) -> [row]")
         inputs = [data] if isinstance(data, Tensor) else data

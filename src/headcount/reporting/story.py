@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headcount.reporting import SECTIONS
-from headcount.reporting.blocks import Conclusions, Notice, Paragraph, Section, Sentence
+from headcount.reporting.blocks import (
+    Block,
+    Commands,
+    Conclusions,
+    DataTable,
+    HeadPatterns,
+    Notice,
+    Paragraph,
+    Picture,
+    Section,
+    Sentence,
+)
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
@@ -45,6 +56,8 @@ ORDER = (
 FIRST = ("certificate", "ablation", "pruning", "carries", "reach", "training", "roles", "sites", "positions")
 """Whose answers stand at the beginning, if there are more than so many:"""
 MOST_ANSWERS = 5
+IN_MEMORY = "<in memory>"
+"""The name of a model that no command can be given."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +143,10 @@ def tell(material: Material) -> Story:
     names = [*ORDER, *(name for name in SECTIONS.names() if name not in (*ORDER, "asked"))]
     if not any(each.settings for each in material.subjects):
         names.sort(key=lambda name: name != "audit")  # of models of others, first whether they are sound
+    if all(each.name == IN_MEMORY for each in material.subjects):
+        names.remove("reproduce")
     told = (SECTIONS.get(name)(material) for name in names if name in SECTIONS.names())
-    sections = [each for each in told if each is not None]
+    sections = [_with_possible_commands(each) for each in told if each is not None]
     answers = _answers(sections)
     first = SECTIONS.get("asked")(material)
     if answers:
@@ -142,6 +157,18 @@ def tell(material: Material) -> Story:
         first = Section(first.id, first.title, (*asked, Conclusions(answers), *faults))
     models = ", ".join(dict.fromkeys(each.title for each in material.subjects))
     return Story(material.title, models, (first, *sections), material.made)
+
+
+def _with_possible_commands(section: Section) -> Section:
+    """Leave out commands that would need a model which is in memory alone."""
+    blocks = list[Block]()
+    for block in section.blocks:
+        if isinstance(block, Commands):
+            block = replace(block, commands=tuple(each for each in block.commands if IN_MEMORY not in each))
+        elif isinstance(block, DataTable | Picture | HeadPatterns) and IN_MEMORY in block.command:
+            block = replace(block, command="")
+        blocks += [] if isinstance(block, Commands) and not block.commands else [block]
+    return replace(section, blocks=tuple(blocks))
 
 
 def _answers(sections: Sequence[Section]) -> tuple[Sentence, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headcount.errors import argument
 from headcount.heads import HeadId, HeadSite
 from headcount.reporting.blocks import Block, Commands, Notice, Paragraph, Section
-from headcount.reporting.story import Material, Subject
+from headcount.reporting.story import IN_MEMORY, Material, Subject
 from headcount.reporting.words import counted, some, stand_ins
 
 QUESTIONS = {
@@ -72,6 +72,8 @@ def _left_out(material: Material) -> Commands:
     names = [argument(each.name) for each in material.subjects]
     data = dict.fromkeys(each.data_flags for each in material.subjects if each.data_flags)
     command = " ".join(["headcount report", *names, *data, "--thorough"])
+    if any(each.name == IN_MEMORY for each in material.subjects):
+        command = "headcount.report(..., thorough=True)"
     return Commands((command,), f"Not measured, to keep this report quick: {'. '.join(lists)}. To measure everything:")
 
 
