@@ -273,7 +273,7 @@ def stretch(
     asked: dict[str, Any] = {"lengths": lengths, "negatives": negatives, "n": n, "batch_size": batch_size, "draw": draw}
     for model in opened:
         require_possible(model, LENGTHS if lengths is None else lengths, negatives, n, batch_size, draw or 0)
-    together = out or ("runs/stretch" if save is True else save)
+    together = out or ("runs/stretch" if save is True else save or None)
     if together and len(opened) > 1:
         RunFolder(Path(together)).require_writable()
     saved = list[Saved[Stretch]]()
@@ -330,7 +330,7 @@ def stretch_all(
 
 def join_stretches(
     saved: Sequence[Saved[Stretch]],
-    folder: str | Path | bool,
+    folder: str | Path | None,
     *,
     lengths: Sequence[int] | None,
     negatives: Sequence[str] | None,
