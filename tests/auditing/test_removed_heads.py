@@ -344,18 +344,18 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
         "still follows its own output",
     ),
     "half itself, half another row's": (z_becomes(lambda z: (z + z.roll(1, 0)) / 2), "not removed", "scaled by 0.5"),
-    "features reversed": (z_becomes(lambda z: z.flip(-1)), "not removed", "its features in another order"),
-    "features rolled": (z_becomes(lambda z: z.roll(3, -1)), "not removed", "its features in another order"),
+    "features reversed": (z_becomes(lambda z: z.flip(-1)), "not removed", "the features in another order"),
+    "features rolled": (z_becomes(lambda z: z.roll(3, -1)), "not removed", "the features in another order"),
     "features averaged": (
         z_becomes(lambda z: z.mean(-1, keepdim=True).expand_as(z)),
         "not removed",
         "mean of its feat",
     ),
-    "relu": (z_becomes(torch.relu), "not removed", "its negative values are set to zero"),
+    "relu": (z_becomes(torch.relu), "not removed", "with negative values set to zero"),
     "tanh": (z_becomes(torch.tanh), "not removed", ""),
     "sign flipped": (z_becomes(torch.neg), "scaled, not removed", "scaled by -1"),
     "length one": (z_becomes(lambda z: z / z.norm(dim=-1, keepdim=True)), "not removed", "still follows"),
-    "batch mean subtracted": (z_becomes(lambda z: z - z.mean(0)), "not removed", "its mean over the batch subtracted"),
+    "batch mean subtracted": (z_becomes(lambda z: z - z.mean(0)), "not removed", "the mean over the batch subtracted"),
     "position mean subtracted": (
         z_becomes(lambda z: z - z.mean(1, keepdim=True)),
         "not removed",
@@ -364,7 +364,7 @@ NOT_REMOVED: dict[str, tuple[Intervention, str, str]] = {
     "feature mean subtracted": (
         z_becomes(lambda z: z - z.mean(-1, keepdim=True)),
         "not removed",
-        "the mean of its features subtracted",
+        "the mean of the features subtracted",
     ),
     "one direction removed": (
         z_becomes(lambda z: z - 2 * (z - without_direction(z))),

@@ -16,7 +16,9 @@ The definition is tested, not guessed. The model runs again with the interventio
     swap         another example takes a row of the inputs, so that queries, keys and values change as well
 
 A transplant decides about interventions that act on z. The swap decides about those that act before z, where there is
-nothing to transplant: on queries, keys, values, their weights, or a mask.
+nothing to transplant: on queries, keys, values, their weights, or a mask. If r follows a swap and not the head's own z,
+r comes from other heads, which is removal, or the head was computed again from the inputs of its block, which is not. A
+transplant to all heads of the block tells these two apart.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ _PRESERVED: dict[str, tuple[str, Callable[[Tensor, Tensor], bool]]] = {
         lambda new, own: own.shape[2] > 1 and is_same(new, own.mean(dim=2, keepdim=True).expand_as(own)),
     ),
     REARRANGED: (
-        "kept, with its features in another order",
+        "kept, with the features in another order",
         lambda new, own: _is_sorted_alike(new, own, dim=2),
     ),
     MOVED: (
@@ -203,18 +203,18 @@ _PRESERVED: dict[str, tuple[str, Callable[[Tensor, Tensor], bool]]] = {
         lambda new, own: _is_sorted_alike(new, own, dim=1),
     ),
     f"batch {CENTRED}": (
-        "kept, with its mean over the batch subtracted",
+        "kept, with the mean over the batch subtracted",
         lambda new, own: _is_centred(new, own, dim=0),
     ),
     f"position {CENTRED}": (
-        "kept, with its mean over positions subtracted",
+        "kept, with the mean over positions subtracted",
         lambda new, own: _is_centred(new, own, dim=1),
     ),
     f"feature {CENTRED}": (
-        "kept, with the mean of its features subtracted",
+        "kept, with the mean of the features subtracted",
         lambda new, own: _is_centred(new, own, dim=2),
     ),
-    RECTIFIED: ("kept where it is positive; its negative values are set to zero", _is_negative_cut),
+    RECTIFIED: ("kept where positive, with negative values set to zero", _is_negative_cut),
 }
 """What keeps a head's own output, even if it comes from a cache, and so does not follow: in words, and a test."""
 

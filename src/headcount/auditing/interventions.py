@@ -59,8 +59,8 @@ class HeadChange:
     """Whether it is one of those that are meant."""
     done: str
     """untouched; removed: zero, mean, constant, resample, another head, other; not removed: scaled, partly removed,
-    hardly changed, mean over positions, mean of features, rearranged, moved, rectified, mean subtracted, other values
-    added, even attention, changed, not a number, not tested."""
+    hardly changed, mean over positions, mean of features, rearranged, moved, rectified, batch mean subtracted (or
+    position, or feature), other values added, even attention, changed, not a number, not tested."""
     detail: str
     """In words."""
     change: Size
