@@ -151,7 +151,7 @@ class Pruning(Result):
     """Seconds that the search was given; None for as long as it takes."""
     not_measured: tuple[str, ...] = ()
     """What there was no time for, in words; nothing without a budget."""
-    shares: tuple[PrunableShare, ...] = ()
+    prunable: tuple[PrunableShare, ...] = ()
     """The share of heads that can be removed for 1 point and for 5; none for a metric without points."""
     alone_on: str = ""
     """The examples that heads were ablated alone on, by a stored ablation; empty: those that orders were chosen on."""
@@ -215,9 +215,9 @@ def prune_curves(
         is_accuracy=metric.is_accuracy,
         budget=budget,
         not_measured=tuple(clock.skipped),
-        shares=tuple(
+        prunable=tuple(
             PrunableShare(limit, n_alone, len(heads), points.get(("share", i), whole))
-            for i, (limit, n_alone, heads) in enumerate(found.shares if metric.in_points else ())
+            for i, (limit, n_alone, heads) in enumerate(found.prunable if metric.in_points else ())
         ),
         alone_on=_named_examples(ablation),
     )
@@ -263,7 +263,7 @@ class _Choice:
     n_tried: int
     n_random: int
     lucky: tuple[HeadId, ...]
-    shares: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
+    prunable: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
     """A loss, how many heads cost less than that alone, and those that greedy removal takes for it."""
     orders: Mapping[str, Sequence[HeadId]]
     """By the names of their curves."""
@@ -316,7 +316,7 @@ def _choose(
         by_zero=tuple(head for head in heads if band_of(drops[str(head)]) == "redundant"),
         harmless=harmless,
         n_under_1_point=sum(each.mean < IMPORTANT for each in drops.values()),
-        shares=tuple(
+        prunable=tuple(
             (limit, sum(each.high < limit for each in drops.values()), greedy.order[: greedy.within(limit + TIE)])
             for limit in LIMITS
         ),
@@ -410,7 +410,7 @@ def _points(
     """The whole model; and what is left without these sets, and along these orders, and what was lost with them."""
     named = {"harmless": found.harmless, "by zero": found.by_zero, "chosen": found.chosen, "lucky": found.lucky}
     sets = {(name, 0): Intervention(some) for name, some in named.items() if some}
-    sets |= {("share", i): Intervention(heads) for i, (_, _, heads) in enumerate(found.shares) if heads}
+    sets |= {("share", i): Intervention(heads) for i, (_, _, heads) in enumerate(found.prunable) if heads}
     if found.harmless and "mean" in found.replacements:
         sets["means", 0] = Intervention(found.harmless, "mean")
     own = found.orders["together"]

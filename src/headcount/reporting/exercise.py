@@ -142,9 +142,9 @@ def _pruning(result: Pruning) -> dict[str, Any]:
             "one_by_one_percent": 100 * each.n_alone / result.n_heads,
             "together_percent": 100 * each.n_together / result.n_heads,
         }
-        for each in result.shares
+        for each in result.prunable
     ]
-    return {"prunable": shares, **result.to_dict()}
+    return {"prunable_percent": shares, **result.to_dict()}
 
 
 def _log(subject: Subject) -> dict[str, Any]:
