@@ -305,13 +305,7 @@ def _choose(
         "greedy": greedy.order,
         "gradient": sorted(heads, key=lambda head: importance[str(head)]) if importance else (),
     }
-    drops = {str(each.head): each.drop for each in alone.measurements}
-    harmless = _redundant(every_way)
-    if ablation is not None:
-        condition = ablation.conditions[0]
-        removed = ablation.effects("zero", condition.length)
-        drops = {each.head: PairedDifference(each.drop, each.low, each.high, each.p) for each in removed}
-        harmless = tuple(HeadId.parse(head) for head in ablation.harmless(condition.length))
+    drops, harmless = _alone(alone.measurements, every_way, ablation)
     return _Choice(
         by_zero=tuple(head for head in heads if band_of(drops[str(head)]) == "redundant"),
         harmless=harmless,
@@ -327,6 +321,18 @@ def _choose(
         lucky=lucky,
         orders={name: order for name, order in orders.items() if order},
     )
+
+
+def _alone(
+    by_zero: Sequence[Measurement], every_way: Sequence[Measurement], ablation: Ablation | None
+) -> tuple[dict[str, PairedDifference], tuple[HeadId, ...]]:
+    """Return what removing each head alone costs, and which heads no replacement harms: by the ablation, if given."""
+    if ablation is None:
+        return {str(each.head): each.drop for each in by_zero}, _redundant(every_way)
+    length = ablation.conditions[0].length
+    removed = ablation.effects("zero", length)
+    drops = {each.head: PairedDifference(each.drop, each.low, each.high, each.p) for each in removed}
+    return drops, tuple(HeadId.parse(head) for head in ablation.harmless(length))
 
 
 def _named_examples(ablation: Ablation | None) -> str:
