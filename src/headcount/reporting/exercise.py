@@ -139,8 +139,8 @@ def _pruning(result: Pruning) -> dict[str, Any]:
     shares = [
         {
             "loss_points": 100 * each.loss,
-            "one_by_one_percent": 100 * each.n_alone / result.n_heads,
-            "together_percent": 100 * each.n_together / result.n_heads,
+            "one_by_one_percent": round(100 * each.n_alone / result.n_heads, 2),
+            "together_percent": round(100 * each.n_together / result.n_heads, 2),
         }
         for each in result.prunable
     ]
