@@ -125,14 +125,14 @@ def test_what_is_chosen_is_a_prefix_within_the_loss(found: Pruning, by_hand: Any
 
 def test_the_share_for_another_loss_is_a_prefix_of_the_same_order(found: Pruning, by_hand: Any) -> None:
     greedy = order(found, "greedy")
-    assert [share.loss for share in found.shares] == [0.01, 0.05]
-    for share in found.shares:
+    assert [share.loss for share in found.prunable] == [0.01, 0.05]
+    for share in found.prunable:
         n = share.n_together
         right = [by_hand("selection_set", frozenset(greedy[:k]))[0].mean() for k in range(n + 2)]
         lost = [right[0] - each for each in right]
         assert max(lost[: n + 1]) <= share.loss + 1e-9 < lost[n + 1]
         assert (share.left.n_removed, share.left.score) == (n, curve(found, "greedy")[n].score)
-    assert found.shares[0].n_together <= found.shares[1].n_together <= len(found.chosen)
+    assert found.prunable[0].n_together <= found.prunable[1].n_together <= len(found.chosen)
 
 
 def test_a_given_ablation_says_which_heads_are_harmless_alone(run: Run) -> None:
@@ -142,8 +142,8 @@ def test_a_given_ablation_says_which_heads_are_harmless_alone(run: Run) -> None:
     known = ablation_of(tried, dict(zip(names, (0.002, 0.03, 0.009), strict=False)))
     result = pruned(run, ablation=known)
     first, _, third, *_ = names
-    assert result.by_zero == result.harmless == (first, third) == known.removable() == known.harmless()
-    assert [share.n_alone for share in result.shares] == [2, 3]
+    assert result.by_zero == result.harmless == (first, third) == known.harmless()
+    assert [share.n_alone for share in result.prunable] == [2, 3]
     assert result.alone_on == "a quarter"
     assert (result.by_zero_left.n_removed, result.harmless_left.n_removed) == (2, 2)
 

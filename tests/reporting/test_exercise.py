@@ -109,7 +109,7 @@ def both_experiments() -> Material:
         training=RECORD,
         evaluation=evaluation(),
         ablation=ablation(*swapped, *removed, failures=broken),
-        pruning=pruning(shares=shares),
+        pruning=pruning(prunable=shares),
         stats=stats(*heads),
         log=LOG,
     )
@@ -186,7 +186,7 @@ def test_answers_have_their_figures(answers) -> None:
 
 def test_the_prunable_share_is_in_the_json_as_percentages(answers) -> None:
     found = json.loads((answers[1] / "problem1/results/head_analysis/pruning_results.json").read_text())
-    assert found["prunable"] == [
+    assert found["prunable_percent"] == [
         {"loss_points": 1.0, "one_by_one_percent": 62.5, "together_percent": 37.5},
         {"loss_points": 5.0, "one_by_one_percent": 75.0, "together_percent": 50.0},
     ]

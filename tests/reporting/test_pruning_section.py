@@ -46,7 +46,7 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
         PrunableShare(0.01, 5, 3, point(3, 0.988, 0.002)),
         PrunableShare(0.05, 6, 4, point(4, 0.93, 0.06)),
     )
-    found = told(shares=shares, alone_on="the test set")
+    found = told(prunable=shares, alone_on="the test set")
     require_sound(found)
     words = "For at most 1 point, 5 of 8 heads (62.5 %) can be removed one by one and 3 of 8 heads (37.5 %) together: "
     assert f"{words}98.8 % (95 % interval 97.8 to 99.8) is left on 2,000 other examples." in texts(found)
@@ -60,9 +60,9 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     ]
     assert "when it is removed alone, lies below the loss (on the test set)" in table.note
     none = PrunableShare(0.01, 0, 0, point(0, 0.99, 0.0))
-    assert "0 of 8 heads (0.0 %) together." in texts(told(shares=(none,)))
+    assert "0 of 8 heads (0.0 %) together." in texts(told(prunable=(none,)))
     near = PrunableShare(0.05, 6, 4, point(4, 0.94, 0.05))
-    assert "whether that is at most 5 points is undecided" in texts(told(shares=(near,)))
+    assert "whether that is at most 5 points is undecided" in texts(told(prunable=(near,)))
 
 
 def test_a_share_of_the_heads_is_told_by_what_it_costs() -> None:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from headcount.analysis.contradictions import ablation_contradictions, effect_contradictions
-from headcount.bands import CRITICAL, FEW, IMPORTANT, band_of, examples_needed, ranked_by
+from headcount.bands import CRITICAL, FEW, band_of, examples_needed, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
 from headcount.experiments.experiment import Experiment
@@ -202,10 +202,6 @@ class Ablation(Result):
     def printed_rows(self) -> list[dict[str, Any]]:
         """Return one row per head, length and replacement: the costliest to remove first, then other replacements."""
         return sorted(self.to_rows(), key=lambda row: (row["replacement"] != self.ranked_by, -row["drop"]))
-
-    def removable(self, limit: float = IMPORTANT, length: int | None = None) -> tuple[str, ...]:
-        """Return the heads that cost less than `limit` when they are removed alone, by their whole 95 % interval."""
-        return tuple(each.head for each in self.effects("zero", length) if each.high < limit)
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the effects of all heads with each other and with their conditions."""

@@ -154,7 +154,7 @@ class Pruning(Result):
     """Seconds that the search was given; None for as long as it takes."""
     not_measured: tuple[str, ...] = ()
     """What there was no time for, in words; nothing without a budget."""
-    shares: tuple[PrunableShare, ...] = ()
+    prunable: tuple[PrunableShare, ...] = ()
     """The share of heads that can be removed for 1 point and for 5; none for a metric without points."""
     alone_on: str = ""
     """The examples that heads were ablated alone on, by a stored ablation; empty: those that orders were chosen on."""
@@ -226,9 +226,9 @@ def prune_curves(
         is_accuracy=metric.is_accuracy,
         budget=budget,
         not_measured=tuple(clock.skipped),
-        shares=tuple(
+        prunable=tuple(
             PrunableShare(limit, n_alone, len(heads), points.get(("share", i), whole))
-            for i, (limit, n_alone, heads) in enumerate(found.shares if metric.in_points else ())
+            for i, (limit, n_alone, heads) in enumerate(found.prunable if metric.in_points else ())
         ),
         alone_on=_named_examples(ablation),
         share=share,
@@ -275,7 +275,7 @@ class _Choice:
     n_tried: int
     n_random: int
     lucky: tuple[HeadId, ...]
-    shares: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
+    prunable: tuple[tuple[float, int, tuple[HeadId, ...]], ...]
     """A loss, how many heads cost less than that alone, and those that greedy removal takes for it."""
     orders: Mapping[str, Sequence[HeadId]]
     """By the names of their curves."""
@@ -318,18 +318,12 @@ def _choose(
         "greedy": greedy.order,
         "gradient": sorted(heads, key=lambda head: importance[str(head)]) if importance else (),
     }
-    drops = {str(each.head): each.drop for each in alone.measurements}
-    harmless = _redundant(every_way)
-    if ablation is not None:
-        condition = ablation.conditions[0]
-        removed = ablation.effects("zero", condition.length)
-        drops = {each.head: PairedDifference(each.drop, each.low, each.high, each.p) for each in removed}
-        harmless = tuple(HeadId.parse(head) for head in ablation.harmless(condition.length))
+    drops, harmless = _alone(alone.measurements, every_way, ablation)
     return _Choice(
         by_zero=tuple(head for head in heads if band_of(drops[str(head)]) == "redundant"),
         harmless=harmless,
         n_under_1_point=sum(each.mean < IMPORTANT for each in drops.values()),
-        shares=tuple(
+        prunable=tuple(
             (limit, sum(each.high < limit for each in drops.values()), greedy.order[: greedy.within(limit + TIE)])
             for limit in LIMITS
         ),
@@ -340,6 +334,18 @@ def _choose(
         lucky=lucky,
         orders={name: order for name, order in orders.items() if order},
     )
+
+
+def _alone(
+    by_zero: Sequence[Measurement], every_way: Sequence[Measurement], ablation: Ablation | None
+) -> tuple[dict[str, PairedDifference], tuple[HeadId, ...]]:
+    """Return what removing each head alone costs, and which heads no replacement harms: by the ablation, if given."""
+    if ablation is None:
+        return {str(each.head): each.drop for each in by_zero}, _redundant(every_way)
+    length = ablation.conditions[0].length
+    removed = ablation.effects("zero", length)
+    drops = {each.head: PairedDifference(each.drop, each.low, each.high, each.p) for each in removed}
+    return drops, tuple(HeadId.parse(head) for head in ablation.harmless(length))
 
 
 def _named_examples(ablation: Ablation | None) -> str:
@@ -432,7 +438,7 @@ def _points(
     """The whole model; and what is left without these sets, and along these orders, and what was lost with them."""
     named = {"harmless": found.harmless, "by zero": found.by_zero, "chosen": found.chosen, "lucky": found.lucky}
     sets = {(name, 0): Intervention(some) for name, some in named.items() if some}
-    sets |= {("share", i): Intervention(heads) for i, (_, _, heads) in enumerate(found.shares) if heads}
+    sets |= {("share", i): Intervention(heads) for i, (_, _, heads) in enumerate(found.prunable) if heads}
     if found.harmless and "mean" in found.replacements:
         sets["means", 0] = Intervention(found.harmless, "mean")
     own = found.orders["together"]

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thorough", action="store_true", help=thorough)
     parser.add_argument("--markdown", action="store_true", help="Markdown beside it, with pictures as PNG and SVG")
     parser.add_argument("--latex", action="store_true", help="every table beside it as LaTeX")
-    files = "the same material under the file names that the exercise asks for, into this folder"
+    files = "the files that the exercise asks for, under its names, and answers.md, into this folder"
     parser.add_argument("--exercise", metavar="DIR", help=files)
 
 

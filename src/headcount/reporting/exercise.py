@@ -153,12 +153,12 @@ def _pruning(result: Pruning) -> dict[str, Any]:
     shares = [
         {
             "loss_points": 100 * each.loss,
-            "one_by_one_percent": 100 * each.n_alone / result.n_heads,
-            "together_percent": 100 * each.n_together / result.n_heads,
+            "one_by_one_percent": round(100 * each.n_alone / result.n_heads, 2),
+            "together_percent": round(100 * each.n_together / result.n_heads, 2),
         }
-        for each in result.shares
+        for each in result.prunable
     ]
-    return {"prunable": shares, **result.to_dict()}
+    return {"prunable_percent": shares, **result.to_dict()}
 
 
 def _poolings(material: Material) -> Iterator[tuple[str, bytes]]:

@@ -62,7 +62,7 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
 
 def share_sentences(result: Pruning) -> list[Sentence]:
     """Say which share of heads can be removed for 1 point and for 5, one by one and together."""
-    return [_share_sentence(result, each) for each in result.shares]
+    return [_share_sentence(result, each) for each in result.prunable]
 
 
 def _share_sentence(result: Pruning, share: PrunableShare) -> Sentence:

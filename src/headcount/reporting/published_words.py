@@ -73,7 +73,7 @@ def _head(subject: Subject, top: list[Effect], rests_on: str) -> Sentence:
     sites = {name: HeadId.parse(head).site for name, head in theirs.items() if head}
     kind = [name for name, site in sites.items() if (site.stack, site.kind) == (own.stack, own.kind)]
     layer = [name for name, site in sites.items() if site.layer == own.layer]
-    text = f"Set to zero, {first.short} costs most in {subject.title} ({once(subject.settings)}): {cost}; the reports "
+    text = f"Removing {first.short} costs most in {subject.title} ({once(subject.settings)}): {cost}; the reports "
     where = (
         f"{len(kind) or 'none'} of {len(sites)} in the same kind of attention, {len(layer) or 'none'} in the same layer"
     )

@@ -102,7 +102,7 @@ def pruning_notes(result: Pruning) -> list[str]:
     is_beyond = result.share is None and result.clean - kept.score > result.loss
     beyond = ", more than asked for, as other examples tell" if is_beyond else ""
     notes = [f"no time:   {each} (not measured within {result.budget:g} s)" for each in result.not_measured]
-    notes += [f"prunable:  {_prunable(result, each)}" for each in result.shares]
+    notes += [f"prunable:  {_prunable(result, each)}" for each in result.prunable]
     if len(result.replacements) > 1:
         means = f" ({_left(result, result.harmless_means)} with their means in place)" if result.harmless else ""
         alike = f"by {', '.join(result.replacements[:-1])} and {result.replacements[-1]} alike"

@@ -100,7 +100,7 @@ def _shares(subject: Subject, result: Pruning, name: str, command: str) -> list[
             Cell(head_share(each.n_together, result.n_heads), each.n_together),
             Cell(_brief(result, each.left.score, each.left.low, each.left.high), shown_score(result, each.left.score)),
         )
-        for each in result.shares
+        for each in result.prunable
     ]
     columns = (
         "loss of at most (points)",
