@@ -82,6 +82,13 @@ def test_every_negative_is_tried_unless_some_are_named(tiny_sorter):
     assert [cell.negative for cell in stretch(tiny_sorter, [4], ["adjacent", "adjacent"], 4).cells] == ["adjacent"]
 
 
+def test_accuracy_alone_is_that_of_the_whole_measurement(tiny_sorter):
+    whole, alone = (stretch(tiny_sorter, [4, 8], KINDS, 6, explain=explain) for explain in (True, False))
+    assert alone.cells == whole.cells
+    assert whole.attention_shares
+    assert alone.attention_shares == alone.ids == alone.cropped_results == ()
+
+
 def test_shares_are_consistent_with_accuracy(found):
     for cell in all_cells(found):
         unsorted, ordered = cell.recall

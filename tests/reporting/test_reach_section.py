@@ -11,6 +11,7 @@ from headcount.analysis.length_generalisation import ShiftedIds
 from headcount.reporting.blocks import Notice, Picture
 from headcount.reporting.reaches import reach_of, up_to
 from headcount.reporting.sections.reach import section
+from headcount.stats import Proportion
 
 
 def report(**stretches):
@@ -168,6 +169,30 @@ def test_tables_have_a_row_for_each_model_and_a_column_for_each_length():
         ["b", "32", "60.0 [50.2, 69.1]"],
         ["b", "64", "60.0 [50.2, 69.1]"],
     ]
+
+
+def test_the_exercises_lengths_have_a_narrow_table_with_training_lengths_counted_together():
+    shares = {8: 1.0, 16: 0.9, 32: 0.6, 256: 0.5}
+    some = tuple(cell(length, "adjacent", share) for length, share in shares.items())
+    made = report(a=stretch(cells=some), b=stretch("learned", 256, hard_codes=("locality",)))
+    found = table(made, "reach-lengths")
+    assert found.columns == ("model", "8-16", "32", "64", "128", "256")
+    assert found.is_narrow
+    rows = cells(made, "reach-lengths")
+    assert rows[0] == [
+        "a (generic)",
+        "95.0 [92.4, 96.7]",
+        "60.0 [53.1, 66.5]",
+        "not measured",
+        "not measured",
+        "50.0 [43.1, 56.9]",
+    ]
+    assert rows[1][0] == "b (given: locality)"
+    assert f"{100 * Proportion.of(380, 400).low:.1f}" == "92.4", "of both training lengths together"
+    other = report(a=stretch(cells=some), b=stretch("learned", trained=(4, 16)))
+    assert table(other, "reach-lengths").columns[1] == "training lengths"
+    short = stretch(cells=some[:2])
+    assert not any(getattr(block, "id", "") == "reach-lengths" for block in report(a=short).blocks)
 
 
 def test_runs_of_one_recipe_are_drawn_on_the_lengths_that_all_have():
