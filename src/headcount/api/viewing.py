@@ -255,7 +255,7 @@ def join_stretches(
     weights = digest("".join(each.weights_sha256 for each in results).encode())
     stem = result_name("stretch", lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
     name = f"{stem}-of-{len(results)}-runs-{weights[:8]}"
-    shared = RunFolder(Path(folder)) if folder else None
+    shared = None if isinstance(folder, bool) else RunFolder(Path(folder))
     return join(saved, *write_figures(shared, lambda: {name: draw_stretch(results)}))
 
 
