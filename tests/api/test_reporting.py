@@ -73,7 +73,8 @@ def test_an_ablation_of_few_examples_is_not_the_reports_figure(
 ) -> None:
     """Where the default is missing, it is measured."""
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 99)
-    monkeypatch.setattr("headcount.api.reporting.WANTED", [each for each in WANTED if each.field == "ablation"])
+    alone = [each if each.field == "ablation" else replace(each, make=lambda *_: None) for each in WANTED]
+    monkeypatch.setattr("headcount.api.reporting.WANTED", alone)
     few = api.ablate_heads(runs[0], n=4, save=True, quiet=True).result
     (subject,) = gather(runs[0], n_examples=0, quiet=True).subjects
     assert subject.ablation is not None

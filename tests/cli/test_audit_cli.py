@@ -140,7 +140,8 @@ def test_every_student_gets_a_file_with_only_what_to_mend(course: str, capsys: p
     Path("submissions/ivan/adapter.py").write_text("print('loading')\nimport nothing_of_that_name\n")
     asked = ["audit", course, "--only", "HC101,HC102", "--markdown", "--quiet", "-o", "feedback"]
     assert main(asked) == 1
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
+    assert "no adapter.py in submissions/carol, submissions/dave" in told, "who handed in nothing is said"
     assert printed.startswith(
         "3 submissions: 1 sound, 1 with faults, 1 broken\nmost common faults: HC101 (constant place): 1"
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from headcount.cli._output import Output
+from headcount.cli._output import Output, print_error
 from headcount.config import NameIn
 from headcount.errors import InputError
 from headcount.limits import TIMEOUT, parse_seconds
@@ -72,8 +72,19 @@ def all_models(names: Sequence[str]) -> list[str]:
         files = sorted(glob(pattern))  # noqa: PTH207  # a full path, too, which Path.glob refuses
         if not files and not Path(pattern).exists():
             raise InputError(f"no file is like {pattern}", "such as submissions/*/adapter.py:Model, in quotes")
+        if without := _folders_without(pattern, files):
+            print_error(f"no {Path(pattern).name} in {', '.join(without)}")
         found += [f"{file}:{class_name}" for file in files or [pattern]]
     return list(dict.fromkeys(found))
+
+
+def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
+    """Folders of a course that a pattern means, and that do not have the file: a submission that is missing is said."""
+    parent, have = Path(pattern).parent, {str(Path(file).parent) for file in files}
+    folders = sorted(glob(str(parent))) if any(letter in str(parent) for letter in "*?[") else []  # noqa: PTH207
+    return [
+        each for each in folders if Path(each).is_dir() and each not in have and not Path(each).name.startswith("_")
+    ]
 
 
 def add_model_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:

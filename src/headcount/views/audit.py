@@ -102,7 +102,7 @@ def feedback_markdown(label: str, found: Outcome, name: str, output: str = "") -
     """Write a student's page: only what to mend and to look at, or why nothing could be measured."""
     lines = [f"# Feedback for {label}", ""]
     if isinstance(found, HeadcountError):
-        lines += ["Your submission could not be measured.", "", f"**What failed.** {_sentence(found.what)}", ""]
+        lines += ["Your submission could not be measured.", "", f"**What failed.** {found.what}", ""]
         lines += [line for each in found.advice for line in (f"- {each}", "")]
         lines += [f"**What to do.** Run this, and mend what it shows: `headcount audit {argument(name)}`", ""]
     else:
