@@ -75,6 +75,7 @@ def test_a_name_stays_in_its_folder(text: str) -> None:
 
 # --- where results go -------------------------------------------------------------------------------------------------
 
+ASKED_LENGTHS: dict[str, Any] = {"lengths": [4], "n": 4, "negatives": None, "batch_size": None, "draw": None}
 ASKED: dict[str, Callable[..., Any]] = {
     "ablate_heads": lambda adder, sorter, **how: api.ablate_heads(adder, n=4, replacements=["zero"], quiet=True, **how),
     "audit": lambda adder, sorter, **how: api.audit(adder, only=["HC101"], quiet=True, **how),
@@ -91,6 +92,7 @@ ASKED: dict[str, Callable[..., Any]] = {
     "show_heads": lambda adder, sorter, **how: api.show_heads(adder, "3+4", **how),
     "show_positions": lambda adder, sorter, **how: api.show_positions(sorter, 4, **how),
     "stretch": lambda adder, sorter, **how: api.stretch(sorter, lengths=[4], n=4, quiet=True, **how),
+    "stretch_all": lambda adder, sorter, **how: api.stretch_all([sorter.name], **ASKED_LENGTHS, quiet=True, **how),
     "summarise_attention": lambda adder, sorter, **how: api.summarise_attention(
         texts.model(hub.build("gpt2"), "$A"), texts.TEXTS[0], "L0H1", **how
     ),

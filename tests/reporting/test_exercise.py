@@ -130,7 +130,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 
 def answer_to(text: str, question: str) -> str:
-    return text.partition(f"**{question}** ")[2].partition("\n\n**")[0].rstrip()
+    return text.partition(f"**{question}** ")[2].partition("\n\n**")[0].partition("\n<!--")[0].rstrip()
 
 
 def test_every_question_is_answered_in_the_exercises_order(answers) -> None:

@@ -104,7 +104,7 @@ def test_a_folder_records_how_its_training_ended(tiny_run: Run, tmp_path: Path) 
     assert record.validation_loss == [line["validation_loss"] for line in log if "n" in line][-1]
     assert record.seconds == folder.read_timings()[-1]["seconds"]
     assert re.fullmatch(r"cpu \(.+\)", record.device)
-    for file in (folder.timings_file, folder.environment_file):
+    for file in (folder.timings_file, folder.environment_file, folder.manifest_file):  # as a run that is not finished
         file.unlink()
     folder.log_file.write_text('{"step": 1, "loss": 2.5}\n{"step": 1, "n": 20, "accuracy": 0.5}\n')
     assert folder.read_training() == TrainingRecord(1, 2.5, None, None, "")

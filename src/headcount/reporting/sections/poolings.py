@@ -191,7 +191,7 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
     ends = " to ".join(f"{each:,}" for each in dict.fromkeys((*steps[:1], *steps[-1:])))
     note += f", trained for {ends} steps (below)." if steps else "."
     seed = f" --seed {seeds[0]}" if seeds[0] else ""
-    command = f"headcount lab --only sortedness{seed}" if steps else ""
+    command = "headcount lab --only sortedness" + seed if steps else ""
     return DataTable(TABLE.format(kind), caption, columns, tuple(rows), note, command, is_narrow=True)
 
 
