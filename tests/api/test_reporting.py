@@ -80,7 +80,6 @@ def test_an_ablation_of_few_examples_is_not_the_reports_figure(
     assert subject.ablation is not None
     assert [each.n for each in few.conditions] == [4]
     assert [each.n for each in subject.ablation.conditions] == [len(runs[0].task.split("test"))]
-    assert Path("adder/results/ablation-examples.json").exists()
 
 
 def test_results_of_other_weights_are_not_told(runs: list[Run]) -> None:
