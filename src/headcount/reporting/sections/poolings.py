@@ -190,8 +190,8 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
     note += f"above {percent(RIGHT, 0)}. Seed {some([str(each) for each in seeds])}, one model per row"
     ends = " to ".join(f"{each:,}" for each in dict.fromkeys((*steps[:1], *steps[-1:])))
     note += f", trained for {ends} steps (below)." if steps else "."
-    seed = f" --seed {seeds[0]}" if seeds[0] else ""
-    command = "headcount lab --only sortedness" + seed if steps else ""
+    words = ["headcount lab --only sortedness", *([f"--seed {seeds[0]}"] if seeds[0] else [])]
+    command = " ".join(words) if steps else ""
     return DataTable(TABLE.format(kind), caption, columns, tuple(rows), note, command, is_narrow=True)
 
 
