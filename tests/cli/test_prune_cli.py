@@ -46,7 +46,7 @@ def test_curves_only(in_tmp, capsys):
     assert result["measured_on"] == "20 of the test set"
     assert [curve["name"] for curve in result["curves"]] == ["alone", "together", "every way", "greedy", "gradient"]
     written = Path(predicted["files"]["data"][0]).read_text()
-    assert json.loads(written) == result
+    assert {name: value for name, value in json.loads(written).items() if name != "digests"} == result
     assert Pruning.from_json(written).clean == result["clean"]
     assert Path(predicted["files"]["pictures"][0]).read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in in_tmp.iterdir()] == ["runs"]

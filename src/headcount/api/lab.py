@@ -99,7 +99,7 @@ def run_lab(
     settings = settings or {}
     whole = set(experiments) == set(EXPERIMENTS)
     report = out / ("report.html" if whole else f"report-{'-'.join(experiments)}.html")
-    RunFolder(out).require_own_name()
+    RunFolder(out).require_name()
     claim_forms(report, force=None)
     addition = sortedness = None
     runs = list[Run]()

@@ -95,14 +95,14 @@ class RunFolder:
         """Whether the run here is whole."""
         return self.manifest_file.exists()
 
-    def require_own_name(self) -> None:
-        """Refuse a name that means a packaged run."""
+    def require_name(self) -> None:
+        """Refuse a folder whose name means a packaged run."""
         if str(self.path).startswith(SAMPLE):
             raise RunError(f"{str(self.path)!r} means a run that comes with the package", "choose another name with -o")
 
     def require_free(self) -> None:
         """Refuse a folder that holds something, or whose name means something else."""
-        self.require_own_name()
+        self.require_name()
         if self.is_finished:
             raise RunError(f"{self.path} already holds a finished run", "choose another folder with -o, or delete it")
         if self.holds_a_run:
