@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headcount import api
-from headcount.api import reporting
-from headcount.api.reporting import TIME_LIMIT, WANTED, Wanted, gather
+from headcount.api import measurements, reporting
+from headcount.api.measurements import WANTED, Wanted
+from headcount.api.reporting import TIME_LIMIT, gather
+from headcount.api.saving import Saved
 from headcount.errors import InputError, OutOfTime
 from headcount.reporting.blocks import Commands
 from headcount.reporting.story import Material, tell
@@ -122,13 +125,37 @@ def test_work_on_fewer_examples_where_all_take_too_long(clock: Clock) -> None:
         return "done"
 
     with limited(TimeLimit(30.0, clock)):
-        assert reporting._on_fewer(measure, 1000, 100) == "done"
+        assert measurements._on_fewer(measure, 1000, 100) == "done"
     assert clock.now <= 30
     assert asked[0] is None
     assert 100 <= (asked[1] or 0) < 300
     clock.now = 0.0
     with limited(TimeLimit(5.0, clock)), pytest.raises(OutOfTime, match="ablating would take about 100 s"):
-        reporting._on_fewer(measure, 1000, 100)
+        measurements._on_fewer(measure, 1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "replacements"), [(0.5, ("zero", "mean", "resample")), (10.0, ("zero",))], ids=["quick", "slow"]
+)
+def test_heads_are_set_to_zero_before_anything_else_replaces_them(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, replacements: tuple[str, ...]
+) -> None:
+    """What removing a head costs is known, whatever there is time for."""
+    asked = list[tuple[tuple[str, ...] | None, int | None]]()
+    found = api.ablate_heads(run, n=5, quiet=True).result
+
+    def ablate(*_: object, n: int | None, replacements: Any = None, **others: object) -> Saved[Any]:
+        asked.append((replacements, n))
+        clock.now += seconds
+        return Saved(replace(found, replacements=tuple(replacements or found.replacements)))
+
+    monkeypatch.setattr(measurements, "ablate_heads", ablate)
+    with limited(TimeLimit(30.0, clock)):
+        result = measurements._ablated(api.open_model(run), None, True)
+    assert asked[0] == (["zero"], 10), "on the test set, and on no further examples"
+    assert set(result.replacements) == set(replacements)
+    named = reporting._shortened(result, None, None)
+    assert named == ([] if seconds < 1 else ["resample and mean ablation of each head"])
 
 
 def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
@@ -140,14 +167,14 @@ def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
         budgets.append(budget)
         raise InputError("nothing to lose")
 
-    monkeypatch.setattr(reporting, "prune_heads", prune)
+    monkeypatch.setattr(measurements, "prune_heads", prune)
     model = api.open_model(run)
     for limit in (None, TimeLimit(45.0, clock)):
         with limited(limit), pytest.raises(InputError):
-            reporting._pruned(model, None, True)
-    assert budgets == [None, reporting.BRIEF_SEARCH]
+            measurements._pruned(model, None, True)
+    assert budgets == [None, measurements.BRIEF_SEARCH]
     with limited(TimeLimit(1.0, clock)), pytest.raises(OutOfTime):
-        reporting._pruned(model, None, True)
+        measurements._pruned(model, None, True)
 
 
 def test_a_thorough_report_does_not_take_a_shorter_measurement_for_the_whole(run: Run) -> None:

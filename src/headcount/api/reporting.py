@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from glob import escape
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from torch import Tensor
 
 from headcount import __version__
 from headcount.analysis.ablation import Ablation
-from headcount.analysis.exhaustive import Certificate
-from headcount.analysis.length_generalisation import LENGTHS, REPORTED, Stretch
-from headcount.analysis.poolings import PoolingComparison
-from headcount.analysis.positions import EncodingsShown, PositionsShown
+from headcount.analysis.length_generalisation import REPORTED, Stretch
 from headcount.analysis.pruning import Pruning
-from headcount.analysis.roles import N_CONTROLS, HeadRoles
-from headcount.analysis.specialisation import Specialisation
-from headcount.api.ablation import ablate_heads
-from headcount.api.auditing import audit
 from headcount.api.inputs import ModuleWithInputs, are_tensors
+from headcount.api.measurements import BRIEF_LENGTH, MOST_OF_IT, SEARCH_SECONDS, WANTED, Wanted, brief_names, measure
 from headcount.api.opening import AnyModel, open_model
 from headcount.api.patterns import is_example, patterns_of, text_book
-from headcount.api.pruning import prune_heads
-from headcount.api.saving import Saved, asked_data, result_name
-from headcount.api.training import evaluate, verify
-from headcount.api.viewing import head_roles, head_stats, show_positions, stretch
-from headcount.auditing.audit import Audit
+from headcount.api.saving import asked_data, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
 from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
+from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
 from headcount.reporting.exercise import claim_exercise, write_exercise
 from headcount.reporting.latex import write_latex
@@ -43,91 +34,17 @@ from headcount.reporting.page import html_page
 from headcount.reporting.story import IN_MEMORY, Material, Subject, tell
 from headcount.results import Result, require_heads
 from headcount.runs.folder import RunFolder
-from headcount.tasks.base import SequenceTask, Task
-from headcount.training.evaluation import Classification, Evaluation
+from headcount.tasks.base import Task
 from headcount.views.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 
 N_EXAMPLES = 200
 """Examples whose patterns are kept."""
-LARGEST_WALK = 1_000_000
-"""Examples that are checked unasked; a larger domain is `headcount verify`'s."""
 TIME_LIMIT = 45.0
 """Seconds that all measurements may take unless they are to be thorough: loading and writing need some of a minute."""
-MOST_OF_IT = 0.6
-"""Share of the time left that one measurement may take, so that one slow measurement does not displace the others."""
 PATTERNS_SHARE = 0.25
 """Share of the time that may go into the attention on single examples."""
-FEWEST, FEWEST_CONTROLS = 100, 4
-"""Examples, and controls of each kind, below which a measurement is left out rather than made on fewer."""
-BRIEF_LENGTH, BRIEF_N = 256, 200
-"""The longest sequences, and examples per length and kind, where there is a time limit."""
-BRIEF_SEARCH, SEARCH_SECONDS = 12, 300
-"""Seconds that the search for removable heads may take: with a time limit; and, on data, if it is to be thorough."""
 ON_DATA = ("ablation", "pruning")
 """What a model without a task is measured for, if there are data."""
-Make = Callable[[OpenModel, Data, bool], Any]
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One kind of result: read if it is there, made if it is not."""
-
-    field: str
-    """Of a subject."""
-    words: str
-    """What is measured, for people."""
-    stem: str
-    """How its file's name begins."""
-    types: tuple[type[Result], ...]
-    make: Make
-    """From a model, the data that it is measured on if it has no task, and whether to be quiet."""
-    is_quick: bool = False
-    """Whether it takes seconds."""
-
-
-WANTED = (
-    Wanted(
-        "evaluation",
-        "accuracy on the test set",
-        "evaluation-test",
-        (Evaluation, Classification),
-        lambda m, *_: evaluate(m, save=_place(m)),
-        True,
-    ),
-    Wanted("audit", "the audit", "audit", (Audit,), lambda m, _, quiet: _result(audit, m, quiet), True),
-    Wanted("ablation", "what each head is worth", "ablation", (Ablation,), lambda *asked: _ablated(*asked)),
-    Wanted("stretch", "accuracy by length", "stretch", (Stretch,), lambda m, _, quiet: _stretched(m, quiet)),
-    Wanted("pruning", "heads removed together", "pruning", (Pruning,), lambda *asked: _pruned(*asked)),
-    Wanted(
-        "stats",
-        "what heads attend to",
-        "head-stats",
-        (Specialisation,),
-        lambda m, _, quiet: _result(head_stats, m, quiet),
-    ),
-    Wanted("roles", "roles of heads", "head-roles", (HeadRoles,), lambda m, _, quiet: _roles(m, quiet)),
-    Wanted(
-        "certificate",
-        "every possible example",
-        "certificate",
-        (Certificate,),
-        lambda m, _, quiet: _walked(m, quiet),
-    ),
-    Wanted(
-        "positions",
-        "position encodings",
-        "positions",
-        (PositionsShown,),
-        lambda m, *_: show_positions(m, save=_place(m)).result,
-        True,
-    ),
-    # Written beside positions.
-    Wanted("encodings", "other encodings", "encodings", (EncodingsShown,), lambda *_: None, True),
-    # A lab makes it, for it trains models.
-    Wanted("poolings", "poolings compared", "poolings", (PoolingComparison,), lambda *_: None, True),
-)
-"""In the order of what people look at: where time is limited, the last ones are left out."""
 
 
 def report(
@@ -324,41 +241,35 @@ def _results(
     """Return every result by its field, read or measured; add to `left_out` what there was no time for."""
     say, limit = announcer(quiet), time_limit()
     read = partial(_read, model, data=data, thorough=thorough, say=say if stored else None)
-    known: dict[str, Any] = {each.field: read(wanted=each) for each in WANTED}
+    known: dict[str, Any] = {each.field: read(wanted=each) for each in WANTED if each.make}
     missing = [
         each
         for each in WANTED
-        if known[each.field] is None and _applies(model, each, data) and (each.is_quick or not stored)
+        if each.make and known[each.field] is None and _applies(model, each, data) and (each.is_quick or not stored)
     ]
     for i, wanted in enumerate(missing, start=1):
-        if (again := read(wanted=wanted)) is not None:  # written beside another one
-            known[wanted.field] = again
-            continue
         say(f"{title}: measuring {wanted.words} ({i} of {len(missing)})")
         try:
             with limited(limit and limit.share(MOST_OF_IT)):
-                known[wanted.field] = _in_time(wanted, model, data, quiet)
+                known[wanted.field] = measure(wanted, model, data, quiet)
         except OutOfTime:
             left_out.append(wanted.words)
         except HeadcountError as error:  # what this model cannot be asked is left out
             say(f"no {wanted.words}: {error.what}")
-    left_out += _shortened(known["stretch"], known["pruning"]) if limit else []
-    return known
+    left_out += _shortened(known["ablation"], known["stretch"], known["pruning"]) if limit else []
+    return known | {each.field: read(wanted=each) for each in WANTED if not each.make}
 
 
-def _in_time(wanted: Wanted, model: OpenModel, data: Data, quiet: bool) -> Result | None:
-    """Measure this, unless the time is up before it begins."""
-    limit = time_limit()
-    if limit is not None and limit.seconds_left <= 0:
-        raise OutOfTime(wanted.words, 0.0)
-    return cast("Result | None", wanted.make(model, data, quiet))
-
-
-def _shortened(reach: Stretch | None, pruning: Pruning | None) -> list[str]:
+def _shortened(ablation: Ablation | None, reach: Stretch | None, pruning: Pruning | None) -> list[str]:
     """Name what these results leave out that a thorough report has."""
+    used = set(REPLACEMENTS.names()) if ablation is None else set(ablation.replacements)
+    others = [name for name in REPLACEMENTS.names() if name not in used]
     longest = 0 if reach is None else max((cell.length for cell in reach.cells), default=0)
-    beyond = [f"accuracy on sequences of more than {BRIEF_LENGTH} numbers"] if longest == BRIEF_LENGTH else []
-    return beyond + (list(pruning.not_measured) if pruning is not None else [])
+    return [
+        *([f"{' and '.join(others)} ablation of each head"] if others else []),
+        *([f"accuracy on sequences of more than {BRIEF_LENGTH} numbers"] if longest == BRIEF_LENGTH else []),
+        *(pruning.not_measured if pruning is not None else ()),
+    ]
 
 
 def _data_flags(data: Data) -> str:
@@ -369,10 +280,6 @@ def _data_flags(data: Data) -> str:
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
-
-
-def _place(model: OpenModel) -> bool:
-    return model.has_output
 
 
 def _applies(model: OpenModel, wanted: Wanted, data: Data) -> bool:
@@ -403,7 +310,7 @@ def _read(
         stem = result_name(wanted.stem, data=asked_data(data))
         named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
     results = folder.result_file("x").parent
-    named += [] if thorough else _brief_names(model, wanted, data)
+    named += [] if thorough else brief_names(wanted, model, data)
     found = [
         file
         for file in results.glob(f"{escape(stem)}*.json")
@@ -424,86 +331,6 @@ def _read(
                     say(f"{wanted.words} of {model.label}: {file.name} is shown, which was not asked by the defaults")
                 return result
     return None
-
-
-def _brief_names(model: OpenModel, wanted: Wanted, data: Data) -> list[str]:
-    """Return the names under which a report in limited time stores this result."""
-    if wanted.field == "stretch":
-        return [result_name(wanted.stem, lengths=_brief_lengths(), n=BRIEF_N, draw=REPORTED)]
-    if wanted.field == "pruning":
-        return [result_name(wanted.stem, data=asked_data(data), budget=f"{BRIEF_SEARCH}s")]
-    if wanted.field == "ablation" and isinstance(model, RunModel):
-        return [result_name(wanted.stem, n=_n_examples(model, data), examples=True)]
-    return []
-
-
-def _brief_lengths() -> list[int]:
-    return [length for length in LENGTHS if length <= BRIEF_LENGTH]
-
-
-def _n_examples(model: OpenModel, data: Data) -> int:
-    """Return how many examples an ablation has by default."""
-    dataset, rows = model.examples(data, None, None, None)
-    return len(dataset) if rows is None else len(rows)
-
-
-def _result(verb: Callable[..., Saved[Any]], model: OpenModel, quiet: bool) -> Any:
-    return verb(model, save=_place(model), quiet=quiet).result
-
-
-def _ablated(model: OpenModel, data: Data, quiet: bool) -> Ablation:
-    """Ablate each head, with what broke where a task can say so; in limited time not on further new examples."""
-    ablate = partial(ablate_heads, model, data, examples=model.task is not None, save=_place(model), quiet=quiet)
-    if time_limit() is None:
-        return ablate().result
-    n = _n_examples(model, data)
-    whole = n if isinstance(model, RunModel) else None  # asked for their number, heads are not measured again
-    return _on_fewer(lambda fewer: ablate(n=fewer or whole).result, n, FEWEST)
-
-
-def _roles(model: OpenModel, quiet: bool) -> HeadRoles:
-    """Name heads by their roles; in limited time against fewer controls."""
-    measure = partial(head_roles, model, save=_place(model), quiet=quiet)
-    return _on_fewer(
-        lambda fewer: (measure(n_controls=fewer) if fewer else measure()).result, N_CONTROLS, FEWEST_CONTROLS
-    )
-
-
-def _on_fewer(measure: Callable[[int | None], R], n: int, fewest: int) -> R:
-    """Measure on all `n`; where there is no time for that, on as many as there is time for."""
-    try:
-        return measure(None)
-    except OutOfTime as error:
-        limit = time_limit()
-        assert limit is not None, "nothing else is out of time"
-        fewer = int(n * MOST_OF_IT * limit.seconds_left / max(error.seconds, 1.0))
-        if not fewest <= fewer < n:
-            raise
-        return measure(fewer)
-
-
-def _pruned(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
-    limit, budget = time_limit(), None if data is None else SEARCH_SECONDS
-    if limit is not None:
-        budget = BRIEF_SEARCH
-        if limit.seconds_left < budget:
-            raise OutOfTime("removing heads", budget)
-    with limited(None):  # the search has a budget of its own, and its pace says little
-        return prune_heads(model, data=data, budget=budget, save=_place(model), quiet=quiet).result
-
-
-def _walked(model: OpenModel, quiet: bool) -> Certificate | None:
-    if cast(SequenceTask, model.task).domain_size > LARGEST_WALK:
-        return None
-    return verify(model, save=_place(model), quiet=quiet)
-
-
-def _stretched(model: OpenModel, quiet: bool) -> Stretch:
-    """Measure accuracy by length; in limited time up to a length that takes seconds."""
-    measure = partial(stretch, model, draw=REPORTED, save=_place(model), quiet=quiet)
-    if time_limit() is None:
-        return measure().result[0]
-    return measure(lengths=_brief_lengths(), n=BRIEF_N).result[0]
 
 
 def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:

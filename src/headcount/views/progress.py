@@ -168,12 +168,15 @@ class TimeLimit:
         """Return a limit that ends when this part of the time that is left is over."""
         return TimeLimit(self.clock() + part * self.seconds_left, self.clock)
 
-    def check(self, what: str, started: float, done: int, total: int) -> None:
-        """Raise `OutOfTime` if the time is up, or if work at this pace would end too late."""
-        now = self.clock()
-        seconds = (now - started) / done * total if done else 0.0
-        if now > self.end or (now - started >= TRIAL and started + seconds > self.end):
-            raise OutOfTime(what, max(seconds, now - started))
+    def check(self, what: str, started: float, first: tuple[float, int], done: int, total: int) -> None:
+        """Raise `OutOfTime` if the time is up, or if work at its pace since the first step would end too late.
+
+        The first step is no measure: what is made ready for all steps is made in it.
+        """
+        now, (began, n_begun) = self.clock(), first
+        to_come = (now - began) / (done - n_begun) * (total - done) if done > n_begun else 0.0
+        if now > self.end or (now - began >= TRIAL and now + to_come > self.end):
+            raise OutOfTime(what, now - started + to_come)
 
 
 _LIMIT: ContextVar[TimeLimit | None] = ContextVar("limit", default=None)
@@ -202,11 +205,12 @@ def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int],
         if limit is None:
             yield show
             return
-        started = limit.clock()
+        started, first = limit.clock(), list[tuple[float, int]]()
 
         def count(done: int, total: int) -> None:
             show(done, total)
-            limit.check(what, started, done, total)
+            first.append((limit.clock(), done)) if not first else None
+            limit.check(what, started, first[0], done, total)
 
         yield count
 
