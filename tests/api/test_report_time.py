@@ -141,7 +141,7 @@ def test_heads_are_set_to_zero_before_anything_else_replaces_them(
     run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, replacements: tuple[str, ...]
 ) -> None:
     """What removing a head costs is known, whatever there is time for."""
-    asked = list[tuple[tuple[str, ...] | None, int | None]]()
+    asked = list[tuple[list[str] | None, int | None]]()
     found = api.ablate_heads(run, n=5, quiet=True).result
 
     def ablate(*_: object, n: int | None, replacements: Any = None, **others: object) -> Saved[Any]:
