@@ -12,7 +12,8 @@ import hub_models as hub
 import pytest
 
 from headcount import api
-from headcount.api.reporting import WANTED, gather
+from headcount.api.measurements import WANTED
+from headcount.api.reporting import gather
 from headcount.api.viewing import head_roles
 from headcount.data.tables import TextLines
 from headcount.errors import InputError, RunError
