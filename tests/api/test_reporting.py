@@ -63,7 +63,7 @@ def test_sections_without_results_are_left_out(runs: list[Run], capsys: pytest.C
     api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
     again = gather(*runs, stored=True, n_examples=0)
     assert again.subjects[0].ablation is not None, "what is stored is read, whatever it was asked for"
-    assert "ablation of adder: ablation-zero-n10.json is shown, which was not asked by the defaults" in " ".join(
+    assert "what each head is worth of adder: ablation-zero-n10.json is shown, which was not asked by the defaults" in " ".join(
         capsys.readouterr().err.split()
     )
     assert "ablation" in [section.id for section in tell(again).sections]
@@ -81,6 +81,17 @@ def test_an_ablation_of_few_examples_is_not_the_reports_figure(
     assert subject.ablation is not None
     assert [each.n for each in few.conditions] == [4]
     assert [each.n for each in subject.ablation.conditions] == [len(runs[0].task.split("test"))]
+
+
+def test_the_certificate_of_a_packaged_run_comes_with_the_package(
+    in_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for 810,000 sums that were checked with these very weights."""
+    monkeypatch.setattr("headcount.api.reporting.WANTED", [each for each in WANTED if each.field == "certificate"])
+    monkeypatch.setattr("headcount.api.reporting._shortened", lambda *_: [])
+    monkeypatch.setattr("headcount.api.measurements.verify", lambda *_, **__: pytest.fail("it was checked again"))
+    results = api.reporting._results(api.open_model("sample:addition"), "", None, False, False, True, [])
+    assert results["certificate"].total == 810_000
 
 
 def test_results_of_other_weights_are_not_told(runs: list[Run]) -> None:

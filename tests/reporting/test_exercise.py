@@ -168,7 +168,7 @@ def test_answers_have_their_figures(answers) -> None:
     bands = answer_to(text, "Critical and redundant heads.")
     assert "3 critical (over 10 points: E0H0, E0H1 and E0H2)" in bands
     share = answer_to(text, "Share of heads that can be pruned.")
-    assert "For at most 5 points, 6 of 8 heads (75.0 %) can be removed one by one and 4 of 8 heads (50.0 %)" in share
+    assert "For at most 5 points, 6 of 8 heads (75.0 %) can each be removed alone and 4 of 8 heads (50.0 %)" in share
     assert "harmless alone is not harmless together" in share
     carries = answer_to(text, "Carry propagation.")
     assert "A carry moves the attention of 24 of 24 heads, first E0H0 (40.0 % of it; interval 36.9 to 43.1" in carries

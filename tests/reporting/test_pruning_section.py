@@ -48,9 +48,9 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     )
     found = told(prunable=shares, alone_on="the test set")
     require_sound(found)
-    words = "For at most 1 point, 5 of 8 heads (62.5 %) can be removed one by one and 3 of 8 heads (37.5 %) together: "
+    words = "For at most 1 point, 5 of 8 heads (62.5 %) can each be removed alone and 3 of 8 heads (37.5 %) together: "
     assert f"{words}98.8 % (95 % interval 97.8 to 99.8) is left on 2,000 other examples." in texts(found)
-    words = "For at most 5 points, 6 of 8 heads (75.0 %) can be removed one by one and 4 of 8 heads (50.0 %) together"
+    words = "For at most 5 points, 6 of 8 heads (75.0 %) can each be removed alone and 4 of 8 heads (50.0 %) together"
     assert words in texts(found)
     assert "a loss of 6.00 points (95 % interval 5.60 to 6.40), which is more than 5 points" in texts(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable))

@@ -49,7 +49,7 @@ SEARCH, RANDOM = 0.5, 0.6
 SETS = 16
 """The fewest random sets that are worth a try."""
 LIMITS = (0.01, 0.05)
-"""Losses for which the share of heads that can be removed is counted, one by one and together."""
+"""Losses for which the share of heads that can be removed is counted, each alone and together."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from glob import escape
@@ -303,21 +303,13 @@ def _read(
     """
     if not model.has_output:
         return None
-    folder: RunFolder = model.output
     stem = wanted.stem
     named = [f"{stem}-examples", result_name(stem, draw=REPORTED), stem]  # as _ablated, _stretched and the others ask
     if data is not None and wanted.field in ON_DATA:
         stem = result_name(wanted.stem, data=asked_data(data))
         named = [stem, result_name(wanted.stem, data=asked_data(data), budget=f"{SEARCH_SECONDS}s")]
-    results = folder.result_file("x").parent
     named += [] if thorough else brief_names(wanted, model, data)
-    found = [
-        file
-        for file in results.glob(f"{escape(stem)}*.json")
-        if not file.stem.startswith((f"{stem}-lines", f"{stem}-share"))
-    ]
-    newest = sorted(found, key=lambda file: -file.stat().st_mtime) if say else []
-    for file in (*(each for name in named if (each := results / f"{name}.json").exists()), *newest):
+    for folder, file in _stored_files(model, named, stem if say else None):
         for kind in wanted.types:
             try:
                 result = folder.read_result(file.stem, kind)
@@ -331,6 +323,23 @@ def _read(
                     say(f"{wanted.words} of {model.label}: {file.name} is shown, which was not asked by the defaults")
                 return result
     return None
+
+
+def _stored_files(model: OpenModel, names: Sequence[str], stem: str | None) -> Iterator[tuple[RunFolder, Path]]:
+    """Yield the files of these names, then all that begin with the stem, the newest first; each with its folder.
+
+    What comes with the package is the result of a packaged run, too.
+    """
+    folders = [model.output, *([model.run.folder] if isinstance(model, RunModel) else [])]
+    for folder in {each.path.resolve(): each for each in folders}.values():
+        results = folder.result_file("x").parent
+        for name in names:
+            if (file := results / f"{name}.json").exists():
+                yield folder, file
+        others = results.glob(f"{escape(stem)}*.json") if stem else ()
+        for file in sorted(others, key=lambda file: -file.stat().st_mtime):
+            if not file.stem.startswith((f"{stem}-lines", f"{stem}-share")):
+                yield folder, file
 
 
 def _recipe(model: OpenModel) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:

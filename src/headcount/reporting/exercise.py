@@ -34,8 +34,9 @@ N_EXAMPLES = 4
 ENCODINGS = ("sinusoidal", "learned", "none")
 
 
-ANSWERS, RESULTS = "answers.md", ("problem1/results", "problem2/results")
+RESULTS = ("problem1/results", "problem2/results")
 """Where the exercise wants its files."""
+ANSWERS, RANKING = "answers.md", "head_importance_ranking.txt"
 
 
 def claim_exercise(folder: Path, *, force: bool = False) -> None:
@@ -43,7 +44,7 @@ def claim_exercise(folder: Path, *, force: bool = False) -> None:
     require_writable(folder)
     results = (path for name in RESULTS for path in sorted((folder / name).rglob("[!.]*.*")))
     for path in (folder / ANSWERS, *results):
-        if path.suffix in (".md", ".json", ".png", ".txt"):
+        if path.suffix in (".json", ".png") or path.name in (ANSWERS, RANKING):
             claim_output(path, path.suffix, force=force)
 
 
@@ -74,7 +75,7 @@ def _addition(adder: Subject) -> Iterator[tuple[str, bytes]]:
         condition = adder.ablation.conditions[0]
         yield "head_analysis/ablation_results.json", _json(_ablation(adder.ablation))
         yield "head_analysis/head_importance.png", png(draw_ranking(adder.ablation, condition))
-        yield "head_analysis/head_importance_ranking.txt", _ranking(adder.ablation).encode()
+        yield f"head_analysis/{RANKING}", _ranking(adder.ablation).encode()
     if adder.pruning is not None:
         yield "head_analysis/pruning_results.json", _json(_pruning(adder.pruning))
 

@@ -61,13 +61,13 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
 
 
 def share_sentences(result: Pruning) -> list[Sentence]:
-    """Say which share of heads can be removed for 1 point and for 5, one by one and together."""
+    """Say which share of heads can be removed for 1 point and for 5, each alone and together."""
     return [_share_sentence(result, each) for each in result.prunable]
 
 
 def _share_sentence(result: Pruning, share: PrunableShare) -> Sentence:
     asked, n = _points_asked(share.loss), share.n_together
-    text = f"For at most {asked}, {head_share(share.n_alone, result.n_heads)} can be removed one by one and "
+    text = f"For at most {asked}, {head_share(share.n_alone, result.n_heads)} can each be removed alone and "
     text += f"{head_share(n, result.n_heads)} together"
     if not n or share.left.drop is None:
         return Sentence(f"{text}.")

@@ -131,9 +131,9 @@ def pruning_notes(result: Pruning) -> list[str]:
 
 
 def _prunable(result: Pruning, share: PrunableShare) -> str:
-    """Say how many heads can be removed for at most one loss, one by one and together."""
+    """Say how many heads can be removed for at most one loss, each alone and together."""
     alone, together = (head_share(n, result.n_heads) for n in (share.n_alone, share.n_together))
-    text = f"for at most {_amount(result, share.loss)}, {alone} one by one, {together} together"
+    text = f"for at most {_amount(result, share.loss)}, {alone} each alone, {together} together"
     return f"{text}: {_left(result, share.left)} is left on {result.measured_on}" if share.n_together else text
 
 

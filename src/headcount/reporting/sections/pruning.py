@@ -92,7 +92,7 @@ def _shown(subject: Subject, name: str) -> list[Block]:
 
 
 def _shares(subject: Subject, result: Pruning, name: str, command: str) -> list[Block]:
-    """Tabulate the share of heads that can be removed for each loss, one by one and together."""
+    """Tabulate the share of heads that can be removed for each loss, each alone and together."""
     rows: list[tuple[Cell | str, ...]] = [
         (
             Cell(f"{100 * each.loss:g}", each.loss),
@@ -104,7 +104,7 @@ def _shares(subject: Subject, result: Pruning, name: str, command: str) -> list[
     ]
     columns = (
         "loss of at most (points)",
-        "one by one",
+        "each alone",
         "together",
         f"left without those together ({result.metric}, %)",
     )
