@@ -90,9 +90,10 @@ def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         "prune sorter --heads L0H1 -o {} --quiet",
         "stretch sorter other --lengths 4 --n 4 --negatives shuffle --quiet -o {}",
         "adapt sorter -o {}",
+        "audit sorter --n 20 --quiet -o {}",
         f"{PAGE} -o new.html --exercise {{}}",
     ],
-    ids=["report", "report --markdown", "train", "lab", "prune", "stretch", "adapt", "report --exercise"],
+    ids=["report", "report --markdown", "train", "lab", "prune", "stretch", "adapt", "audit", "report --exercise"],
 )
 def test_no_verb_replaces_somebody_elses_file(
     scratch: Path, capsys: pytest.CaptureFixture[str], command: str, path: str
