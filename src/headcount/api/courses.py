@@ -16,7 +16,6 @@ import faulthandler
 import json
 import os
 import re
-import resource
 import selectors
 import signal
 import subprocess
@@ -121,6 +120,8 @@ def run_course(
     nothing that a process wrote is unpickled. A process that takes longer than `timeout` seconds is killed, with
     everything it started.
     """
+    if os.name != "posix":
+        raise InputError("several models are measured only on Linux and macOS", "name one model at a time")
     if not timeout > 0:
         raise InputError(f"--timeout must be above 0, got {timeout:g}", "it is seconds for each model")
     if n_adapters := sum(is_adapter_class(name) for name in models):
@@ -383,6 +384,8 @@ def _limit_and_measure(job: Mapping[str, Any]) -> NoReturn:
 
 def _limit(job: Mapping[str, Any]) -> None:
     """Let the system refuse memory that the machine does not have, and end what outlives its parent."""
+    import resource  # not on Windows, where the rest of this module must still be imported
+
     seconds = int(job["timeout"] + GRACE) * (os.cpu_count() or 1)
     limits = [(resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)]
     if job["memory"] is not None and (statm := Path("/proc/self/statm")).exists():
