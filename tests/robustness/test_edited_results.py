@@ -23,6 +23,7 @@ import torch
 import headcount
 from headcount import api
 from headcount.analysis.matching import Effort, match
+from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.positions import all_encodings
 from headcount.analysis.specialisation import specialise
 from headcount.api.reporting import gather
@@ -30,6 +31,7 @@ from headcount.cli import main
 from headcount.errors import ResultError, RunError
 from headcount.reporting.notebook import _section
 from headcount.results import Result
+from headcount.runs.folder import TrainingRecord
 from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow  # a result of every kind is measured
@@ -75,6 +77,8 @@ def results(tiny_run: Run, tiny_sorter: Run, tmp_path_factory: pytest.TempPathFa
                 tiny_sorter, torch.arange(12).view(2, 6), headcount.ablated(tiny_sorter, "L0H1"), ["L0H1"]
             ),
         }
+    record = TrainingRecord(3, 0.5, 0.6, 1.5, "cpu")
+    made["poolings"] = compare_poolings(made["stretch"], [(made["stretch"], record)])
     return {name: each[0] if isinstance(each, tuple) else each for name, each in made.items()}
 
 

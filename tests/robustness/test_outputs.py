@@ -46,6 +46,7 @@ def scratch(tiny_sorter: Run, in_tmp: Path) -> Path:
     """A run, and files of somebody's own."""
     shutil.copytree(tiny_sorter.folder.path, "sorter", ignore=shutil.ignore_patterns("tensorboard", ".lock"))
     Path("sorter/results").mkdir(exist_ok=True)
+    Path("other").symlink_to("sorter")
     for name in FILES.values():
         if not Path(name).exists():
             Path(name).write_text(f"mine: {name}")
@@ -87,11 +88,12 @@ def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         "train sortedness -o {} --quiet",
         "lab -o {} --quiet",
         "prune sorter --heads L0H1 -o {} --quiet",
-        "stretch sorter ./sorter --lengths 4 --n 4 --negatives shuffle --quiet -o {}",
+        "stretch sorter other --lengths 4 --n 4 --negatives shuffle --quiet -o {}",
         "adapt sorter -o {}",
+        "audit sorter --n 20 --quiet -o {}",
         f"{PAGE} -o new.html --exercise {{}}",
     ],
-    ids=["report", "report --markdown", "train", "lab", "prune", "stretch", "adapt", "report --exercise"],
+    ids=["report", "report --markdown", "train", "lab", "prune", "stretch", "adapt", "audit", "report --exercise"],
 )
 def test_no_verb_replaces_somebody_elses_file(
     scratch: Path, capsys: pytest.CaptureFixture[str], command: str, path: str
@@ -134,13 +136,13 @@ def test_the_files_of_an_exercise_are_protected(
     mine = Path("hand-in/problem2/results/learned/training_log.json")
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    Path("hand-in/problem2/results/notes.txt").write_text("mine too")
+    Path("hand-in/problem2/results/notes.odt").write_text("mine too")
     command = f"{PAGE} -o page.html --exercise hand-in"
     assert f"{mine} exists, and headcount did not write it" in refused(command, capsys)
     assert not Path("page.html").exists()
     assert cli.main(shlex.split(f"{command} --force")) == 0
     assert cli.main(shlex.split(command)) == 0, "headcount wrote these files"
-    assert Path("hand-in/problem2/results/notes.txt").read_text() == "mine too"
+    assert Path("hand-in/problem2/results/notes.odt").read_text() == "mine too"
 
 
 def test_a_page_of_headcount_is_replaced_and_another_only_by_force(

@@ -8,12 +8,12 @@ tests encodings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from headcount.analysis.length_generalisation import LengthResult, Stretch
-from headcount.results import Result
+from headcount.results import Contradiction, Result
 from headcount.runs.folder import TrainingRecord
 
 
@@ -58,6 +58,13 @@ class PoolingComparison(Result):
     name: str
     weights_sha256: str
     models: tuple[PooledModel, ...]
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Compare the models with each other: the result belongs to one of them, and all have the same cells."""
+        if self.weights_sha256 not in [each.weights_sha256 for each in self.models]:
+            yield "models", "the model that the result belongs to, among others"
+        if len({tuple((cell.negative, cell.length) for cell in each.cells) for each in self.models}) > 1:
+            yield "models", "the same lengths and negatives for each"
 
 
 def compare_poolings(

@@ -11,9 +11,9 @@ from headcount.api.saving import Place, Saved, folder_for, result_name, save_in
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.observed import Observed
 from headcount.errors import InputError
-from headcount.files import read_bytes, require_writable, write_atomically
+from headcount.files import claim_output, write_atomically, write_outputs
 from headcount.limits import TIMEOUT
-from headcount.views.audit import FEEDBACK_MARK, audit_markdown, course_markdown, feedback_markdown
+from headcount.views.audit import audit_markdown, course_markdown, feedback_markdown
 from headcount.views.progress import counting
 
 SUMMARY = "_summary.md"
@@ -87,19 +87,14 @@ def write_feedback(course: Mapping[str, Submission[Audit]], folder: str | Path) 
     texts = {SUMMARY: course_markdown({label: each.outcome for label, each in labels.items()})}
     for label, each in labels.items():
         texts[f"{label}.md"] = feedback_markdown(label, each.outcome, each.name, each.output)
-    require_feedback_folder(place, list(course))
-    for name, text in texts.items():
-        write_atomically(place / name, text.encode(errors="replace"))
-    return tuple(place / name for name in texts)
+    outputs = {place / name: text.encode(errors="replace") for name, text in texts.items()}
+    return tuple(write_outputs(outputs, force=None))
 
 
 def require_feedback_folder(folder: str | Path, models: Sequence[str]) -> None:
     """Find out before long work that the folder can be written, and that no file there is somebody else's."""
-    require_writable(Path(folder))
     for name in (SUMMARY, *(f"{label}.md" for label in course_labels(models).values())):
-        file = Path(folder) / name
-        if file.exists() and FEEDBACK_MARK.encode() not in read_bytes(file):
-            raise InputError(f"{file} is there already, and headcount did not write it", "name another folder: -o")
+        claim_output(Path(folder) / name, ".md", force=None)
 
 
 def _require_count(n: int | None) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
 from headcount.cli._command import (
     Command,
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """A table per model, and curves."""
     from headcount import api
+    from headcount.files import require_writable
     from headcount.views.length_generalisation import ids_note, stretch_tables
 
     names, code, broken = all_models(args.models), 0, list[str]()
@@ -45,6 +47,7 @@ def run(args: argparse.Namespace) -> Output:
     else:
         asked = keywords(args, "models", "out", "quiet", "timeout", "run_adapter")
         how = {"quiet": args.quiet or args.json, "timeout": args.timeout, "run_adapter": args.run_adapter}
+        require_writable(Path(args.out or "runs/stretch") / "figures")  # before the measuring begins
         course, code = course_output(lambda: api.stretch_all(names, save=True, **how, **asked))
         saved = [each.saved for each in course.values() if each.saved]
         shown = api.join_stretches(saved, args.out or "runs/stretch", **asked)

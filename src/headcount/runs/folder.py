@@ -39,7 +39,7 @@ from headcount.files import (
     staged_folder,
     write_atomically,
 )
-from headcount.results import Result
+from headcount.results import Count, Result, Size
 from headcount.runs.config import RunConfig
 
 SAMPLE = "sample:"
@@ -60,12 +60,12 @@ R = TypeVar("R", bound=Result)
 class TrainingRecord:
     """How long a training took and with which losses it ended; None for what the run's folder does not record."""
 
-    steps: int | None
-    training_loss: float | None
+    steps: Count | None
+    training_loss: Size | None
     """Mean cross-entropy of the last `FINAL_STEPS` steps, in nats."""
-    validation_loss: float | None
+    validation_loss: Size | None
     """Cross-entropy on the validation set at the last evaluation, in nats."""
-    seconds: float | None
+    seconds: Size | None
     """Seconds of training by the clock, evaluations included."""
     device: str
     """Device and processor, `cpu (AMD EPYC 7B13)`; empty if not recorded."""

@@ -46,8 +46,6 @@ def audit_notes(audit: Audit) -> list[str]:
 
 Outcome: TypeAlias = "Audit | HeadcountError"
 """What became of a submission: its audit, or the error that stands in its place."""
-FEEDBACK_MARK = "<!-- feedback of headcount -->"
-"""The last line of feedback: a file without it is somebody else's."""
 COMMON = 5
 """Causes that a summary names."""
 
@@ -95,7 +93,7 @@ def course_markdown(course: Mapping[str, Outcome]) -> str:
     rows = (_course_row(name, each) for name, each in course.items())
     lines += ["| submission | right | fails | warns | most common error | cause |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
-    return "\n".join([*lines, "", FEEDBACK_MARK]) + "\n"
+    return "\n".join([*lines, ""]) + "\n"
 
 
 def feedback_markdown(label: str, found: Outcome, name: str, output: str = "") -> str:
@@ -111,7 +109,7 @@ def feedback_markdown(label: str, found: Outcome, name: str, output: str = "") -
         lines += [line for note in audit_notes(found) for line in (_sentence(note), "")]
     if output:
         lines += ["What your code printed:", "", *(f"    {line}" for line in output.splitlines()), ""]
-    return "\n".join([*lines, FEEDBACK_MARK]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 # --- one model --------------------------------------------------------------------------------------------------------
