@@ -111,7 +111,7 @@ def run_lab(
         runs += sortedness.runs.values()
     announcer(quiet)("writing the report")
     shown = () if addition is None else _worth_a_look(addition)
-    material = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=quiet)
+    material = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=True)
     write_forms(material, report)
     return Lab(report, addition, sortedness)
 

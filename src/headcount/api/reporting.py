@@ -320,7 +320,7 @@ def _read(
             if getattr(result, "weights_sha256", model.weights_sha256) == model.weights_sha256:
                 require_heads(result, [str(head) for head in model.sites.heads], file)
                 if say and file.stem not in named:
-                    say(f"{wanted.words} of {model.label}: {file.name} is shown, which was not asked by the defaults")
+                    say(f"{model.label}: {wanted.words} is read from {file.name}, not measured with the defaults")
                 return result
     return None
 
