@@ -34,8 +34,8 @@ MOST_OF_IT = 0.6
 """Share of the time left that one measurement may take, so that one slow measurement does not displace the others."""
 FEWEST, FEWEST_CONTROLS = 100, 4
 """Examples, and controls of each kind, below which a measurement is left out rather than made on fewer."""
-ALL_TAKE = 8
-"""How many times as long as setting heads to zero all replacements take, with means and four donors."""
+ALL_TAKE = 4
+"""How many times as long as setting heads to zero all replacements take at least, with means and four donors."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
 """The longest sequences, and examples per length and kind, where there is a time limit."""
 BRIEF_SEARCH, SEARCH_SECONDS = 12, 300
