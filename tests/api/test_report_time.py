@@ -169,10 +169,10 @@ def test_a_search_for_removable_heads_has_the_time_of_a_quick_report(
 
     monkeypatch.setattr(measurements, "prune_heads", prune)
     model = api.open_model(run)
-    for limit in (None, TimeLimit(45.0, clock)):
+    for limit in (None, TimeLimit(45.0, clock), TimeLimit(8.0, clock)):
         with limited(limit), pytest.raises(InputError):
             measurements._pruned(model, None, True)
-    assert budgets == [None, measurements.BRIEF_SEARCH]
+    assert budgets == [None, *measurements.BRIEF_SEARCHES]
     with limited(TimeLimit(1.0, clock)), pytest.raises(OutOfTime):
         measurements._pruned(model, None, True)
 

@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such head to look at": (["heads", "model", "--on", "a cat", "--head", "L0H7"], "no head"),
     "a head, but no text": (["heads", "model", "--head", "L0H1"], 'add --on "a text"'),
     "an empty text": (["heads", "model", "--on", " "], "empty text"),
-    "measured": (["heads", "model", "--stats", "--match", "model"], "are for models with a task"),
+    "measured": (["heads", "model", "--stats", "--match", "model"], "give texts: --on"),
     "norms": (["heads", "model", "--on", "a cat", "--norm-weighted"], "--norm-weighted needs a run"),
     "on average": (["heads", "model", "--all-test"], 'or look at a text: --on "a text"'),
     "positions": (["positions", "model"], "bring it by an adapter"),

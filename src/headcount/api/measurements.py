@@ -35,12 +35,12 @@ MOST_OF_IT = 0.6
 """Share of the time left that one measurement may take, so that one slow measurement does not displace the others."""
 FEWEST, FEWEST_CONTROLS = 100, 4
 """Examples, and controls of each kind, below which a measurement is left out rather than made on fewer."""
-ALL_TAKE = 8
-"""How many times as long as setting heads to zero all replacements take, with means and four donors."""
+ALL_TAKE = 4
+"""How many times as long as setting heads to zero all replacements take at least, with means and four donors."""
 BRIEF_LENGTH, BRIEF_N = 256, 200
 """The longest sequences, and examples per length and kind, where there is a time limit."""
-BRIEF_SEARCH, SEARCH_SECONDS = 12, 300
-"""Seconds that the search for removable heads may take: with a time limit; and, on data, if it is to be thorough."""
+BRIEF_SEARCHES, SEARCH_SECONDS = (12, 6), 300
+"""Seconds that the search for removable heads may take: the first that fit a time limit; thoroughly, on data."""
 Make = Callable[[OpenModel, Data, bool], Any]
 R = TypeVar("R")
 
@@ -192,9 +192,9 @@ def _on_fewer(measure: Callable[[int | None], R], n: int, fewest: int) -> R:
 def _pruned(model: OpenModel, data: Data, quiet: bool) -> Pruning | None:
     limit, budget = time_limit(), None if data is None else SEARCH_SECONDS
     if limit is not None:
-        budget = BRIEF_SEARCH
-        if limit.seconds_left < budget:
-            raise OutOfTime("removing heads", budget)
+        budget = next((each for each in BRIEF_SEARCHES if each <= limit.seconds_left), None)
+        if budget is None:
+            raise OutOfTime("removing heads", BRIEF_SEARCHES[-1])
     with limited(None):  # the search has a budget of its own, and its pace says little
         return prune_heads(model, data=data, budget=budget, save=_place(model), quiet=quiet).result
 

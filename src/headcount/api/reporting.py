@@ -39,7 +39,7 @@ from headcount.views.progress import TimeLimit, WorkingTime, announcer, limited,
 
 N_EXAMPLES = 200
 """Examples whose patterns are kept."""
-TIME_LIMIT = 45.0
+TIME_LIMIT = 40.0
 """Seconds that all measurements may take unless they are to be thorough: loading and writing need some of a minute."""
 PATTERNS_SHARE = 0.25
 """Share of the time that may go into the attention on single examples."""

@@ -220,10 +220,11 @@ def match_heads(
     module are, is said before: `match_heads(api.open_model(module, sites=...), ...)`.
     """
     opened, saved = open_model(run), list[Saved[Matching]]()
-    folder, is_given = folder_for(opened, save), inputs is not None or data is not None or len(on) > 0
+    is_given = inputs is not None or data is not None or len(on) > 0
     if not is_given and opened.task is None:
         given = 'texts: --on "a text", four or more, or --data FILE' if opened.has_output else "tensors: inputs=..."
         raise InputError(f"{opened.label} names no task whose examples its heads could be matched on", f"give {given}")
+    folder = folder_for(opened, save)
     for other in map(open_model, others):
         with counting(f"matching with {other.label or other.name}", quiet=quiet) as progress:
             if is_given:
