@@ -121,7 +121,7 @@ def brief_names(wanted: Wanted, model: OpenModel, data: Data) -> list[str]:
     if wanted.field == "stretch":
         return [result_name(wanted.stem, lengths=_brief_lengths(), n=BRIEF_N, draw=REPORTED)]
     if wanted.field == "pruning":
-        return [result_name(wanted.stem, **asked, budget=f"{BRIEF_SEARCH}s")]
+        return [result_name(wanted.stem, **asked, budget=f"{seconds}s") for seconds in BRIEF_SEARCHES]
     if wanted.field == "ablation":
         how = {"n": _whole_test_set(model, data), "examples": model.task is not None}
         return [result_name(wanted.stem, **asked, replacements=each, **how) for each in (None, ["zero"])]
