@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -129,6 +130,7 @@ def _readable_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every result that any test writes can be read: no check of stored results refuses what was measured."""
     write = RunFolder.write_result
 
+    @functools.wraps(write)
     def write_and_read(folder: RunFolder, name: str, result: Result) -> Path:
         file = write(folder, name, result)
         folder.read_result(name, type(result))

@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from headcount.data.dataset import ACCURACY, FORCED
 from headcount.errors import InputError
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.heads import HeadId
+from headcount.runs.config import RunConfig
 from headcount.runs.run import Run
+from headcount.runs.train import train_run
 from headcount.seeds import stream
 from headcount.stats import Proportion
 from headcount.training.answers import answer
@@ -302,11 +305,9 @@ def test_every_score_is_a_share(tiny_sorter: Run) -> None:
     assert all(0 <= point.score <= 1 for each in result.curves for point in each.points)
 
 
-def test_one_head_is_enough(tiny_sorter: Run) -> None:
-    experiment = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "")
-    (site,) = experiment.sites
-    one = type(experiment.sites)({site: replace(experiment.sites[site], heads=(site.head(0),))})
-    alone = replace(experiment, sites=one)
+def test_one_head_is_enough(tiny_sorting: dict[str, Any], tmp_path: Path) -> None:
+    run = train_run(RunConfig.build("sortedness", **tiny_sorting | {"n_heads": 1}), tmp_path / "run")
+    alone = task_experiment(run, run.task.split("test"), "")
     result = curves(alone, alone, alone, n_orders=2)
     assert (result.n_heads, result.chance, result.n_chance) == (1, (), 20)
     assert all(len(each.points) == 2 for each in result.curves)

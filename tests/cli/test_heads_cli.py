@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headcount.analysis.labels import N_CONTROLS, RANK, THRESHOLDS
+from headcount.analysis.specialisation import Specialisation
 from headcount.cli import main
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -58,11 +59,9 @@ def test_statistics_for_people(tiny_sorter, capsys):
     assert "on average at most 5 % of such models get any label" in predicted
     assert "left" in predicted
     assert "sparsity" in predicted
-    numbers = json.loads((tiny_sorter.folder.path / "results" / "head-stats-9.json").read_text())["heads"][0][
-        "measures"
-    ]
-    (sparsity,) = (m for m in numbers if (m["measure"], m["column"], m["condition"]) == ("sparsity", "all", "all"))
-    assert f"{100 * sparsity['mean']:.1f} ± {100 * sparsity['se']:.1f}" in predicted
+    stats = tiny_sorter.folder.read_result("head-stats-9", Specialisation)
+    sparsity = stats.heads[0].find("sparsity")
+    assert f"{100 * sparsity.mean:.1f} ± {100 * sparsity.half():.1f}" in predicted, "half of the 95 % interval"
     assert "L0H1" in predicted
     assert (tiny_sorter.folder.path / "figures" / "head-stats-9.png").exists()
     assert (tiny_sorter.folder.path / "results" / "head-stats-9.json").exists()

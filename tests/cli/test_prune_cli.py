@@ -65,7 +65,7 @@ def test_a_share_of_the_heads_goes_whatever_that_costs(in_tmp, capsys):
     assert Path(predicted["files"]["data"][0]).stem == "pruning-share0.3-n20-orders1-batch96"
     notes = " ".join(pruning_notes(Pruning.from_json(json.dumps(result))))
     assert "takes 2 heads until 30 % of the 4 heads are gone" in notes
-    assert "for at most" not in notes
+    assert "takes 2 heads for at most" not in notes
 
 
 @pytest.mark.slow

@@ -394,7 +394,8 @@ def test_tables_are_sorted_by_their_values_and_back(page: Any) -> None:
 def test_the_theme_is_the_systems_until_a_reader_presses(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     button = page.locator("#theme")
-    assert (background(page), button.get_attribute("aria-pressed")) == (DARK, "true")
+    page.wait_for_function("() => document.getElementById('theme').getAttribute('aria-pressed') === 'true'")
+    assert background(page) == DARK
     button.click()
     assert (background(page), button.get_attribute("aria-pressed")) == (LIGHT, "false")
     page.reload()

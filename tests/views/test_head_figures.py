@@ -99,7 +99,7 @@ def test_the_table_has_a_row_per_head(stats):
         assert head.short in text
     share = stats.heads[0].find("entropy share")
     assert f"{100 * share.mean:.1f} ± {100 * share.half():.1f}" in text
-    assert "mean ± half of the 95 % interval" in text
+    assert "mean ± half of the 95 % interval" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
