@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -143,6 +144,11 @@ def test_a_metric_may_say_right_or_wrong(foreign: Foreign, dtype: torch.dtype) -
         (None, height, "needs its input tensors"),
         ([TOKENS, WEIGHTS[:3]], height, "first axis counts the same examples"),
         ([TOKENS, WEIGHTS], lambda output, rows: output, "one number per example"),
+        (
+            [TOKENS, WEIGHTS],
+            lambda output, rows: torch.full((len(rows),), math.nan),
+            "the metric gave nan for example 0",
+        ),
     ],
 )
 def test_what_a_module_needs_is_told(foreign: Foreign, data: Any, metric: Any, explanation: str) -> None:

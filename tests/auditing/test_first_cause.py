@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from planted import SURE, OrderModel, PlantedSorter, audit, observed
+from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +28,7 @@ from headcount.auditing.check import (
     warned,
 )
 from headcount.auditing.observed import Observed
-from headcount.views.audit import audit_markdown
+from headcount.views.audit import audit_markdown, audit_tables
 
 # --- by what they explain ---------------------------------------------------------------------------------------------
 
@@ -51,6 +53,25 @@ def _failure(affects: str) -> Finding:
 def predicting(n: int, name: str = "it predicts") -> Finding:
     """A fault that leaves the first `n` of 100 examples right."""
     return failed(name, cause="", fix="", right_despite_fault=np.arange(100) < n)
+
+
+def test_a_check_that_accounts_for_more_does_not_follow_from_one_that_accounts_for_less() -> None:
+    """A digit that is never output explains every error; that some answers stop early is what it looks like."""
+    few = replace(predicting(75, "some stop early"), explains=("HC102",))
+    assert ranked(few, predicting(50, "0 is never output")).summary.startswith("0 is never output")
+    fits = replace(predicting(50, "a place is constant"), explains=("HC102",))
+    assert ranked(fits, predicting(75, "some are shifted")).causes == ("HC101",)
+
+
+def test_every_row_of_the_table_has_its_own_id_and_verdict() -> None:
+    """A rich column keeps its cells, so that a second table must not be given the same one."""
+    urgent, others = audit_tables(ranked(passed("it is not so"), PADDED, passed("nor is this")))
+
+    def rows(table: Table) -> list[tuple[Any, ...]]:
+        return list(zip(*(column.cells for column in table.columns[:3]), strict=True))
+
+    assert rows(urgent) == [("HC102", "check-1", "fail")]
+    assert rows(others) == [("HC101", "check-0", "pass"), ("HC103", "check-2", "pass")]
 
 
 def test_what_explains_the_accuracy_comes_before_what_cannot() -> None:

@@ -12,7 +12,9 @@ from planted import OrderModel, PlantedAdder, PlantedSorter, audit, look, observ
 from torch import Tensor, nn
 
 from headcount import Adapter, ablate_heads
+from headcount.auditing.audit import checks_named, run_checks
 from headcount.cli import main
+from headcount.views.ablation import ablation_markdown
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -99,12 +101,24 @@ def test_more_than_two_classes() -> None:
     assert "Error" not in " ".join(each.finding for each in found.of("not applicable"))
 
 
+class Equal(OwnAdder):
+    def data(self) -> Pairs:
+        return [("11+11", "022")] * 30
+
+
+def test_answers_that_are_all_equal_are_evaluated() -> None:
+    """There is no other character to put in the place of one."""
+    found = run_checks(observed(Equal), checks_named(["HC101", "HC102"]))
+    assert found.n == 30
+
+
 @pytest.mark.parametrize(("adapter", "name"), [(FirstDigit, "own-teacher-forced"), (FiveClasses, "own")])
 def test_heads_are_ablated_by_the_authors_metric(adapter: type[Adapter], name: str) -> None:
     """The mean of metric() over answers of the whole model, read off one pass."""
     model = observed(adapter).model
     found = ablate_heads(model, metric=name, replacements=["zero"], quiet=True).result
     assert (found.metric, found.unit, found.is_accuracy) == (name, "points", False)
+    assert "rho" not in ablation_markdown(found), "a share, and no correlation"
     task, answers = observed(adapter).task, observed(adapter).answers
     if adapter is FirstDigit:
         assert found.conditions[0].clean == 1

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize, prune
 
 import headcount
 from headcount.auditing.interventions import InterventionAudit, audit_intervention
-from headcount.errors import InputError
+from headcount.errors import InputError, InstrumentError
 
 pytestmark = pytest.mark.slow  # seconds together
 
@@ -503,6 +503,15 @@ STRANGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
 def test_a_model_of_no_family_is_audited_if_its_sites_are_given(stranger: Any, name: str) -> None:
     intervention, words = STRANGERS[name]
     assert audited_stranger(stranger, intervention(stranger)).summary.startswith(words)
+
+
+@pytest.mark.parametrize(("path", "n_heads"), [("o", 2), ("o", 2 * N_HEADS)])
+def test_sites_that_are_no_heads_are_refused(stranger: Any, path: str, n_heads: int) -> None:
+    """An intervention on half a head, or on two, would be called the removal of one."""
+    sites = headcount.Sites.of(stranger, layer=path, n_heads=n_heads)
+    intervention = input_becomes(stranger.o, torch.zeros_like)
+    with pytest.raises(InstrumentError, match="are not heads"):
+        audit_intervention(stranger, torch.arange(24).view(4, 6) % 20, intervention, "L0H1", sites=sites)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,7 @@ def test_settings_that_the_task_does_not_have() -> None:
         ("from headcount import Adapter\nclass Yours(Adapter): pass", "Mine", r"no adapter 'Mine'\s+it has: Yours"),
         ("1 / 0", "Mine", "mine.py fails: ZeroDivisionError: division by zero"),
         ("def (", "Mine", "mine.py fails: SyntaxError"),
+        ("x = 1\ndef (", "Mine", r"at line 2 of mine.py: def \("),
         ("import no_such_module", "Mine", "mine.py fails: ModuleNotFoundError"),
     ],
 )
@@ -187,7 +188,7 @@ def test_files_that_hold_no_adapter(
     with pytest.raises(InputError, match=explanation):
         load_external(f"mine.py:{name}")
     assert main(["ablate", f"mine.py:{name}"]) == 2
-    assert re.search(f"error: .*{explanation}", capsys.readouterr().err)
+    assert re.search(f"error: (.|\\n)*{explanation}", capsys.readouterr().err)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -90,6 +90,18 @@ def test_an_ablated_head_is_one_that_its_author_zeroes(style: str) -> None:
     assert torch.equal(model(FEW), clean), "the model is as it was"
 
 
+@pytest.mark.parametrize(
+    ("style", "axis"), [("einsum, heads first", 2), ("einsum, positions first", 1), ("a module", 2)]
+)
+def test_an_axis_of_positions_is_refused_though_there_are_as_many_as_heads(style: str, axis: int) -> None:
+    """Every position has attention patterns of its own, too."""
+    attention, name, _ = STYLES[style]
+    model = parameter_model(attention)
+    sites = Sites.of(model, f"layers.*.attn.{name}", n_heads=N_HEADS, head_axis=axis)
+    with pytest.raises(InstrumentError, match="head_axis counts positions"):
+        prove(model, sites, [FEW[:, :N_HEADS]])
+
+
 @every_style
 @torch.no_grad()
 def test_a_sweep_from_a_cached_pass_comes_to_the_same(style: str) -> None:

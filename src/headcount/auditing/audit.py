@@ -188,7 +188,7 @@ def _judged(
 ) -> Audit:
     """Findings held against each other, and against what was measured."""
     ignored = _ignored(checks, ignore)
-    roots = _roots(checks, found)
+    roots = _roots(checks, found, observed.right)
     verdicts = tuple(_verdict(name, checks[name], each, roots, ignored) for name, each in found.items())
     ranking = Ranking.of(observed.right, checks, found, verdicts)
     return Audit(
@@ -243,8 +243,8 @@ def _ignored(checks: Mapping[str, Check], ignore: Mapping[str, str]) -> dict[str
     return {name: reason for name, reason in found.items() if name in checks}
 
 
-def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding]) -> dict[str, str]:
-    """By the name of a check that follows from another, the id of that other one."""
+def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding], right: Hits) -> dict[str, str]:
+    """Map the name of each check that follows from another to the id of that other one."""
     by_id, follows = {check.id: name for name, check in checks.items()}, dict[str, str]()
 
     def root(name: str) -> str:
@@ -252,10 +252,15 @@ def _roots(checks: Mapping[str, Check], found: Mapping[str, Finding]) -> dict[st
             name = follows[name]
         return name
 
+    def fits_better(other: str, name: str) -> bool:
+        """Whether the check that should follow accounts for more of the wrong answers by itself."""
+        left, still = found[other].right_despite_fault, found[name].right_despite_fault
+        return left is not None and still is not None and _share_explained(left, right) > _share_explained(still, right)
+
     for name in (name for name, each in found.items() if each.verdict == FAIL):
         fewer = found[name].explains
         for other in (by_id.get(each, "") for each in (checks[name].explains if fewer is None else fewer)):
-            if other in found and other not in follows and root(name) != other:
+            if other in found and other not in follows and root(name) != other and not fits_better(other, name):
                 follows[other] = name
     return {name: checks[root(name)].id for name in follows}
 

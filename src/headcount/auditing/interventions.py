@@ -34,10 +34,11 @@ from headcount.auditing.head_changes import (
 )
 from headcount.auditing.intervened_pass import IntervenedPass, run_with
 from headcount.auditing.module_watch import BlockLayout, Event, ModuleWatch, copied, is_same, tensors_of
-from headcount.errors import InputError
+from headcount.errors import InputError, InstrumentError
 from headcount.experiments.models import OpenModel
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
+from headcount.hooks.own_attention import check_heads
 from headcount.hooks.proof import difference, tolerance
 from headcount.hooks.sites import Sites, unwrap
 from headcount.hooks.wrapping import Wrapped, input_names
@@ -138,6 +139,8 @@ def audit_intervention(
         raise InputError("no heads are named", f"say which are meant: heads=[{opened.sites.heads[0].short!r}]")
     module = unwrap(opened.module)
     tensors, call = _call_of(module, opened.sites, inputs)
+    if sites is not None and not isinstance(inputs, Mapping):  # the user's own, which nothing has checked yet
+        _require_heads(module, opened.sites, tensors, named)
     layout = BlockLayout.of(module, opened.sites, n_rows=len(tensors[0]))
     with eval_mode(module), torch.no_grad():
         clean = call()
@@ -183,6 +186,14 @@ def _call_of(module: nn.Module, sites: Sites, inputs: Inputs) -> tuple[list[Tens
     moved = {name: each.to(device) for name, each in named.items()}
     in_order = [cast(Tensor, each).to(device) for each in given]
     return [*in_order, *moved.values()], partial(caller, *in_order, **moved)
+
+
+def _require_heads(module: nn.Module, sites: Sites, tensors: Sequence[Tensor], heads: Iterable[HeadId]) -> None:
+    """Refuse sites whose slices of z are not heads: removing half a head, or two, would be called removing one."""
+    for name, check in check_heads(module, sites, tensors, dict.fromkeys(head.site for head in heads)).items():
+        if check.fault:
+            what = f"the heads at {name} are not heads: {check.fault}"
+            raise InstrumentError(what, f"check n_heads={len(sites[name].heads)} and the path of the sites")
 
 
 def _require_numbers(clean: Tensor) -> None:

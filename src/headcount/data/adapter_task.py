@@ -197,7 +197,10 @@ class AdapterSequences(AdapterModel):
             answer = whole if torch.equal(self._labels(question, whole), first) else answer
             letters = [each for each in ("1", "2", *self.task.tokens) if each in self.task.tokens and len(each) == 1]
             for i, character in enumerate(answer):
-                other = answer[:i] + next(each for each in letters if each != character) + answer[i + 1 :]
+                letter = next((each for each in letters if each != character), None)
+                if letter is None:  # every answer is made of one character
+                    continue
+                other = answer[:i] + letter + answer[i + 1 :]
                 before, after = self.task.read_answer(answer), self.task.read_answer(other)
                 changed = self._labels(question, other)
                 if before is None or after is None or changed.shape != first.shape:

@@ -128,7 +128,7 @@ def _too_long(where: str, column: str, n: int) -> InputError:
     """Refuse a cell before a tokenizer takes gigabytes for it."""
     return InputError(
         f"{where}: {column} holds {n:,} characters; a cell may hold {MOST_CELL:,}",
-        "split the text into several rows, or give it as a running text in a .txt file",
+        "split the text into several rows",
     )
 
 

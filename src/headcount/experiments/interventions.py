@@ -167,7 +167,14 @@ def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
             f"the metric gave {what} for {len(batch.rows)} examples",
             "it should give a tensor with one number per example: metric(output, rows) -> [row]",
         )
-    return score.cpu().double().numpy()
+    scores = score.cpu().double().numpy()
+    if not np.isfinite(scores).all():
+        first = int(batch.rows[np.flatnonzero(~np.isfinite(scores))[0]])
+        raise InputError(
+            f"the metric gave {scores[~np.isfinite(scores)][0]} for example {first}",
+            "it should give a finite number for every example",
+        )
+    return scores
 
 
 def means_of(experiment: Experiment, base: Sequence[HeadId] = ()) -> Means:

@@ -151,6 +151,8 @@ def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
         what += " (a ... of the adapter is still to be filled in)"
     if isinstance(error, SystemExit):
         what = f"ends the program: SystemExit: {error.code}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return what, f"at line {error.lineno} of {Path(error.filename).name}: {(error.text or '').strip()}"
     frames = extract_tb(error.__traceback__)
     last = ([frame for frame in frames if _is_in(frame.filename, [str(folder.resolve())])] or frames)[-1]
     return what, f"at line {last.lineno} of {Path(last.filename).name}: {last.line}"

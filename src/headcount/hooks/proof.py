@@ -61,7 +61,7 @@ def prove(
                 _prove_site(model, sites, name, few, clean, logits), follows_attention=checks[name].is_checked
             )
             _require(proof, tolerance(clean.output(name).dtype), layers_inside(sites[name].projection))
-            if fault := checks[name].fault:
+            if fault := checks[name].fault or _position_fault(clean.contributions(name)):
                 raise InstrumentError(
                     f"the heads at {name} are not heads: {fault}", *_advice(sites[name], clean.z(name))
                 )
@@ -90,6 +90,16 @@ def _prove_site(
         with Gates(sites, {name: first_shut}, {name: noise}):
             cross_row_effect = difference(first_tensor(model(*inputs))[1:], logits[1:])
     return SiteProof(str(name), sum_error, shut_error, output_change, cross_row_effect)
+
+
+def _position_fault(contributions: Tensor) -> str:
+    """Say so if slice i of z reaches position i of the block's output alone: then the axis counts positions."""
+    if contributions.dim() != 4 or contributions.shape[1] != contributions.shape[2] or contributions.shape[1] < 2:
+        return ""
+    is_reached = (contributions != 0).any(dim=-1).any(dim=0)  # [query, head]
+    if torch.equal(is_reached, torch.eye(len(is_reached), dtype=torch.bool, device=is_reached.device)):
+        return "each slice of z reaches one position of the output alone, so head_axis counts positions"
+    return ""
 
 
 def _advice(site: Site, z: Tensor) -> list[str]:

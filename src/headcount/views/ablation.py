@@ -453,7 +453,8 @@ def _drops(result: Ablation, effects: Sequence[Effect]) -> tuple[NDArray[np.floa
 
 def _what(result: Ablation) -> str:
     name = "rise of the loss" if result.unit == "nats" else "drop"
-    hundredths = "hundredths of rho" if result.unit == "points" and not result.is_accuracy else result.unit
+    is_share = result.is_accuracy or result.metric.startswith("own")  # an author's metric() gives 0 to 1
+    hundredths = "hundredths of rho" if result.unit == "points" and not is_share else result.unit
     return f"{name} ({hundredths})" if result.unit else name
 
 

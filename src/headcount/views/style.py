@@ -151,8 +151,16 @@ def plot_band(
 
 
 def table_of(title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[str]], **settings: Any) -> Table:
-    """A table of text under its title."""
-    table = Table(*columns, title=title, title_justify="left", **settings)
+    """Make a table of text under its title.
+
+    Columns are copied: a rich `Column` keeps its cells, so that two tables must not share one.
+    """
+    table = Table(
+        *(each if isinstance(each, str) else each.copy() for each in columns),
+        title=title,
+        title_justify="left",
+        **settings,
+    )
     for row in rows:
         table.add_row(*row)
     return table
