@@ -192,6 +192,6 @@ def test_the_python_on_the_page_of_heads_runs(in_tmp: Path, capsys: pytest.Captu
         exec(compile(code, "docs/heads.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed[4] == "1199"
-    assert "answers 1199 without those four heads" in text
+    assert "Without E0H2 the packaged adder answers 1199" in text
     assert printed[-1] == "torch.Size([1, 4, 7])"
     assert not list(in_tmp.iterdir()), "no folder was named"

@@ -108,7 +108,7 @@ def _shares(subject: Subject, result: Pruning, name: str, command: str) -> list[
         "together",
         f"left without those together ({result.metric}, %)",
     )
-    note = "One by one: the whole 95 % interval of a head's drop, when it is removed alone, lies below the loss (on "
+    note = "Each alone: the whole 95 % interval of a head's drop, when it is removed alone, lies below the loss (on "
     note += (
         f"{result.alone_on or result.chosen_on}). Together: greedy removal, chosen on {result.chosen_on}; what is left "
     )
