@@ -171,11 +171,18 @@ class Normed(Attention):
 
 
 class ByHand(Parted):
-    """No softmax is called."""
+    """A softmax that is written out."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights = (q @ k.transpose(-2, -1)).exp()
         return weights / weights.sum(dim=-1, keepdim=True) @ v
+
+
+class Sigmoid(Parted):
+    """Weights that are no shares of 1."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.transpose(-2, -1)).sigmoid() @ v
 
 
 class WithoutGradients(Parted):
@@ -198,7 +205,7 @@ class NoValues(Parted):
         return patterns(q, k) @ (0 * v) + q
 
 
-@pytest.mark.parametrize("attention", [TalkingHeads, Normed, ByHand, WithoutGradients, Logging, NoValues])
+@pytest.mark.parametrize("attention", [TalkingHeads, Normed, Sigmoid, WithoutGradients, Logging, NoValues])
 def test_what_cannot_be_decided_is_not_checked_and_not_refused(attention: type[Attention]) -> None:
     model = built(type("Undecided", (foreign.Model,), {"attention": attention}))
     assert not any(each.follows_attention for each in prove(model, model.sites, [TOKENS]))
@@ -222,17 +229,25 @@ def test_features_that_take_turns_are_no_heads() -> None:
         prove(model, model.sites, [TOKENS])
 
 
-class HalfByHand(foreign.Model):
-    """The first block computes attention by softmax, the others by hand."""
+def test_a_softmax_written_by_hand_is_seen() -> None:
+    model = built(type("Written", (foreign.Model,), {"attention": ByHand}))
+    assert all(each.follows_attention for each in prove(model, model.sites, [TOKENS]))
+    for n_heads in (1, 2 * N_HEADS):
+        with pytest.raises(InstrumentError, match="are not heads"):
+            prove(model, Sites.of(model, "blocks.*.attn.out", n_heads=n_heads), [TOKENS])
+
+
+class HalfSigmoid(foreign.Model):
+    """The first block computes attention by softmax, the others do not."""
 
     def __init__(self, n_layers: int = 3) -> None:
         super().__init__(n_layers)
         for block in self.blocks[1:]:
-            block.attn = ByHand()
+            block.attn = Sigmoid()
 
 
 def test_a_block_whose_attention_is_not_seen_is_not_refused_for_another_one() -> None:
-    model = built(HalfByHand)
+    model = built(HalfSigmoid)
     others = Sites({name: site for name, site in model.sites.items() if name != FIRST})
     assert not any(each.follows_attention for each in prove(model, others, [TOKENS]))
     assert [each.follows_attention for each in prove(model, model.sites, [TOKENS])] == [True, False, False]

@@ -1,15 +1,16 @@
 """Is a head a head? Its slice of z must depend on its own attention pattern, and no other slice may.
 
-Two rows are passed through the model. Each softmax over keys returns a copy that gradients lead back to, so that the
-gradient of one number of z tells which attention patterns, one per head and query, that number was computed with:
+Two rows are passed through the model. Each softmax over keys, also one written by hand, returns a copy that gradients
+lead back to. So the gradient of one number of z tells which attention patterns, one per head and query, that number was
+computed with:
 
     numbers of one slice share their pattern, numbers of two slices do not    each slice is a head
     two slices share a pattern                                                too many heads, or the wrong axis
     one slice has several patterns                                            too few heads, or the wrong axis
 
 Nothing is assumed about layouts, names or weights: gradients are exactly zero where a pattern was not used. Some models
-cannot be decided: those that compute attention without a softmax, or mix heads on purpose before the projection (a norm
-over all heads, talking heads). They are reported as not checked.
+cannot be decided: those whose weights are no shares of 1 (sigmoid or linear attention), and those that mix heads on
+purpose before the projection (a norm over all heads, talking heads). They are reported as not checked.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from headcount.hooks.sites import Sites
 
 LAYERS = (F.linear, torch.addmm, Tensor.addmm)
 """Functions of linear layers, which mix the features that they are given."""
+DIVISIONS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
+"""Functions that end a softmax written by hand: exp(scores) / their sum."""
 PATTERN, AVERAGE, MIXTURE = 1, 2, 3
 """Stages after a softmax: attention weights; values weighted by them; a linear layer's output of these."""
 Patterns = frozenset[tuple[int, int]]
@@ -131,6 +134,8 @@ class _Origins(TorchFunctionMode):
         if func in SOFTMAX and result.is_floating_point() and result.dim() > 1:
             dim = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
             return self._tracked(result, -1 if dim is None else dim)
+        if func in DIVISIONS and _is_distribution(result):
+            return self._tracked(result, -1)
         stage = max((self.stage(each) for each in _tensors((args, kwargs))), default=0)
         if stage:
             for each in _tensors(result):
@@ -168,6 +173,14 @@ def _undispatched(func: Any) -> Callable[..., Any]:
     return FunctionType(
         func.__code__, {**func.__globals__, "has_torch_function": lambda _: False}, argdefs=func.__defaults__
     )
+
+
+def _is_distribution(weights: Any) -> bool:
+    """Whether these are attention weights that were normalised by hand: shares of 1 over the last axis."""
+    if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.dim() < 3 or weights.shape[-1] < 2:
+        return False
+    sums = weights.detach().float().sum(dim=-1)
+    return bool((weights >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-2))
 
 
 def _tensors(tree: Any) -> list[Tensor]:
