@@ -99,6 +99,7 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
         head: int(n.replace(",", "")) for head, n in re.findall(r"^\d+ +(\S+) .*?\] n = ([\d,]+)", text, re.M)
     } == sizes
 
+    monkeypatch.setattr("headcount.api.saving.write_figures", lambda folder, draw: ())  # they were drawn above
     again = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     assert again.addition.run.weights_sha256 == adder.run.weights_sha256
     assert again.sortedness.stretches == sorter.stretches
