@@ -12,6 +12,7 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
+from blank_figures import leave_figures_blank
 
 from headcount.results import Result
 from headcount.runs.config import RunConfig
@@ -63,6 +64,8 @@ TINY_SORTING: dict[str, Any] = {
 
 SHAPED = ("encodings", "models", "training")
 """Rooms in whose tests every call is checked for the shapes of its tensors."""
+PAINTED = ("views", "reporting", "figures", "describing", "rendering")
+"""Rooms in whose tests figures have content."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -107,12 +110,13 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made, but not painted: that takes longer than most of what is tested.
+    """Run the code of every view, but on blank axes: matplotlib takes longer than most of what is tested.
 
-    In tests/views and tests/reporting they are, in every command that runs in a process of its own, and where a test
+    Pictures are real in the rooms that are about them, in commands that run in a process of their own, and where a test
     asks for `painted`.
     """
-    if "painted" not in request.fixturenames and request.path.parent.name not in ("views", "reporting"):
+    if "painted" not in request.fixturenames and request.path.parent.name not in PAINTED:
+        leave_figures_blank(monkeypatch)
         monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
         monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
         monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture written by headcount")
