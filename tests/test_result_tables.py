@@ -94,6 +94,7 @@ def test_a_plot_is_a_figure_and_no_file(name: str, in_tmp: Path, monkeypatch: py
     assert not list(in_tmp.iterdir())
 
 
+@pytest.mark.usefixtures("painted")
 def test_a_figure_may_be_named() -> None:
     result = every.ablated(SHAPE)
     titles = {name: [axes.get_title() for axes in result.plot(name).axes] for name in ("ranking", "map")}

@@ -44,5 +44,5 @@ def _subplots(figure: Figure, nrows: int = 1, ncols: int = 1, *, squeeze: bool =
 def leave_figures_blank(patch: pytest.MonkeyPatch) -> None:
     """Let every figure run its view's code on blank axes: matplotlib takes longer than most of what is tested."""
     patch.setattr(Figure, "subplots", _subplots)
-    for name in ("add_axes", "colorbar", "legend"):
+    for name in ("add_axes", "delaxes", "colorbar", "legend"):
         patch.setattr(Figure, name, BLANK)

@@ -303,6 +303,15 @@ ONLY = {
     "draw_side_by_side": ["long", "many"],
 }
 """Shapes that say all there is to say: many axes take time."""
+COMMON = ("one", "long", "odd", "many")
+"""Shapes that most figures are drawn in; the others are for `--long`, ..."""
+ALL_HEADS = ("draw_ranking", "draw_map", "draw_mosaic", "draw_pruning")
+"""... but these figures have a place for every head of every layer."""
+
+
+def is_common(name: str, shape: str) -> bool:
+    """Return whether a figure is drawn in this shape in every test run."""
+    return shape in COMMON or (shape == "most" and name in ALL_HEADS) or ONLY.get(name) == [shape]
 
 
 def pages(name: str, shape: Shape) -> list[Figure]:
@@ -377,7 +386,7 @@ def _overlap(one: Bbox, other: Bbox) -> bool:
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        pytest.param(name, shape, marks=[pytest.mark.slow] if shape not in ("one", "odd") else [])
+        pytest.param(name, shape, marks=[] if is_common(name, shape) else [pytest.mark.long])
         for name in DRAWN
         for shape in ONLY.get(name, SHAPES)
     ],
