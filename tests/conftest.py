@@ -109,15 +109,15 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
 def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made, but not painted: that takes longer than most of what is tested.
 
-    In tests/views and tests/reporting they are, in every command that runs in a process of its own, and where a test
-    asks for `painted`.
+    In tests/figures, tests/describing and tests/rendering they are, in every command that runs in a process of its
+    own, and where a test asks for `painted`.
     """
-    if "painted" not in request.fixturenames and request.path.parent.name not in ("views", "reporting"):
+    if "painted" not in request.fixturenames and request.path.parent.name not in ("figures", "describing", "rendering"):
         monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.reporting.markdown.svg", lambda figure: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture written by headcount")
+        monkeypatch.setattr("headcount.rendering.page.inline_svg", lambda *_: "<svg></svg>")
+        monkeypatch.setattr("headcount.rendering.markdown.png", lambda figure: b"a picture written by headcount")
+        monkeypatch.setattr("headcount.rendering.markdown.svg", lambda figure: "<svg></svg>")
+        monkeypatch.setattr("headcount.describing.exercise.png", lambda figure: b"a picture written by headcount")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from headcount.cli._command import Command, Parser
 from headcount.cli._output import print_error, print_output, print_text
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
 from headcount.registry import Registry, suggestion
-from headcount.views.progress import LOST, Steady, Terminal
+from headcount.rendering.progress import LOST, Steady, Terminal
 
 VERBS = Registry("headcount.cli")
 FORMER = {"--kinds": "--replacements", "--narrow": "--small-steps", "--matched": "--paired"}

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """A ranking, a bar chart and a map."""
     from headcount import api
-    from headcount.views import ablation as views
+    from headcount.figures import ablation as views
 
     if args.json and args.format:
         raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")

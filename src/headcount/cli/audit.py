@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """The cause in one line, then a table of checks; of several models, a row for each. Exit code 1 if any fails."""
     from headcount import api
-    from headcount.views.audit import audit_markdown, audit_notes, audit_tables
-    from headcount.views.training import common_error_note
+    from headcount.describing.audit import audit_markdown, audit_notes, audit_tables
+    from headcount.figures.training import common_error_note
 
     names, how = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
     if args.out is not None:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Output:
 def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> Output:
     """A summary, then a row for each model; goes on past a broken one."""
     from headcount import api
-    from headcount.views.audit import course_summary, course_table, feedback_markdown
+    from headcount.describing.audit import course_summary, course_table, feedback_markdown
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(lambda: api.audit_all(names, save=True, run_adapter=args.run_adapter, **clock, **how))

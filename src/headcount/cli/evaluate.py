@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """A table by group, and what is wrong; of several models, a row for each."""
     from headcount import api
-    from headcount.views.training import accuracy_table, evaluation_notes
+    from headcount.figures.training import accuracy_table, evaluation_notes
 
     names = all_models(args.models)
     if len(names) > 1:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> Output:
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
     """Goes on past a broken one; exit code 1 if there is any."""
     from headcount import api
-    from headcount.views.training import survey_summary, survey_table
+    from headcount.figures.training import survey_summary, survey_table
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(

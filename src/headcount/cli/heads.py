@@ -119,7 +119,7 @@ def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
 def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
     """Attention of any model, on texts."""
     from headcount import api
-    from headcount.views.attention import summary_notes, summary_table
+    from headcount.figures.attention import summary_notes, summary_table
 
     saved = api.summarise_attention(model, examples, args.head, save=True)
     data, lines = list[dict[str, Any]](), list[Line]()
@@ -138,7 +138,7 @@ def _one_or_all(found: list[dict[str, Any]]) -> dict[str, Any]:
 def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
     """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
-    from headcount.views.head_stats import caption, match_table, stats_table
+    from headcount.figures.head_stats import caption, match_table, stats_table
 
     if args.match and args.norm_weighted:
         raise InputError(
@@ -155,8 +155,8 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     """What each head of a model without a task stands out for."""
     from headcount import api
-    from headcount.views.head_stats import match_table
-    from headcount.views.roles import roles_notes, roles_table
+    from headcount.figures.head_stats import match_table
+    from headcount.figures.roles import roles_notes, roles_table
 
     if args.length is not None or args.norm_weighted:
         raise InputError("--length and --norm-weighted are for models with a task", "leave them out")

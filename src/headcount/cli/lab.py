@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
     from headcount.api.lab import EXPERIMENTS, run_lab
-    from headcount.views.certificate import verdict
-    from headcount.views.length_generalisation import reach_table
-    from headcount.views.training import accuracy_table
+    from headcount.describing.certificate import verdict
+    from headcount.figures.length_generalisation import reach_table
+    from headcount.figures.training import accuracy_table
 
     experiments = (args.only,) if args.only else EXPERIMENTS
     lab = run_lab(Path(args.out), seed=args.seed, quiet=args.quiet, experiments=experiments)

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """The mathematics in plain words, and where the pictures are."""
     from headcount import api
-    from headcount.views.positions import positions_table
+    from headcount.figures.positions import positions_table
 
     shown = api.show_positions(args.model, args.n, save=True, run_adapter=args.run_adapter)
     return Output(shown.result, [positions_table(shown.result)], [shown])

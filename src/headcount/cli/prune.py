@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """All curves in one figure; then the cut, if it is asked for."""
     from headcount import api
-    from headcount.views.pruning import cost_table, pruning_notes, pruning_table
+    from headcount.figures.pruning import cost_table, pruning_notes, pruning_table
 
     shown = api.prune_heads(**keywords(args, "orders"), n_orders=args.orders, save=True)
     parts = {"pruning": shown.result, "cut": shown.cost}

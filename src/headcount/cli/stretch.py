@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """A table per model, and curves."""
     from headcount import api
+    from headcount.figures.length_generalisation import ids_note, stretch_tables
     from headcount.files import require_writable
-    from headcount.views.length_generalisation import ids_note, stretch_tables
 
     names, code, broken = all_models(args.models), 0, list[str]()
     if len(names) == 1:

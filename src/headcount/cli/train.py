@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Train, then say how good it is and where it is."""
     from headcount import api
-    from headcount.views.training import accuracy_table, answers_note
+    from headcount.figures.training import accuracy_table, answers_note
 
     trained = api.train(
         args.task_name,

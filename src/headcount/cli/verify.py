@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """The certificate."""
     from headcount import api
-    from headcount.views.certificate import verdict
+    from headcount.describing.certificate import verdict
 
     model = api.open_on_task(args.model, run_adapter=args.run_adapter)
     certificate = api.verify(model, save=True, quiet=args.quiet)
