@@ -10,7 +10,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The models and the set."""
     add_models_argument(parser)
     add_json(parser, quiet=True)
-    parser.add_argument("--split", choices=["test", "validation"], default="test", help="which held-out set [test]")
+    split = "which held-out examples to use [test]"
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help=split)
     add_timeout(parser)
 
 
@@ -54,4 +55,9 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
     return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
 
 
-PART = Command("measure models on held-out examples", add_arguments, run)
+PART = Command(
+    "measure the accuracy of models on held-out examples",
+    add_arguments,
+    run,
+    ("headcount evaluate sample:addition", "headcount evaluate 'submissions/*/my_adapter.py:Model'"),
+)

@@ -10,9 +10,9 @@ from headcount.cli._output import Line, Output
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to, and which seed."""
-    add_out(parser, "where everything goes [runs/lab]", "runs/lab")
-    add_int(parser, "--seed", "decides everything random in training", 0)
-    parser.add_argument("--only", choices=["addition", "sortedness"], help="run one of the two experiments")
+    add_out(parser, "folder for all results [runs/lab]", "runs/lab")
+    add_int(parser, "--seed", "seed of everything random in training", 0)
+    parser.add_argument("--only", choices=["addition", "sortedness"], help="run only one of the two experiments")
     add_json(parser, quiet=True)
 
 
@@ -38,4 +38,9 @@ def run(args: argparse.Namespace) -> Output:
     return Output(data, [*lines, f"report:  {lab.report}"])
 
 
-PART = Command("run both experiments on their defaults, and write a report", add_arguments, run)
+PART = Command(
+    "run both experiments with their defaults, and write a report",
+    add_arguments,
+    run,
+    ("headcount lab", "headcount lab --only sortedness -o runs/sortedness-lab"),
+)
