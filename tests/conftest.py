@@ -66,7 +66,7 @@ TINY_SORTING: dict[str, Any] = {
 
 SHAPED = ("encodings", "models", "training")
 """Rooms in whose tests every call is checked for the shapes of its tensors."""
-PAINTED = ("views", "reporting", "figures", "describing", "rendering")
+PAINTED = ("figures", "describing", "rendering")
 """Rooms in whose tests figures have content."""
 
 
@@ -118,7 +118,7 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the code of every view, but on blank axes: matplotlib takes longer than most of what is tested.
+    """Run the code of every figure, but on blank axes: matplotlib takes longer than most of what is tested.
 
     Pictures are real in the rooms that are about them, in commands that run in a process of their own, and where a test
     asks for `painted`.
@@ -126,10 +126,10 @@ def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if "painted" not in request.fixturenames and request.path.parent.name not in PAINTED:
         leave_figures_blank(monkeypatch)
         monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.reporting.markdown.svg", lambda figure: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture written by headcount")
+        monkeypatch.setattr("headcount.rendering.page.inline_svg", lambda *_: "<svg></svg>")
+        monkeypatch.setattr("headcount.rendering.markdown.png", lambda figure: b"a picture written by headcount")
+        monkeypatch.setattr("headcount.rendering.markdown.svg", lambda figure: "<svg></svg>")
+        monkeypatch.setattr("headcount.describing.exercise.png", lambda figure: b"a picture written by headcount")
 
 
 @pytest.fixture

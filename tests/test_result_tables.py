@@ -9,14 +9,14 @@ from typing import Any
 import hub_models as hub
 import pytest
 from matplotlib.figure import Figure
-from tests.views import test_every_figure as every
+from tests.figures import test_every_figure as every
 
 from headcount import ExternalModel, api, load, wrap
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
+from headcount.figures.plotting import PLOTS
 from headcount.results import SHOWN_ROWS, Result
 from headcount.runs.run import Run
-from headcount.views.plotting import PLOTS
 
 SHAPE = every.SHAPES["two"]
 MADE: dict[str, Any] = {
