@@ -43,7 +43,7 @@ ORDER = (
     "ablation",
     "sites",
     "pruning",
-    "carries",
+    "events",
     "reach",
     "poolings",
     "positions",
@@ -53,7 +53,7 @@ ORDER = (
     "reproduce",
 )
 """Of the sections after the first, which has their answers; others come behind, by name."""
-FIRST = ("certificate", "ablation", "pruning", "carries", "reach", "training", "roles", "sites", "positions")
+FIRST = ("certificate", "ablation", "pruning", "events", "reach", "training", "roles", "sites", "positions")
 """Whose answers stand at the beginning, if there are more than so many:"""
 MOST_ANSWERS = 5
 IN_MEMORY = "<in memory>"
