@@ -171,7 +171,7 @@ def test_answers_have_their_figures(answers) -> None:
     assert "For at most 5 points, 6 of 8 heads (75.0 %) can each be removed alone and 4 of 8 heads (50.0 %)" in share
     assert "harmless alone is not harmless together" in share
     carries = answer_to(text, "Carry propagation.")
-    assert "A carry moves the attention of 24 of 24 heads, first E0H0 (40.0 % of it; CI 36.9-43.1" in carries
+    assert "24 of 24 heads respond to a carry, E0H0 most (it moves 40.0 % of its attention; CI 36.9-43.1" in carries
     assert "mostly carry errors without E0H0 (90 of 90)" in carries
     lengths = answer_to(text, "Accuracy at every length.")
     assert "| full shuffles | 32 | 64 | 128 | 256 |" in lengths

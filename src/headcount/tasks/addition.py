@@ -149,6 +149,7 @@ def column_name(column: int) -> str:
 
 CARRY = EventWords(
     name="carry",
+    question="Which heads handle the carry?",
     conditions=("carry in", "no carry in"),
     facet="carries",
     absent="0",

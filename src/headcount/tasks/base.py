@@ -135,6 +135,8 @@ class EventWords:
 
     name: str
     """One event: `carry`."""
+    question: str
+    """The title of the section about it: `Which heads handle the carry?`"""
     conditions: tuple[str, str]
     """What examples with and without the event are called: `carry in`, `no carry in`."""
     facet: str

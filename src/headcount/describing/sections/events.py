@@ -50,8 +50,8 @@ def section(material: Material) -> Section | None:
         words = words_of(subject.task)
         if words is None or not (_is_contrasted(subject) or _breaks(subject, words)):
             continue
-        if not title:
-            title = f"Which heads handle the {event_name(words)}?"
+        if words.event and not title:
+            title = words.event.question
             blocks.append(_explanation(words))
         name = material.block_id("events", subject)
         sentences = conclusions(subject, words, name)
