@@ -9,8 +9,8 @@ from told_results import cell, cells, material, require_sound, sentences, stretc
 
 from headcount.analysis.poolings import PoolingComparison, compare_poolings
 from headcount.describing.blocks import DataTable, Picture
-from headcount.describing.exercise import write_exercise
 from headcount.describing.sections.poolings import section
+from headcount.exercise.files import write_exercise
 from headcount.runs.folder import TrainingRecord
 
 LENGTHS = (8, 16, 32, 64, 128, 256)

@@ -9,12 +9,12 @@ import pytest
 from told_results import ablation, audit, cell, effect, evaluation, material, pruning, require_sound, stretch, subject
 
 from headcount import api
-from headcount.api.lab import SORTEDNESS
 from headcount.cli import VERBS, _parser
 from headcount.cli._command import given_settings
 from headcount.describing.blocks import Commands
 from headcount.describing.commands import commands_of, stretch_commands, train_command
 from headcount.describing.sections.reproduce import section
+from headcount.exercise.lab import SORTEDNESS
 from headcount.runs.config import RunConfig
 from headcount.tasks import TASKS
 

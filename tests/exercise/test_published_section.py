@@ -24,8 +24,8 @@ from told_results import (
     texts,
 )
 
-from headcount.describing.published import LENGTHS, adders, alike, sorters
-from headcount.describing.sections.published import section
+from headcount.exercise.published import LENGTHS, adders, alike, sorters
+from headcount.exercise.published_section import section
 from headcount.stats import Proportion
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_the_figures_are_those_of_the_five_reports():
 
 def test_the_figures_come_with_the_package():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["headcount"]
-    assert any(fnmatch("describing/published.toml", pattern) for pattern in patterns)
+    assert any(fnmatch("exercise/published.toml", pattern) for pattern in patterns)
 
 
 def test_the_page_about_the_reports_has_the_same_figures():

@@ -51,7 +51,8 @@ ROWS = checklist()[1:]
 
 def titles() -> set[str]:
     """Every text in the sections of the report, their titles among them, and titles that tasks name."""
-    files = (ROOT / "src/headcount/describing/sections").glob("*.py")
+    rooms = ROOT / "src/headcount"
+    files = (*(rooms / "describing/sections").glob("*.py"), rooms / "exercise/published_section.py")
     nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text())))
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     events = (TASKS.get(name).words.event for name in TASKS.names())

@@ -22,8 +22,8 @@ from heads_by_hand import (
 from told_results import stretch
 
 from headcount.analysis.pruning import PrunableShare
-from headcount.describing.exercise import write_exercise
 from headcount.describing.story import Material
+from headcount.exercise.files import write_exercise
 from headcount.runs.folder import TrainingRecord
 
 DROPS = {
