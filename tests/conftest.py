@@ -129,7 +129,7 @@ def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("headcount.rendering.page.inline_svg", lambda *_: "<svg></svg>")
         monkeypatch.setattr("headcount.rendering.markdown.png", lambda figure: b"a picture written by headcount")
         monkeypatch.setattr("headcount.rendering.markdown.svg", lambda figure: "<svg></svg>")
-        monkeypatch.setattr("headcount.describing.exercise.png", lambda figure: b"a picture written by headcount")
+        monkeypatch.setattr("headcount.exercise.files.png", lambda figure: b"a picture written by headcount")
 
 
 @pytest.fixture

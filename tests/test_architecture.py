@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +178,20 @@ def test_hooks_load_nothing_else_of_headcount() -> None:
 # --- parts and exported names -----------------------------------------------------------------------------------------
 
 
+def test_nothing_imports_the_exercise() -> None:
+    """It is a plugin: only entry points lead to it."""
+    assert [each for each in all_imports(SOURCE) if room(each.target) == "exercise" != room(each.module)] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert all(value.startswith("headcount.exercise.") for group in project.values() for value in group.values())
+
+
 @pytest.mark.parametrize("folder", ["tasks", "encodings", "data/formats", "cli"])
 def test_every_part_module_has_a_part(folder: str) -> None:
     found = Registry(f"headcount.{folder.replace('/', '.')}")
     files = {path.stem for path in (SOURCE / folder).glob("*.py")} - {"base"}
     parts = {stem.replace("_", "-") for stem in files if not stem.startswith("_")}
-    assert set(found.names()) == parts != set()
+    of_plugins = {each.name for each in entry_points(group=f"headcount.{folder.rpartition('/')[2]}")}
+    assert set(found.names()) == parts | of_plugins != set()
     assert all(found.get(name) is not None for name in parts)
 
 

@@ -47,6 +47,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("rendering",),
     ("api",),
     ("cli", "__main__"),
+    ("exercise",),
 )
 """From the ground up. Rooms of one row may import each other."""
 FLOOR_OF = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 import headcount.api
-import headcount.api.lab
+import headcount.exercise.lab
 import headcount.external.scaffold
 from headcount.analysis.specialisation import specialise
 from headcount.cli import _parser, main
@@ -137,7 +137,7 @@ HOMES = {
         "train",
         "verify",
     ),
-    headcount.api.lab: ("run_lab",),
+    headcount.exercise.lab: ("run_lab",),
     headcount.external.scaffold: ("write_scaffold",),
 }
 
@@ -300,7 +300,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headcount.stats.N_RESAMPLES", 199)
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     monkeypatch.setattr(
-        headcount.api.lab, "run_lab", lambda *_, **__: headcount.api.lab.Lab(Path("report.html"), None, None)
+        headcount.exercise.lab, "run_lab", lambda *_, **__: headcount.exercise.lab.Lab(Path("report.html"), None, None)
     )
 
 

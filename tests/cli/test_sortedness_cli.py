@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headcount.analysis.specialisation import specialise
-from headcount.api import lab
 from headcount.cli import main
+from headcount.exercise import lab
 
 pytestmark = pytest.mark.slow  # seconds together
 

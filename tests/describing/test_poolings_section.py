@@ -9,8 +9,8 @@ from told_results import cell, cells, material, require_sound, sentences, stretc
 
 from headcount.analysis.poolings import PoolingComparison, compare_poolings
 from headcount.describing.blocks import DataTable, Picture
-from headcount.describing.exercise import write_exercise
 from headcount.describing.sections.poolings import section
+from headcount.exercise.files import write_exercise
 from headcount.runs.folder import TrainingRecord
 
 LENGTHS = (8, 16, 32, 64, 128, 256)
@@ -84,7 +84,7 @@ def test_the_sentence_has_its_number_interval_and_n():
     made = usual(TAUGHT)
     assert (
         "With neighbour-difference pooling, the model without positions is right on 100 % at training lengths "
-        "(95 % interval 99.0 to 100.0, n = 400)."
+        "(95 % CI 99.0-100, n = 400)."
     ) in texts(made)
     assert made.answer.text == f"{sentences(made)[0].text[:-1]} (one seed)."
 

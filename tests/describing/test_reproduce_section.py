@@ -9,13 +9,14 @@ import pytest
 from told_results import ablation, audit, cell, effect, evaluation, material, pruning, require_sound, stretch, subject
 
 from headcount import api
-from headcount.api.lab import SORTEDNESS
 from headcount.cli import VERBS, _parser
 from headcount.cli._command import given_settings
 from headcount.describing.blocks import Commands
 from headcount.describing.commands import commands_of, stretch_commands, train_command
 from headcount.describing.sections.reproduce import section
-from headcount.runs.config import PRESETS, RunConfig
+from headcount.exercise.lab import SORTEDNESS
+from headcount.runs.config import RunConfig
+from headcount.tasks import TASKS
 
 
 def flat(config):
@@ -46,8 +47,8 @@ def commands(*subjects):
 
 
 RECIPES = [
-    *(("addition", {"preset": name}) for name in PRESETS["addition"]),
-    *(("sortedness", {"preset": name}) for name in PRESETS["sortedness"]),
+    *(("addition", {"preset": name}) for name in TASKS.get("addition").presets),
+    *(("sortedness", {"preset": name}) for name in TASKS.get("sortedness").presets),
     *(("sortedness", settings) for settings in SORTEDNESS.values()),
     ("addition", {"seed": 7, "start_token": False, "loss_ignores_zero": True, "target": None}),
     ("sortedness", {"window": 3, "learning_rate": 1e-05, "negatives": "shuffle:1,adjacent:2"}),

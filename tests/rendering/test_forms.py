@@ -22,9 +22,9 @@ from headcount.describing.blocks import (
     Section,
     Sentence,
 )
-from headcount.describing.exercise import write_exercise
 from headcount.describing.patterns import PatternBook, PatternPage, SiteHeads
 from headcount.describing.story import Material, Story
+from headcount.exercise.files import write_exercise
 from headcount.rendering.latex import latex_table, write_latex
 from headcount.rendering.markdown import plain, write_markdown
 from headcount.rendering.svg import inline_svg, svg

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headcount.api.intervening import attention as attention
     from headcount.api.intervening import head_outputs as head_outputs
     from headcount.api.intervening import patched as patched
-    from headcount.api.lab import run_lab as run_lab
     from headcount.api.opening import PredictionPair as PredictionPair
     from headcount.api.opening import open_model as open_model
     from headcount.api.opening import open_on_task as open_on_task
@@ -56,7 +55,6 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "auditing": ("audit", "audit_all", "require_feedback_folder", "write_feedback"),
     "courses": ("CourseInterrupted", "Submission"),
     "intervening": ("ByHead", "HeadIntervention", "ablated", "attention", "head_outputs", "patched"),
-    "lab": ("run_lab",),
     "opening": ("PredictionPair", "open_model", "open_on_task", "open_run", "predict"),
     "pruning": ("SavedPruning", "prune_heads"),
     "reporting": ("report",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from glob import escape
@@ -22,15 +22,13 @@ from headcount.api.patterns import is_example, patterns_of, text_book
 from headcount.api.saving import asked_data, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
-from headcount.describing.exercise import claim_exercise, write_exercise
 from headcount.describing.story import IN_MEMORY, Material, Subject, tell
 from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
-from headcount.rendering.latex import write_latex
-from headcount.rendering.markdown import FIGURES, write_markdown
+from headcount.rendering.forms import FORMS
 from headcount.rendering.page import html_page
 from headcount.rendering.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 from headcount.results import Result, require_heads
@@ -83,7 +81,10 @@ def report(
         headcount.report("sample:addition", out="adder.html")
     """
     path = Path(out)
-    claim_forms(path, markdown=markdown, exercise=exercise, force=force)
+    forms = {"markdown": path.with_suffix(".md")} if markdown else {}
+    forms |= {"latex": path.parent / "tables"} if latex else {}
+    forms |= {"exercise": Path(exercise)} if exercise is not None else {}
+    claim_forms(path, forms, force=force)
     material = gather(
         *models,
         title=title,
@@ -97,40 +98,24 @@ def report(
         quiet=quiet,
         run_adapter=run_adapter,
     )
-    return write_forms(material, path, markdown=markdown, latex=latex, exercise=exercise, force=force)
+    return write_forms(material, path, forms, force=force)
 
 
-def claim_forms(
-    path: Path, *, markdown: bool = False, exercise: str | Path | None = None, force: bool | None = False
-) -> None:
+def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: bool | None = False) -> None:
     """Refuse the outputs of a report that would replace somebody's files, before the measuring begins."""
     claim_output(path, ".html", force=force)
-    if markdown:
-        claim_output(path.with_suffix(".md"), ".md", force=force)
-        if RunFolder(path.parent).holds_a_run:
-            what = f"{path.parent} holds a model, whose {FIGURES} the pictures of the Markdown would be mixed with"
-            raise InputError(what, "choose a name outside of that folder with -o")
-    if exercise is not None:
-        claim_exercise(Path(exercise), force=bool(force))
+    for name, place in (forms or {}).items():
+        FORMS.get(name).claim(place, bool(force))
 
 
 def write_forms(
-    material: Material,
-    path: Path,
-    *,
-    markdown: bool = False,
-    latex: bool = False,
-    exercise: str | Path | None = None,
-    force: bool = False,
+    material: Material, path: Path, forms: Mapping[str, Path] | None = None, *, force: bool = False
 ) -> tuple[Path, ...]:
-    """Write a report in every form that is asked for; return the files, the page first."""
-    story, files = tell(material), list[Path]()
-    if markdown:
-        files += write_markdown(story, path.with_suffix(".md"), force=force)
-    if latex:
-        files += write_latex(story, path.parent / "tables", force=force)
-    if exercise is not None:
-        files += write_exercise(material, Path(exercise), force=force)
+    """Write a report, and each of its other forms into its place; return the files, the page first."""
+    story = tell(material)
+    files = list[Path]()
+    for name, place in (forms or {}).items():
+        files += FORMS.get(name).write(story, material, place, force)
     page = write_outputs({path: html_page(story).encode(errors="replace")}, force=force)
     return (*page, *files)
 

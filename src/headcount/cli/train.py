@@ -5,7 +5,7 @@ from textwrap import fill
 
 from headcount.cli._command import Command, add_int, add_json, add_out, add_settings, given_settings
 from headcount.cli._output import Output, audit_line, wrong_lines
-from headcount.runs.config import PRESETS, RunConfig
+from headcount.runs.config import RunConfig
 from headcount.tasks import TASKS
 
 
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in TASKS.names():
         presets = (
             fill(preset.help, 76, initial_indent=f"  {known:15} ", subsequent_indent=18 * " ")
-            for known, preset in PRESETS.get(name, {}).items()
+            for known, preset in TASKS.get(name).presets.items()
         )
         sub = tasks.add_parser(
             name,

@@ -43,17 +43,15 @@ ORDER = (
     "ablation",
     "sites",
     "pruning",
-    "carries",
+    "events",
     "reach",
     "poolings",
     "positions",
     "mathematics",
-    "published",
-    "audit",
-    "reproduce",
 )
-"""Of the sections after the first, which has their answers; others come behind, by name."""
-FIRST = ("certificate", "ablation", "pruning", "carries", "reach", "training", "roles", "sites", "positions")
+"""The order of sections after the first one; sections of other packages come behind them."""
+LAST = ("audit", "reproduce")
+FIRST = ("certificate", "ablation", "pruning", "events", "reach", "training", "roles", "sites", "positions")
 """Whose answers stand at the beginning, if there are more than so many:"""
 MOST_ANSWERS = 5
 IN_MEMORY = "<in memory>"
@@ -140,7 +138,8 @@ class Story:
 
 def tell(material: Material) -> Story:
     """Sections that have something to tell; before them what was asked, and their answers."""
-    names = [*ORDER, *(name for name in SECTIONS.names() if name not in (*ORDER, "asked"))]
+    others = [name for name in SECTIONS.names() if name not in ("asked", *ORDER, *LAST)]
+    names = [*ORDER, *others, *LAST]
     if not any(each.settings for each in material.subjects):
         names.sort(key=lambda name: name != "audit")  # of models of others, first whether they are sound
     if all(each.name == IN_MEMORY for each in material.subjects):

@@ -28,15 +28,20 @@ from headcount.errors import InputError
 from headcount.seeds import stream
 from headcount.tasks.base import (
     IGNORE,
+    REPORTS_NORM,
+    REPORTS_TRAINING,
     AttentionTargets,
     Batch,
     Condition,
     Contrast,
     DecodingStart,
+    EventWords,
     Examples,
     Position,
+    Preset,
     SequenceTask,
     Target,
+    TaskWords,
     Tokens,
 )
 
@@ -142,13 +147,49 @@ def column_name(column: int) -> str:
     return f"{10**column}s" if column < 6 else f"10^{column}s"
 
 
+CARRY = EventWords(
+    name="carry",
+    question="Which heads handle the carry?",
+    conditions=("carry in", "no carry in"),
+    facet="carries",
+    absent="0",
+    contrast="Sums are compared that differ in one digit. In one pair the digit makes the next lower column add to 10 "
+    "instead of 9, so that a carry comes in. In the other pair the column adds to 9 instead of 8, so that none does.",
+    error="every wrong digit lost a carry or made one up",
+)
+WORDS = TaskWords(
+    example="sum",
+    examples="sums",
+    question="A model reads a sum such as 374+814 and writes the answer digit by digit. Is it right, what do its heads "
+    "attend to, and which of them matter?",
+    event=CARRY,
+)
+FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
+PRESETS = {
+    "older": Preset(
+        "the older reports' data: operands 0..999, 10,000 fixed sums, no pair in two splits",
+        {"task": {**FIXED, "low": 0, "high": 999}},
+    ),
+    "newer": Preset(
+        "the newer reports' data: operands 100..999, 10,000 fixed sums, splits drawn apart so that they overlap",
+        {"task": {**FIXED, "low": 100, "high": 999, "splits_may_overlap": True}},
+    ),
+    "reports-recipe": Preset(
+        "the reports' training: sinusoidal, post-LN, dropout 0.1, Adam at a constant 1e-3, batch 64, 50 epochs",
+        {"model": {"encoding": "sinusoidal", **REPORTS_NORM}, "training": REPORTS_TRAINING},
+    ),
+}
+"""The data and the training of the five reports (docs/reports.md)."""
+
+
 class Addition(SequenceTask):
     """The addition task. An example is a pair of operands; examples are int64 [example, 2]."""
 
     name: ClassVar[str] = "addition"
     output_type: ClassVar[Literal["sequence", "class"]] = "sequence"
+    words: ClassVar[TaskWords] = WORDS
     config_class: ClassVar[type] = AdditionConfig
-    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = PRESETS
     tokens: tuple[str, ...] = (*"0123456789+", "<s>", "<pad>")
     pad_id = PAD
 
@@ -167,6 +208,18 @@ class Addition(SequenceTask):
         self.answer_positions = tuple(Position("sum", column_name(c), c) for c in columns)
         start = (Position("start", "<s>"),) if self.config.start_token else ()
         self.decoder_input_positions = (*start, *self.answer_positions[:-1])
+
+    @classmethod
+    def describe_data(cls, settings: Mapping[str, Any]) -> str:
+        """Say which sums a model was trained to write.
+
+        >>> Addition.describe_data({"digits": 3})
+        'to write sums of two 3-digit numbers, most significant digit first'
+        """
+        if "digits" not in settings:
+            return ""
+        order = "least" if settings.get("least_first") else "most"
+        return f"to write sums of two {settings['digits']}-digit numbers, {order} significant digit first"
 
     # --- examples -----------------------------------------------------------------------------------------------------
 
@@ -299,7 +352,7 @@ class Addition(SequenceTask):
         written = list(dict.fromkeys(p.column for p in queries if p.column is not None))
         query_column = np.array([-1 if p.column is None else written.index(p.column) for p in queries])
         carry_in = np.pad(self.carries(examples).out, ((0, 0), (1, 0)))[:, written]
-        condition = Condition("carry in", "no carry in", "a carry comes in", carry_in)
+        condition = Condition(*CARRY.conditions, "a carry comes in", carry_in)
         if (stack, kind) == ("decoder", "self"):
             is_digit = np.array([p.role == "sum" for p in self.decoder_input_positions])
             targets: dict[str, Target] = {"previous output": lambda q, k: (q == k) & is_digit[k]}

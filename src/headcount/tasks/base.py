@@ -129,18 +129,82 @@ class Contrast:
     """By example, the column whose queries are compared: their own tokens are the same in all three."""
 
 
+@dataclass(frozen=True)
+class EventWords:
+    """Words for something that happens inside some examples and that heads may handle, such as a carry."""
+
+    name: str
+    """One event: `carry`."""
+    question: str
+    """The title of the section about it: `Which heads handle the carry?`"""
+    conditions: tuple[str, str]
+    """What examples with and without the event are called: `carry in`, `no carry in`."""
+    facet: str
+    """The facet whose groups count the events of an example."""
+    absent: str
+    """The group of examples without the event."""
+    contrast: str
+    """Which examples are compared to see whether a head responds to the event: a sentence or two."""
+    error: str
+    """What an error about the event is, as a clause."""
+
+
+@dataclass(frozen=True)
+class TaskWords:
+    """The words that messages and reports use for a task: nobody else knows what its examples are called."""
+
+    example: str = "example"
+    examples: str = "examples"
+    question: str = "What do the heads of a model attend to, and which of them matter?"
+    """What a report asks about models of this task."""
+    event: EventWords | None = None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Named settings by section, and what they are for."""
+
+    help: str
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+REPORTS_NORM = {"norm": "post", "dropout": 0.1}
+REPORTS_TRAINING = {
+    "steps": 50 * 10_000 // 64,
+    "batch_size": 64,
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "beta2": 0.999,
+    "averaging": 0.0,
+    "hard_share": 0.0,
+    "target": None,
+}
+"""The model's normalisation and the training of the five reports, whatever the task."""
+
+
 class Task(Protocol):
-    """A task of known answers."""
+    """A task whose right answers are known."""
 
     name: ClassVar[str]
+    words: ClassVar[TaskWords] = TaskWords()
     output_type: ClassVar[Literal["sequence", "class"]]
-    defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
+    config_class: ClassVar[Any] = None
+    """The class of the task's settings; None for a task that is made from somebody's own data."""
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Settings of the model and of training that suit this task better than the general ones."""
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    """Named settings that `train --preset` offers."""
     config: Any
     tokens: tuple[str, ...]
     pad_id: int
     longest: int
     """The longest sequence in training."""
+
+    @classmethod
+    def describe_data(cls, settings: Mapping[str, Any]) -> str:
+        """Say what a model with these settings was trained to do, after "was trained"; empty if they do not say."""
+        return ""
 
     @property
     def splits(self) -> Mapping[str, Examples]:

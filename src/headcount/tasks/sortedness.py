@@ -27,7 +27,18 @@ from headcount.config import config
 from headcount.errors import InputError
 from headcount.registry import suggestion
 from headcount.seeds import stream
-from headcount.tasks.base import AttentionTargets, ClassBatch, ClassTask, Condition, Examples, Target
+from headcount.tasks.base import (
+    REPORTS_NORM,
+    REPORTS_TRAINING,
+    AttentionTargets,
+    ClassBatch,
+    ClassTask,
+    Condition,
+    Examples,
+    Preset,
+    Target,
+    TaskWords,
+)
 
 Rows = NDArray[np.int64]
 """Sequences, with `FILL` behind the end of a short one."""
@@ -240,11 +251,61 @@ def kind_shares(text: str) -> dict[str, float]:
     return {kind: weight / total for kind, weight in weights.items()}
 
 
+WORDS = TaskWords(
+    example="sequence",
+    examples="sequences",
+    question="A model reads a sequence of numbers and says whether it is in order. It was trained on short sequences: "
+    "which position encodings still work on long ones?",
+)
+FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
+PRESETS = {
+    "older": Preset(
+        "the older reports' data: 10,000 fixed sequences of different numbers, full shuffles, padded with the number 0",
+        {"task": {**FIXED, "negatives": "shuffle", "distinct": True, "padding_is_zero": True}},
+    ),
+    "newer": Preset(
+        "the newer reports' data: 10,000 fixed sequences, max(2, L//3) transpositions, classes by the toss of a coin",
+        {"task": {**FIXED, "negatives": "transpositions", "balance": "coin"}},
+    ),
+    "reports-model": Preset(
+        "the reports' model: 4 layers, d_model 128, 4 heads, d_ff 512, post-LN, dropout, mean pooling, a number table",
+        {
+            "model": {
+                **{"d_model": 128, "n_heads": 4, "n_layers": 4, "d_ff": 512},
+                **REPORTS_NORM,
+                **{"pooling": "mean", "numbers": "table"},
+            }
+        },
+    ),
+    "far": Preset(
+        "extrapolates to 4,096: a window of ±1, one layer, small steps in half of the training data. GIVES locality",
+        {
+            "task": {"small_steps": 0.5},
+            "model": {"encoding": "relative", "clip_distance": 1, "window": 1, "n_layers": 1, "pooling": "max"},
+        },
+    ),
+    "far-generic": Preset(
+        "extrapolates farthest without structure of the task: causal, no encoding, log-length softmax, one layer, "
+        "small steps",
+        {
+            "task": {"small_steps": 0.5},
+            "model": {"encoding": "none", "causal": True, "softmax": "log-length", "n_layers": 1, "pooling": "max"},
+        },
+    ),
+    "reports-recipe": Preset(
+        "the reports' training: Adam at a constant 1e-3, batch 64, 50 epochs of 10,000", {"training": REPORTS_TRAINING}
+    ),
+}
+"""The data, model and training of the five reports (docs/reports.md), and two recipes that extrapolate."""
+
+
 class Sortedness(ClassTask):
     """The sortedness task. Examples are int64 [example, place], `EMPTY` behind the end of a short one."""
 
     name: ClassVar[str] = "sortedness"
+    words: ClassVar[TaskWords] = WORDS
     output_type: ClassVar[Literal["sequence", "class"]] = "class"
+    presets: ClassVar[Mapping[str, Preset]] = PRESETS
     config_class: ClassVar[type] = SortednessConfig
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "model": {"encoding": "sinusoidal"},
@@ -264,6 +325,18 @@ class Sortedness(ClassTask):
         self.masks_padding = not self.config.padding_is_zero
         self.pad_id = n if self.masks_padding else 0
         self.tokens = (*map(str, range(n)), "<pad>")
+
+    @classmethod
+    def describe_data(cls, settings: Mapping[str, Any]) -> str:
+        """Say which sequences a model was trained to tell apart.
+
+        >>> Sortedness.describe_data({"shortest": 8, "longest": 16, "negatives": "shuffle"})
+        'to tell whether 8 to 16 numbers are in order (unsorted ones: shuffle)'
+        """
+        if not {"shortest", "longest"} <= settings.keys():
+            return ""
+        kinds = f" (unsorted ones: {settings['negatives']})" if "negatives" in settings else ""
+        return f"to tell whether {settings['shortest']} to {settings['longest']} numbers are in order{kinds}"
 
     # --- examples -----------------------------------------------------------------------------------------------------
 

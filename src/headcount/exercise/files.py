@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headcount.describing.answers import answers_markdown
 from headcount.describing.sections.poolings import KIND, pooled_models
 from headcount.describing.story import Material, Subject
+from headcount.exercise.answers import answers_markdown
 from headcount.figures.ablation import action, draw_ranking, drop_texts, ranking
 from headcount.figures.attention import draw_heads, draw_pages
 from headcount.figures.length_generalisation import draw_poolings, draw_stretch
@@ -23,6 +23,7 @@ from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.style import png
 from headcount.figures.training import draw_curves
 from headcount.files import claim_output, require_writable, write_outputs
+from headcount.rendering.forms import Form
 from headcount.results import plain_json
 
 if TYPE_CHECKING:
@@ -176,3 +177,9 @@ def _log(subject: Subject) -> dict[str, Any]:
 
 def _json(data: Mapping[str, Any]) -> bytes:
     return (json.dumps(plain_json(data), indent=1) + "\n").encode()
+
+
+PART = Form(
+    lambda folder, force: claim_exercise(folder, force=force),
+    lambda _, material, folder, force: write_exercise(material, folder, force=force),
+)

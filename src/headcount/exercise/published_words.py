@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from headcount.bands import IMPORTANT
 from headcount.describing.blocks import Sentence
-from headcount.describing.published import LENGTHS, TOGETHER, adders, alike, sorters
 from headcount.describing.reaches import named
 from headcount.describing.story import Subject
 from headcount.describing.words import amount, counted, interval, once, percent, rate, some
+from headcount.exercise.published import LENGTHS, TOGETHER, adders, alike, sorters
 from headcount.heads import HeadId
 from headcount.stats import Proportion
 

@@ -13,11 +13,12 @@ from exercise_files import EXERCISE
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.poolings import PoolingComparison
 from headcount.analysis.specialisation import specialise
-from headcount.api import lab, next_command
-from headcount.api.lab import EXAMPLE, SORTEDNESS, Lab, examples_of, run_lab
+from headcount.api import next_command
 from headcount.api.reporting import gather
 from headcount.cli import _parser
-from headcount.describing.exercise import write_exercise
+from headcount.exercise import lab
+from headcount.exercise.files import write_exercise
+from headcount.exercise.lab import EXAMPLE, SORTEDNESS, Lab, examples_of, run_lab
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
@@ -38,8 +39,8 @@ def test_a_lab_trains_verifies_stretches_draws_and_reports(tiny, tmp_path, monke
         "sortedness": small | {"steps": 6, "batch_size": 8, "eval_every": 6, "threads": 1},
     }
     lengths = (8, 16, 64)  # the lab's own go on to 1,024
-    monkeypatch.setattr("headcount.api.lab.LENGTHS", lengths)
-    monkeypatch.setattr("headcount.api.lab.POOLINGS", ("neighbour-difference",))
+    monkeypatch.setattr("headcount.exercise.lab.LENGTHS", lengths)
+    monkeypatch.setattr("headcount.exercise.lab.POOLINGS", ("neighbour-difference",))
     monkeypatch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
     done = run_lab(tmp_path, quiet=True, settings=settings, n=4, n_examples=2)
     adder, sorter = done.addition, done.sortedness

@@ -9,17 +9,17 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headcount.describing.accuracy import main_share, told
-from headcount.describing.breaking import breaks_of, carry_error_sentences, most_broken
-from headcount.describing.carry_words import sensitive
+from headcount.describing.events import breaks_of, error_sentences, most_broken, responding_heads
 from headcount.describing.identities import kernel_error, rotation_error
 from headcount.describing.math_words import identity_sentences, reached, untouched
 from headcount.describing.pruning_words import greedy_sentence, harmless_sentences, share_sentences
 from headcount.describing.reach_words import exercise_answer
 from headcount.describing.reaches import hardest, named, reach_of
 from headcount.describing.story import Subject
-from headcount.describing.words import ONE_SEED, counted, interval, sentence, some
+from headcount.describing.words import ONE_SEED, counted, interval, percent, sentence, some
 from headcount.figures.ablation import costliest, costliest_sentence, drop_texts, ranking
 from headcount.figures.head_stats import sensitivities
+from headcount.tasks.addition import WORDS
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
@@ -60,7 +60,7 @@ Answer = tuple[str, str, Sequence[str]]
 def _answer(question: str, text: str, paths: Sequence[str], files: Collection[str]) -> str:
     known = [path for path in paths if any(name.startswith(path) for name in files)]
     see = f" See {', '.join(f'`{path}`' for path in known)}." if known else ""
-    text = text.replace(f" {ONE_SEED}", "").replace("95 % interval", "interval")
+    text = text.replace(f" {ONE_SEED}", "").replace("95 % CI", "CI")
     return f"**{question}** {text or f'{NOT_MEASURED.capitalize()}.'}{see}"
 
 
@@ -153,18 +153,20 @@ def _carries(adder: Subject) -> str:
     texts = []
     if adder.stats is not None and sensitivities(adder.stats):
         texts.append(_moved(adder.stats))
-    breaks = [] if adder.ablation is None else breaks_of(adder.ablation)
+    breaks = [] if adder.ablation is None else breaks_of(adder.ablation, WORDS)
     if breaks:
-        texts += [sentence(most_broken(breaks)), *(each.text for each in carry_error_sentences(breaks, "", NAMED))]
+        errors = error_sentences(breaks, WORDS, "", NAMED)
+        texts += [sentence(most_broken(breaks, WORDS)), *(each.text for each in errors)]
     return " ".join(texts)
 
 
 def _moved(result: Specialisation) -> str:
     """Say how many heads' attention a carry moves, and whose most."""
     top, *others = sensitivities(result)
-    n = f"{len(sensitive(result))} of {counted(1 + len(others), 'head')}"
-    most = f"{100 * top.shift.mean:.1f} % of it; {interval(top.low, top.high)}; n = {top.shift.n:,} contrasts"
-    return f"A carry moves the attention of {n}, first {top.short} ({most})."
+    n = f"{len(responding_heads(result))} of {counted(1 + len(others), 'head')}"
+    doubt = f"{interval(top.low, top.high)}; n = {top.shift.n:,} contrasts"
+    most = f"it moves {percent(top.shift.mean)} of its attention; {doubt}"
+    return f"{n} respond to a carry, {top.short} most ({most})."
 
 
 def _pruning(adder: Subject) -> str:

@@ -20,8 +20,8 @@ from browsing import WIDE, background, grave_faults, tab_to, visit, watched
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import patterns_on
 from headcount.analysis.specialisation import specialise
-from headcount.api.lab import SORTEDNESS, Lab, run_lab
 from headcount.describing.story import ORDER
+from headcount.exercise.lab import SORTEDNESS, Lab, run_lab
 from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow
@@ -64,9 +64,9 @@ def lab(good: dict[str, Any], good_copy: Callable[[], Path], tmp_path_factory: p
     sorting = SMALL | {"steps": 6, "batch_size": 8, "eval_every": 6, "device": "cpu"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("labs"))
-        patch.setattr("headcount.api.lab.LENGTHS", (8, 16, 32, 64))
-        patch.setattr("headcount.api.lab.POOLINGS", ("neighbour-difference",))
-        patch.setattr("headcount.api.lab.SORTEDNESS", {name: SORTEDNESS[name] for name in ENCODINGS})
+        patch.setattr("headcount.exercise.lab.LENGTHS", (8, 16, 32, 64))
+        patch.setattr("headcount.exercise.lab.POOLINGS", ("neighbour-difference",))
+        patch.setattr("headcount.exercise.lab.SORTEDNESS", {name: SORTEDNESS[name] for name in ENCODINGS})
         patch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
         patch.setattr("headcount.data.from_task.REFERENCE", 2**12)
         patch.setattr("headcount.stats.N_RESAMPLES", 99)

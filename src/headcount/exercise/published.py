@@ -74,7 +74,7 @@ class PublishedSorter:
 
 @cache
 def _read() -> dict[str, Any]:
-    text = files("headcount.describing").joinpath("published.toml").read_text(encoding="utf-8")
+    text = files("headcount.exercise").joinpath("published.toml").read_text(encoding="utf-8")
     return {name.removeprefix("report-"): parts for name, parts in tomllib.loads(text).items()}
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from exercise_files import EXERCISE, PATTERNS, PRUNING
 
+from headcount.tasks import TASKS
+
 ROOT = Path(__file__).parents[2]
 ASKED = (
     "addition: training log",
@@ -48,10 +50,13 @@ ROWS = checklist()[1:]
 
 
 def titles() -> set[str]:
-    """Every text in the sections of the report, their titles among them."""
-    files = (ROOT / "src/headcount/describing/sections").glob("*.py")
+    """Every text in the sections of the report, their titles among them, and titles that tasks name."""
+    rooms = ROOT / "src/headcount"
+    files = (*(rooms / "describing/sections").glob("*.py"), rooms / "exercise/published_section.py")
     nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text())))
-    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    events = (TASKS.get(name).words.event for name in TASKS.names())
+    return texts | {event.question for event in events if event is not None}
 
 
 def test_every_deliverable_has_a_row() -> None:

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
-    from headcount.api.lab import EXPERIMENTS, run_lab
     from headcount.describing.certificate import verdict
+    from headcount.exercise.lab import EXPERIMENTS, run_lab
     from headcount.figures.length_generalisation import reach_table
     from headcount.figures.training import accuracy_table
 

@@ -1,0 +1,39 @@
+"""Forms of a report beside its page: Markdown, LaTeX, and those of other packages (entry points `headcount.forms`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headcount.describing.story import Material, Story
+from headcount.errors import InputError
+from headcount.files import claim_output
+from headcount.registry import Registry
+from headcount.rendering.latex import write_latex
+from headcount.rendering.markdown import FIGURES, write_markdown
+
+FORMS = Registry("headcount.rendering.forms")
+CONFIG = "config.json"
+"""The file that tells a run folder."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to write a report: `claim` refuses to overwrite other people's files, `write` returns what it wrote."""
+
+    claim: Callable[[Path, bool], None]
+    write: Callable[[Story, Material, Path, bool], list[Path]]
+
+
+def _claim_markdown(path: Path, force: bool) -> None:
+    claim_output(path, ".md", force=force)
+    if (path.parent / CONFIG).exists():
+        what = f"{path.parent} holds a model, and the figures of the Markdown would be mixed with its {FIGURES}"
+        raise InputError(what, "choose a name outside of that folder with -o")
+
+
+PARTS: dict[str, Form] = {
+    "markdown": Form(_claim_markdown, lambda story, _, path, force: write_markdown(story, path, force=force)),
+    "latex": Form(lambda *_: None, lambda story, _, path, force: write_latex(story, path, force=force)),
+}
