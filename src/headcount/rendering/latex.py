@@ -1,4 +1,4 @@
-r"""Tables for a paper: one `tabular` per file, to be \input; they need the package booktabs alone."""
+r"""Write tables for a paper: one `tabular` per file, to be \input; they need only the package booktabs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def write_latex(story: Story, folder: Path, *, force: bool = False) -> list[Path
 
 
 def latex_table(table: DataTable) -> str:
-    """The caption as a comment: a paper has its own."""
+    """Return a tabular with the caption as a comment: a paper has its own captions."""
     numeric = [
-        any(isinstance(row[i], Cell) and _value(row[i]) is not None for row in table.rows)
+        any(isinstance(row[i], Cell) and row[i].value is not None for row in table.rows)
         for i in range(len(table.columns))
     ]
     lines = [
@@ -50,16 +50,12 @@ def latex_table(table: DataTable) -> str:
 
 
 def escaped(text: str) -> str:
-    """As LaTeX reads it literally; backticks of code are left out."""
+    """Escape the characters that LaTeX would read as commands, and leave out the backticks of code."""
     return "".join(SPECIAL.get(letter, letter) for letter in text.replace("`", ""))
 
 
 def _row(cells: Sequence[str]) -> str:
     return " & ".join(map(escaped, cells)) + r" \\"
-
-
-def _value(cell: Cell | str) -> float | None:
-    return cell.value if isinstance(cell, Cell) else None
 
 
 def _text(cell: Cell | str) -> str:

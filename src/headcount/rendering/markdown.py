@@ -1,8 +1,9 @@
-"""A report as Markdown, with its pictures beside it: PNG for a repository, SVG for a paper."""
+"""Write a report as Markdown, with its figures beside it: PNG for a repository, SVG for a paper."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import singledispatchmethod
 from pathlib import Path
 
@@ -26,38 +27,44 @@ from headcount.files import write_outputs
 from headcount.rendering.svg import svg
 
 FIGURES = "figures"
-"""The folder beside the report."""
+"""The folder of figures beside the report."""
 
 
 def write_markdown(story: Story, path: Path, *, force: bool = False) -> list[Path]:
-    """Write the text, and every picture into a folder beside it; return all files, the text first."""
+    """Write the text, and every figure into a folder beside it; return all files, the text first."""
     writer = Markdown(path)
     parts = [f"# {plain(story.title)}", plain(story.subtitle), *map(writer.section, story.sections), plain(story.made)]
     text = "\n\n".join(part for part in parts if part) + "\n"
     return write_outputs({path: text.encode(errors="replace"), **writer.pictures}, force=force)
 
 
+def markdown_text(blocks: Iterable[Block]) -> str:
+    """Return the description of one result, without figures, as the text of a file."""
+    writer = Markdown(Path())
+    return "\n\n".join(writer.block(block) for block in blocks if not isinstance(block, Picture)) + "\n"
+
+
 def plain(text: str) -> str:
-    """Nothing in it is markup but `code`: neither HTML nor emphasis, and no cell ends a table's."""
+    """Escape what Markdown or HTML would read as markup; only `code` between backticks stays markup."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>|#$~])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>|#$~`])", r"\\\1", part) for part in parts)
 
 
 class Markdown:
-    """Blocks as text; `pictures` collects the files that the text shows."""
+    """Write blocks as text; `pictures` collects the files that the text shows."""
 
     def __init__(self, path: Path) -> None:
         self._folder, self.pictures = path.parent, dict[Path, bytes]()
 
     def section(self, section: Section) -> str:
-        """Under its title."""
+        """Write a section with its title."""
         return "\n\n".join(
             [f'<a id="{section.id}"></a>\n\n## {plain(section.title)}', *map(self.block, section.blocks)]
         )
 
     @singledispatchmethod
     def block(self, block: Block) -> str:
-        """As text."""
+        """Write one block."""
         raise TypeError(f"no Markdown for {type(block).__name__}")
 
     @block.register
