@@ -194,7 +194,7 @@ def _ranking_note(result: Ablation, condition: Condition) -> str:
 
 def _band_tables(result: Ablation, condition: Condition, name: str) -> list[DataTable]:
     """Count the heads in each band under each replacement, and say how many examples would decide the others."""
-    rows = []
+    rows: list[tuple[Cell | str, ...]] = []
     for replacement in sorted(result.replacements, key=lambda each: each != result.ranked_by):
         effects = result.effects(replacement, condition.length)
         counts = [sum(effect.band == band for effect in effects) for band in BANDS]
@@ -230,7 +230,7 @@ def _rounded(n: int) -> str:
 
 def _gradient_tables(condition: Condition, name: str) -> list[DataTable]:
     """Tabulate how well gradient importance ranks the heads as ablation does."""
-    rows = []
+    rows: list[tuple[Cell | str, ...]] = []
     for each in condition.agreements:
         gradient = "divided by its block's norm" if each.normalised else "as it is"
         found = each.found

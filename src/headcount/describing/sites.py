@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headcount.bands import BANDS
 from headcount.describing.blocks import Cell, DataTable, Sentence
-from headcount.describing.leader import leader
+from headcount.describing.leader import Estimate, leader
 from headcount.describing.words import amount, amount_cell, amount_interval, counted, removed_alone, some
 from headcount.figures.attention import KINDS
 from headcount.heads import HeadId, HeadSite
@@ -26,10 +26,14 @@ class HeadGroup:
     effects: tuple[Effect, ...]
 
     @property
-    def estimate(self) -> tuple[float, float, float]:
+    def estimate(self) -> Estimate:
         """Return the mean drop of the heads, with the means of their bounds, which hold for any dependence of heads."""
         drop, low, high = (fmean(getattr(each, name) for each in self.effects) for name in ("drop", "low", "high"))
         return drop, low, high
+
+    def cell(self, unit: str) -> Cell:
+        """Return the mean drop with its bounds as the cell of a table."""
+        return amount_cell(*self.estimate, unit)
 
     def count(self, band: str) -> int:
         """Count the heads in a band."""
@@ -159,7 +163,7 @@ def block_table(result: Ablation, title: str, name: str, command: str) -> DataTa
         worst = max(first.effects, key=lambda each: each.drop)
         costliest = worst.short if worst.low > 0 else Cell("none", mark="weak")
         counts = [Cell(str(first.count(band)), first.count(band)) for band in bands]
-        drops = [amount_cell(*group.estimate, result.unit) for group in groups]
+        drops = [group.cell(result.unit) for group in groups]
         rows.append((first.name, Cell(str(len(first.effects)), len(first.effects)), *drops, costliest, *counts))
     by = f" ({result.ranked_by})" if len(result.replacements) > 1 else ""
     drops_of = (f"{each} ({result.unit} per head)" for each in result.replacements)

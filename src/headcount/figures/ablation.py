@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headcount.analysis.cost import Cost
     from headcount.analysis.pruning import Pruning
 
-    Scored = Ablation | Pruning | Cost
+    Scored: TypeAlias = Ablation | Pruning | Cost
 
 MARKERS = "osD^"
 MOST_ROWS = 48

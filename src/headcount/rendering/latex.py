@@ -36,10 +36,8 @@ def write_latex(story: Story, folder: Path, *, force: bool = False) -> list[Path
 
 def latex_table(table: DataTable) -> str:
     """Return a tabular with the caption as a comment: a paper has its own captions."""
-    numeric = [
-        any(isinstance(row[i], Cell) and row[i].value is not None for row in table.rows)
-        for i in range(len(table.columns))
-    ]
+    columns = [[row[i] for row in table.rows] for i in range(len(table.columns))]
+    numeric = [any(isinstance(cell, Cell) and cell.value is not None for cell in column) for column in columns]
     lines = [
         f"% {' '.join(table.caption.split())}",
         rf"\begin{{tabular}}{{{''.join('r' if n else 'l' for n in numeric)}}}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import singledispatchmethod
 from pathlib import Path
 
@@ -44,6 +44,20 @@ def markdown_text(blocks: Iterable[Block]) -> str:
     return "\n\n".join(writer.block(block) for block in blocks if not isinstance(block, Picture)) + "\n"
 
 
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
+    r"""Return a table whose cells hold no markup of their own; cells that stand out are bold.
+
+    >>> print(markdown_table(["head", "drop"], [["E0H1", Cell("3.1", mark="strong")], ["a|b", "0"]]))
+    | head | drop |
+    |---|---|
+    | E0H1 | **3.1** |
+    | a\|b | 0 |
+    """
+    lines = [list(map(plain, columns)), *(list(map(_cell, row)) for row in rows)]
+    texts = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([texts[0], "|---" * len(columns) + "|", *texts[1:]])
+
+
 def plain(text: str) -> str:
     """Escape what Markdown or HTML would read as markup; only `code` between backticks stays markup."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
@@ -78,8 +92,7 @@ class Markdown:
     @block.register
     def _(self, block: DataTable) -> str:
         lines = [f'<a id="{block.id}"></a>\n\n**{plain(block.caption)}**\n']
-        lines += [f"| {' | '.join(map(plain, block.columns))} |", "|---" * len(block.columns) + "|"]
-        lines += [f"| {' | '.join(map(_cell, row))} |" for row in block.rows]
+        lines.append(markdown_table(block.columns, block.rows))
         return "\n".join([*lines, *([f"\n{plain(block.note)}"] if block.note else []), *_command(block.command)])
 
     @block.register
