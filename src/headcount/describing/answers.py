@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING
 from headcount.describing.accuracy import main_share, told
 from headcount.describing.breaking import breaks_of, carry_error_sentences, most_broken
 from headcount.describing.carry_words import sensitive
-from headcount.describing.identities import kernel_error, rotation_error
-from headcount.describing.math_words import identity_sentences, reached, untouched
+from headcount.describing.mathematics import (
+    extrapolation_sentences,
+    identity_sentences,
+    kernel_error,
+    rotation_error,
+    untrained_rows,
+)
 from headcount.describing.pruning_words import greedy_sentence, harmless_sentences, share_sentences
 from headcount.describing.reach_words import exercise_answer
 from headcount.describing.reaches import hardest, named, reach_of
@@ -191,7 +196,7 @@ def _sortedness(sorters: dict[str, Subject]) -> Iterator[Answer]:
     learned = sorters.get("learned")
     rows = ""
     if learned is not None and learned.positions is not None:
-        rows = f"The picture marks the last trained position. {untouched([learned])}".rstrip()
+        rows = f"The picture marks the last trained position. {untrained_rows([learned])}".rstrip()
     yield "Learned position embeddings.", rows, [f"{extrapolation}/learned_position_embeddings.png"]
     is_drawn = any(each.encodings is not None for each in sorters.values())
     beside = "Every encoding at the same positions." if is_drawn else ""
@@ -243,4 +248,4 @@ def _why(subjects: Sequence[Subject]) -> str:
     lookup = (
         "A learned encoding is a table lookup: a row beyond the trained positions met no gradient and stays random."
     )
-    return " ".join([*texts, lookup, *(each.text for each in reached(subjects))])
+    return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(subjects))])
