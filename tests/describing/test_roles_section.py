@@ -27,7 +27,7 @@ def test_which_heads_have_a_label_and_what_it_means() -> None:
     assert "1 have no label" in found.answer.text
     assert "(one seed)" in found.answer.text
     assert "E0H0 and E0H1 attend mostly to the aligned column, the digits" in texts(found)
-    assert "the most E0H0 with 90.0 % of its attention (95 % interval 88.0 to 92.0; n = 400" in texts(found)
+    assert "the most E0H0 with 90.0 % of its attention (95 % CI 88.0-92.0; n = 400" in texts(found)
 
 
 def test_the_most_is_another_head_if_that_has_more() -> None:

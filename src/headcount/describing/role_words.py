@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Sentence
 from headcount.describing.story import Subject
-from headcount.describing.words import counted, percent, some, within
+from headcount.describing.words import counted, interval, percent, some
 from headcount.errors import argument
 from headcount.figures.attention import ROLE_WORDS
 from headcount.figures.roles import MEANINGS, draw_roles
@@ -50,7 +50,9 @@ def _role(role: str, on: str, found: list[tuple[HeadRole, Standing]], rests_on: 
     which = "" if len(found) == 1 else f"the most {head.short} with "
     names = some([each.short for each, _ in found], 8)
     text = f"On {on}, {names} {verb} out for {ROLE_WORDS.get(role, role)}{meaning}: {which}{percent(most.mean)} of its "
-    text += f"attention ({within(most.low, most.high)}; n = {most.n:,} queries; if it were even, {percent(most.even)})."
+    text += (
+        f"attention ({interval(most.low, most.high)}; n = {most.n:,} queries; if it were even, {percent(most.even)})."
+    )
     return Sentence(text, rests_on)
 
 
