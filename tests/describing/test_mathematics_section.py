@@ -130,8 +130,9 @@ def test_the_theorem_is_asked_of_such_models_alone(changes):
 
 def test_whether_a_model_extrapolates_is_measured():
     assert (
-        "could extrapolate but do not: a (one model), trained on lengths up to 16, is right on single adjacent swaps "
-        "up to 16 (n = 200 per length, lengths up to 256)." in texts(report(subject("a", stretch=stretch(up_to=16))))
+        "could extrapolate but do not: a (one model), trained on lengths up to 16, is accurate on single adjacent "
+        "swaps up to 16 (n = 200 per length, lengths up to 256)."
+        in texts(report(subject("a", stretch=stretch(up_to=16))))
     )
     assert "Sinusoidal encodings do extrapolate" in texts(report(subject("a", stretch=stretch(up_to=64))))
     open_one = report(subject("a", stretch=stretch(up_to=256, n=20)))

@@ -20,7 +20,9 @@ def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
     from headcount.api.lab import EXPERIMENTS, run_lab
     from headcount.describing.certificate import verdict
-    from headcount.figures.length_generalisation import reach_table
+    from headcount.describing.extrapolation import HARDEST
+    from headcount.describing.length_generalisation import Model
+    from headcount.describing.length_generalisation import accuracy_table as length_table
     from headcount.figures.training import accuracy_table
 
     experiments = (args.only,) if args.only else EXPERIMENTS
@@ -34,7 +36,8 @@ def run(args: argparse.Namespace) -> Output:
         lines += [accuracy_table(evaluation), verdict(certificate)]
     if lab.sortedness:
         data["sortedness"] = {name: result.to_dict() for name, result in lab.sortedness.stretches.items()}
-        lines.append(reach_table(lab.sortedness.stretches, "adjacent"))
+        models = [Model(name, result) for name, result in lab.sortedness.stretches.items()]
+        lines.append(length_table(models, HARDEST))
     return Output(data, [*lines, f"report:  {lab.report}"])
 
 

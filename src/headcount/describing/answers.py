@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from headcount.describing.accuracy import main_share, told
 from headcount.describing.breaking import breaks_of, carry_error_sentences, most_broken
 from headcount.describing.carry_words import sensitive
+from headcount.describing.extrapolation import extrapolation_of, hardest_kind, kind_words
+from headcount.describing.length_generalisation import exercise_answer
 from headcount.describing.mathematics import (
     extrapolation_sentences,
     identity_sentences,
@@ -19,8 +21,6 @@ from headcount.describing.mathematics import (
     untrained_rows,
 )
 from headcount.describing.pruning_words import greedy_sentence, harmless_sentences, share_sentences
-from headcount.describing.reach_words import exercise_answer
-from headcount.describing.reaches import hardest, named, reach_of
 from headcount.describing.story import Subject
 from headcount.describing.words import ONE_SEED, counted, interval, sentence, some
 from headcount.figures.ablation import costliest, costliest_sentence, drop_texts, ranking
@@ -208,8 +208,8 @@ def _accuracies(stretches: dict[str, Stretch]) -> str:
     """Say which encodings go beyond training, and tabulate the accuracy at every length that the exercise asks for."""
     if not stretches:
         return ""
-    kind = hardest(list(stretches.values()))
-    reaches = [(name, reach) for name, each in stretches.items() if (reach := reach_of(each, kind))]
+    kind = hardest_kind(list(stretches.values()))
+    reaches = [(name, reach) for name, each in stretches.items() if (reach := extrapolation_of(each, kind))]
     trained = {each.trained for each in stretches.values()}
     first = ""
     if reaches and len(trained) == 1 and (span := trained.pop()):
@@ -225,7 +225,7 @@ def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
         (name, cell.length): cell for name, each in stretches.items() for cell in each.cells if cell.negative == kind
     }
     n = sorted({cell.n for (_, length), cell in by_place.items() if length in LENGTHS})
-    lines = [f"| {named(kind)} | {' | '.join(map(str, LENGTHS))} |", "|---" * (1 + len(LENGTHS)) + "|"]
+    lines = [f"| {kind_words(kind)} | {' | '.join(map(str, LENGTHS))} |", "|---" * (1 + len(LENGTHS)) + "|"]
     for name in stretches:
         cells = [by_place.get((name, length)) for length in LENGTHS]
         texts = [

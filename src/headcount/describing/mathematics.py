@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headcount.describing.blocks import Formula, Sentence
 from headcount.describing.expressions import Brackets, Fraction, Lines, Matrix, Root, Script, Words, row
-from headcount.describing.reaches import HARDEST, hardest, is_plain, named, reach_of, up_to
+from headcount.describing.extrapolation import HARDEST, extrapolation_of, hardest_kind, is_plain, kind_words
 from headcount.describing.story import Subject
 from headcount.describing.words import counted, interval, once, percent, rate
 from headcount.stats import Proportion
@@ -229,7 +229,7 @@ def multiset_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
             verdict = f"which is within chance ({ends})"
         else:
             verdict = "which contradicts the theorem: sorted and unsorted sequences must differ in their numbers"
-        text = f"Without positions and with a symmetric pooling, 50 % on {named(HARDEST)} is a theorem"
+        text = f"Without positions and with a symmetric pooling, 50 % on {kind_words(HARDEST)} is a theorem"
         sentences.append(Sentence(f"{text}: {each.title} gets {rate(share)}, {verdict}.", MULTISET.id))
     return sentences
 
@@ -241,17 +241,17 @@ def extrapolation_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
         result = each.stretch
         if result is None or not result.trained or result.encoding != "sinusoidal" or not is_plain(result):
             continue
-        reach, last = reach_of(result, hardest([result])), result.trained[1]
+        reach, last = extrapolation_of(result, hardest_kind([result])), result.trained[1]
         if reach is None:
             continue
         if reach.length > last:
             text = "Sinusoidal encodings do extrapolate"
-        elif reach.most > last:
+        elif reach.longest_possible > last:
             text = "Whether sinusoidal encodings do extrapolate is undecided"
         else:
             text = "Sinusoidal encodings could extrapolate but do not"
-        text += f": {each.title} ({once(each.settings)}), trained on lengths up to {last}, is right on "
-        text += f"{named(reach.kind)} {up_to(reach)} (n = {reach.cells[-1].n:,} per length, lengths up to "
+        text += f": {each.title} ({once(each.settings)}), trained on lengths up to {last}, is accurate on "
+        text += f"{kind_words(reach.kind)} {reach.words} (n = {reach.cells[-1].n:,} per length, lengths up to "
         text += f"{reach.cells[-1].length:,})."
-        sentences.append(Sentence(text, "mathematics-measured", reach.length > last or reach.most <= last))
+        sentences.append(Sentence(text, "mathematics-measured", reach.length > last or reach.longest_possible <= last))
     return sentences

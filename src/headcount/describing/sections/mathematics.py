@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
+from headcount.describing.extrapolation import extrapolation_of, hardest_kind, is_plain
 from headcount.describing.mathematics import (
     ATTENTION,
     GATE,
@@ -28,9 +29,8 @@ from headcount.describing.mathematics import (
     table_errors,
     untrained_rows,
 )
-from headcount.describing.reaches import hardest, is_plain, reach_of, up_to
 from headcount.describing.story import Material, Subject
-from headcount.figures.length_generalisation import mark
+from headcount.figures.length_generalisation import given_structure
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import Stretch
@@ -89,21 +89,21 @@ def _measured(subjects: Sequence[Subject]) -> list[DataTable]:
     rows: list[tuple[Cell | str, ...]] = []
     for each in subjects:
         result = each.stretch
-        reach = reach_of(result, hardest([result])) if result else None
+        reach = extrapolation_of(result, hardest_kind([result])) if result else None
         if result is None or reach is None or result.encoding not in PREDICTIONS or not result.trained:
             continue
         rows.append(
             (
                 each.title,
-                f"{result.label} ({mark(result)})",
+                f"{result.label} ({given_structure(result)})",
                 _prediction(each, result),
                 Cell(str(result.trained[1]), result.trained[1]),
-                Cell(up_to(reach), reach.length),
+                Cell(reach.words, reach.length),
             )
         )
     if not rows:
         return []
-    columns = ("model", "configuration", "prediction for its encoding", "trained up to", "right on the hardest kind")
+    columns = ("model", "configuration", "prediction for its encoding", "trained up to", "accurate on the hardest kind")
     note = "The section on length generalisation has the accuracies."
     return [DataTable("mathematics-measured", "Prediction and measurement", columns, tuple(rows), note)]
 

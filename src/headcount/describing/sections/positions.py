@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
-from headcount.describing.reaches import EXERCISE, is_plain
+from headcount.describing.extrapolation import EXERCISE, is_plain
 from headcount.describing.story import Material, Subject
 from headcount.describing.verdicts import POSITIONS, notices
 from headcount.describing.words import counted, percent, some
