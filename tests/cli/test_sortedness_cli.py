@@ -42,7 +42,7 @@ def test_train_a_classifier(tiny_sorting, in_tmp, capsys):
     assert main([*arguments, "--resume"]) == 0
     out = capsys.readouterr().out
     assert "accuracy: all" in out
-    assert "it says “" in out
+    assert "It answers “" in out
     assert "next:    headcount stretch runs/sortedness-4" in out
 
 

@@ -10,7 +10,7 @@ from stretched import LENGTHS, result
 
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch, given_structure
 from headcount.figures.style import png
-from headcount.figures.training import accuracy_rows, answers_note, draw_accuracy, draw_curves, percent
+from headcount.figures.training import draw_accuracy, draw_curves
 from headcount.stats import Proportion
 
 
@@ -145,24 +145,13 @@ def test_what_is_lost_to_gaps_and_to_ids_is_drawn_beside_the_length():
 
 def test_an_evaluation_has_a_row_per_group(tiny_sorter):
     found = tiny_sorter.evaluate("test")
-    axes = draw_accuracy(found, "a run").axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        f"{name}  (n = {n})" for name, n, _ in accuracy_rows(found)
-    ]
-    assert accuracy_rows(found)[0][:2] == ("accuracy: all", "20")
-
-
-def test_the_note_counts_the_answers_and_shouts_if_they_are_all_one(tiny_sorter, tiny_run):
-    found = tiny_sorter.evaluate("test")
-    sound, stuck = replace(found, constant=None), replace(found, constant="sorted")
-    shares = [f"“{each.group}” to {percent(each.right)}" for each in found.answer_shares]
-    assert answers_note(sound) == "it says " + ", ".join(shares)
-    assert answers_note(stuck).startswith("CONSTANT: it says “sorted”")
-    assert answers_note(tiny_run.evaluate("test")) == ""
+    labels = [label.get_text() for label in draw_accuracy(found, "a run").axes[0].get_yticklabels()]
+    assert labels == [f"{row.facet}: {row.group}  (n = {row.right.n})" for row in found.rows]
+    assert labels[0] == "accuracy: all  (n = 20)"
 
 
 def test_curves_show_how_often_it_predicts_sorted(tiny_sorter):
     loss, rates = draw_curves(tiny_sorter.folder.read_log(), "a run").axes
     assert len(loss.lines[0].get_xdata()) == 12
-    assert [line.get_label() for line in rates.lines] == ["right", "answers “sorted”", "right, training examples"]
+    assert [line.get_label() for line in rates.lines] == ["accuracy", "answers “sorted”", "accuracy, training examples"]
     assert "n = 20" in rates.get_title()

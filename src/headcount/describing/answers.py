@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headcount.describing.accuracy import main_share, told
 from headcount.describing.breaking import breaks_of, carry_error_sentences, most_broken
 from headcount.describing.carry_words import sensitive
+from headcount.describing.evaluation import main_share, right_words
 from headcount.describing.extrapolation import extrapolation_of, hardest_kind, kind_words
 from headcount.describing.length_generalisation import exercise_answer
 from headcount.describing.mathematics import (
@@ -103,7 +103,7 @@ def _training(subject: Subject) -> str:
     """Say how often a model is right, how long its training took and with which losses it ended."""
     evaluation, sentences = subject.evaluation, list[str]()
     if evaluation is not None:
-        sentences.append(f"On the {evaluation.split} set, {told(main_share(evaluation))}.")
+        sentences.append(f"On the {evaluation.split} set, {right_words(main_share(evaluation))}.")
     record = subject.training
     if record is not None:
         took = f" in {record.seconds:,.0f} s" if record.seconds is not None else " (seconds not recorded)"
