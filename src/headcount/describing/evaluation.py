@@ -24,8 +24,8 @@ BY = {"digit": "digit", "longest chain": "longest chain", "class": "right on"}
 EACH_SEED = "Each is one training run: other seeds may come out otherwise."
 INTERVALS = "95 % Wilson intervals."
 BOTH_WAYS = (
-    "Exact match: every digit of an answer. Teacher-forced: the model is fed the right digits so far. Free-running: it "
-    "is fed its own digits."
+    "Exact match: every token of an answer. Teacher-forced: the model is fed the right tokens so far. Free-running: it "
+    "is fed its own tokens."
 )
 
 
