@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import RenderableType
-from rich.table import Table
 
-from headcount.describing.blocks import Block
+from headcount.describing.blocks import Block, DataTable
 from headcount.rendering.progress import Steady, Terminal
 from headcount.rendering.terminal import block_lines
 from headcount.results import Result, plain_json
@@ -92,14 +91,11 @@ def print_error(text: str) -> None:
 
 
 def wrong_lines(wrong: Sequence[Any], file: object) -> Iterator[Line]:
-    """The first wrong answers and what is wrong about them, if there are any, and where all of them are."""
+    """Yield a table of the first wrong answers, if there are any, and name the file that has all of them."""
     if wrong:
-        table = Table("example", "predicted", "right", "what went wrong", title_justify="left", title="wrong answers")
-        for each in wrong[:SHOWN]:
-            table.add_row(each.example, each.predicted, each.right, each.explanation)
-        yield table
-    if len(wrong) > SHOWN:
-        yield f"... and {len(wrong) - SHOWN:,} more in {file}"
+        rows = tuple((each.example, each.predicted, each.right, each.explanation) for each in wrong[:SHOWN])
+        note = f"... and {len(wrong) - SHOWN:,} more in {file}" if len(wrong) > SHOWN else ""
+        yield DataTable("wrong", "Wrong answers", ("example", "predicted", "right", "what went wrong"), rows, note)
 
 
 def files_of(*saved: Saved[Any]) -> dict[str, list[str]]:

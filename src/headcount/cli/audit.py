@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> Output:
     """The cause in one line, then a table of checks; of several models, a row for each. Exit code 1 if any fails."""
     from headcount import api
     from headcount.describing.audit import audit_markdown, audit_notes, audit_tables
-    from headcount.figures.training import common_error_note
+    from headcount.describing.evaluation import common_error_note
 
     names, how = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
     if args.out is not None:

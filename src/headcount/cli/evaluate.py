@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """A table by group, and what is wrong; of several models, a row for each."""
     from headcount import api
-    from headcount.figures.training import accuracy_table, evaluation_notes
+    from headcount.describing.evaluation import describe
 
     names = all_models(args.models)
     if len(names) > 1:
@@ -27,19 +27,19 @@ def run(args: argparse.Namespace) -> Output:
     found = api.evaluate(model, args.split, save=True)
     wrong = wrong_lines(found.wrong, model.output.result_file(f"evaluation-{args.split}"))
     figure = f"figure:  {model.output.figure_file(f'accuracy-{args.split}.png')}"
-    return Output(found, [accuracy_table(found), *evaluation_notes(found), *wrong, figure])
+    return Output(found, [*describe(found, model.name), *wrong, figure])
 
 
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
     """Goes on past a broken one; exit code 1 if there is any."""
     from headcount import api
-    from headcount.figures.training import survey_summary, survey_table
+    from headcount.describing.evaluation import describe_several
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(
         lambda: api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, **clock)
     )
-    found = {each.label: each.outcome for each in course.values()}
+    outcomes = [(each.label, each.outcome) for each in course.values()]
     models = [
         {
             "name": each.name,
@@ -51,7 +51,7 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
         for each in course.values()
     ]
     notes = [f"{each.name}: {each.error}" for each in course.values() if each.error]
-    lines: list[Line] = [*survey_summary(found), survey_table(found, args.split), *notes]
+    lines: list[Line] = [*describe_several(outcomes, args.split), *notes]
     return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
 
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """A table per model, and curves."""
     from headcount import api
-    from headcount.figures.length_generalisation import ids_note, stretch_tables
+    from headcount.describing.length_generalisation import describe
     from headcount.files import require_writable
 
     names, code, broken = all_models(args.models), 0, list[str]()
@@ -54,12 +54,7 @@ def run(args: argparse.Namespace) -> Output:
         shown = api.join_stretches(saved, args.out or "runs/stretch", **asked)
         broken = [f"{each.name}: {each.error}" for each in course.values() if each.error]
     cells = [{"name": each.name, **asdict(cell)} for each in shown.result for cell in each.cells]
-    lines: list[Line] = []
-    for each in shown.result:
-        lines += stretch_tables(each)
-        if each.refused_lengths:
-            lines.append(f"{each.name} refuses these lengths: {', '.join(map(str, each.refused_lengths))}")
-        lines.append(ids_note(each))
+    lines: list[Line] = [block for each in shown.result for block in describe(each)]
     lines += [f"broken: {each}" for each in broken]
     data = {"cells": cells, "runs": [each.to_dict() for each in shown.result], "broken": broken}
     return Output(data, lines, [shown], code or int(bool(broken)))

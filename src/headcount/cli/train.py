@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Train, then say how good it is and where it is."""
     from headcount import api
-    from headcount.figures.training import accuracy_table, answers_note
+    from headcount.describing.evaluation import describe
 
     trained = api.train(
         args.task_name,
@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> Output:
     return Output(
         {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()},
         [
-            accuracy_table(evaluation),
-            answers_note(evaluation),
+            *describe(evaluation, trained.name),
             *wrong_lines(evaluation.wrong, trained.output.result_file("evaluation-test")),
             f"trained: {steps:,} steps{seconds_told}",
             f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}",

@@ -9,13 +9,18 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headcount.describing.ablation import costliest, leader_text
-from headcount.describing.accuracy import main_share, told
+from headcount.describing.evaluation import main_share, right_words
 from headcount.describing.events import breaks_of, error_sentences, most_broken, responding_heads
-from headcount.describing.identities import kernel_error, rotation_error
-from headcount.describing.math_words import identity_sentences, reached, untouched
+from headcount.describing.extrapolation import extrapolation_of, hardest_kind, kind_words
+from headcount.describing.length_generalisation import exercise_answer
+from headcount.describing.mathematics import (
+    extrapolation_sentences,
+    identity_sentences,
+    kernel_error,
+    rotation_error,
+    untrained_rows,
+)
 from headcount.describing.pruning import greedy_sentence, harmless_sentences, share_sentences
-from headcount.describing.reach_words import exercise_answer
-from headcount.describing.reaches import hardest, named, reach_of
 from headcount.describing.story import Subject
 from headcount.describing.words import ONE_SEED, amount_cell, counted, interval, percent, sentence, some
 from headcount.figures.head_stats import sensitivities
@@ -98,7 +103,7 @@ def _training(subject: Subject) -> str:
     """Say how often a model is right, how long its training took and with which losses it ended."""
     evaluation, sentences = subject.evaluation, list[str]()
     if evaluation is not None:
-        sentences.append(f"On the {evaluation.split} set, {told(main_share(evaluation))}.")
+        sentences.append(f"On the {evaluation.split} set, {right_words(main_share(evaluation))}.")
     record = subject.training
     if record is not None:
         took = f" in {record.seconds:,.0f} s" if record.seconds is not None else " (seconds not recorded)"
@@ -192,7 +197,7 @@ def _sortedness(sorters: dict[str, Subject]) -> Iterator[Answer]:
     learned = sorters.get("learned")
     rows = ""
     if learned is not None and learned.positions is not None:
-        rows = f"The picture marks the last trained position. {untouched([learned])}".rstrip()
+        rows = f"The picture marks the last trained position. {untrained_rows([learned])}".rstrip()
     yield "Learned position embeddings.", rows, [f"{extrapolation}/learned_position_embeddings.png"]
     is_drawn = any(each.encodings is not None for each in sorters.values())
     beside = "Every encoding at the same positions." if is_drawn else ""
@@ -204,8 +209,8 @@ def _accuracies(stretches: dict[str, Stretch]) -> str:
     """Say which encodings go beyond training, and tabulate the accuracy at every length that the exercise asks for."""
     if not stretches:
         return ""
-    kind = hardest(list(stretches.values()))
-    reaches = [(name, reach) for name, each in stretches.items() if (reach := reach_of(each, kind))]
+    kind = hardest_kind(list(stretches.values()))
+    reaches = [(name, reach) for name, each in stretches.items() if (reach := extrapolation_of(each, kind))]
     trained = {each.trained for each in stretches.values()}
     first = ""
     if reaches and len(trained) == 1 and (span := trained.pop()):
@@ -221,7 +226,7 @@ def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
         (name, cell.length): cell for name, each in stretches.items() for cell in each.cells if cell.negative == kind
     }
     n = sorted({cell.n for (_, length), cell in by_place.items() if length in LENGTHS})
-    lines = [f"| {named(kind)} | {' | '.join(map(str, LENGTHS))} |", "|---" * (1 + len(LENGTHS)) + "|"]
+    lines = [f"| {kind_words(kind)} | {' | '.join(map(str, LENGTHS))} |", "|---" * (1 + len(LENGTHS)) + "|"]
     for name in stretches:
         cells = [by_place.get((name, length)) for length in LENGTHS]
         texts = [
@@ -244,4 +249,4 @@ def _why(subjects: Sequence[Subject]) -> str:
     lookup = (
         "A learned encoding is a table lookup: a row beyond the trained positions met no gradient and stays random."
     )
-    return " ".join([*texts, lookup, *(each.text for each in reached(subjects))])
+    return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(subjects))])

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.describing.ablation import action
-from headcount.exercise.answers import answers_markdown
 from headcount.describing.sections.poolings import KIND, pooled_models
 from headcount.describing.story import Material, Subject
 from headcount.describing.words import amount_cell
+from headcount.exercise.answers import answers_markdown
 from headcount.figures.ablation import draw_ranking
 from headcount.figures.attention import draw_heads, draw_pages
 from headcount.figures.length_generalisation import draw_poolings, draw_stretch

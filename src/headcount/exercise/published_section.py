@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
-from headcount.describing.reaches import HARDEST, is_plain
+from headcount.describing.extrapolation import HARDEST, is_plain
 from headcount.describing.story import Material, Subject
 from headcount.describing.verdicts import urgent
 from headcount.describing.words import some

@@ -24,6 +24,7 @@ from headcount.describing.blocks import (
 from headcount.describing.story import Story
 from headcount.figures.style import png
 from headcount.files import write_outputs
+from headcount.rendering.formulas import latex
 from headcount.rendering.svg import svg
 
 FIGURES = "figures"
@@ -110,7 +111,7 @@ class Markdown:
     @block.register
     def _(self, block: Formula) -> str:
         error = f"\n\n{plain(block.error)}" if block.error else ""
-        return f'<a id="{block.id}"></a>\n\n{plain(block.words)}\n\n$$\n{block.latex}\n$${error}'
+        return f'<a id="{block.id}"></a>\n\n{plain(block.words)}\n\n$$\n{latex(block.expression)}\n$${error}'
 
     @block.register
     def _(self, block: Notice) -> str:

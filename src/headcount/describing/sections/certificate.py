@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headcount.describing.accuracy import main_share
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Notice, Paragraph, Section, Sentence
+from headcount.describing.evaluation import main_share
 from headcount.describing.story import Material, Subject
 from headcount.describing.words import counted, percent, some
 from headcount.errors import argument
