@@ -1,24 +1,21 @@
-"""What each head is for, and which heads of two runs attend alike, write alike and do the same job.
+"""Draw what each head attends to, and which heads of two models match.
 
-Of the first, a page of all heads, pages with and without a condition by column, and a table; of the second, heat maps
-with pairs marked, and a table.
+The first is a page of all heads, and pages that compare examples with and without a condition. The second is a page of
+heat maps with the matched pairs framed.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions
-from rich.table import Table
 from scipy.special import stdtrit
 
 from headcount.figures.attention import KINDS, write_cells
@@ -28,20 +25,16 @@ from headcount.heads import HeadId
 if TYPE_CHECKING:
     from headcount.analysis.contrasts import Shift
     from headcount.analysis.labels import Measure
-    from headcount.analysis.matching import KindMatch, Likeness, Matching, Pair
+    from headcount.analysis.matching import KindMatch, Matching
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 SPREAD = ("entropy share", "sparsity")
-HALF = "half of the 95 % interval"
-"""What stands behind every ±, in figures and tables alike."""
+HALF = "half of the 95 % CI"
+"""What ± means, in figures and tables alike."""
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
 """Colour, marker and filling where a condition holds, and where it does not."""
 CELL = 0.52
 """Inches of a cell."""
-NOTE = (
-    "by chance: what 95 of 100 best pairings with untrained or relabelled models stay below; of what is restored, the "
-    "most with untrained ones. By others: the most with another head of the other run"
-)
 COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
 """By marker: attention, outputs, and what was restored."""
 
@@ -58,7 +51,7 @@ def draw_stats(result: Specialisation) -> Figure:
     for axes, (kind, heads) in zip(grid, kinds.items(), strict=True):
         targets = _targets(heads)
         shown = [*targets, *SPREAD, "entropy", *contrast]
-        found = [{name: _find(result, head, name) for name in shown} for head in heads]
+        found = [{name: find_measure(result, head, name) for name in shown} for head in heads]
         # The darker, the more; nats have no maximum, so their share of it gives the shade.
         shades = [[row["entropy share" if name == "entropy" else name] for name in shown] for row in found]
         values = [[np.nan if each is None else each.mean for each in row] for row in shades]
@@ -151,98 +144,19 @@ def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) 
     axes.grid(axis="y", alpha=0.25)
 
 
-Column = tuple[str, Sequence[str]]
-"""A name, and a cell for each row."""
-TEXT = 25
-"""Characters of a column of text, at least."""
-
-
-@dataclass(frozen=True)
-class FittedTable:
-    """A table with a row per head that becomes several where a line has no room for all columns.
-
-    A number is never cut: columns of text wrap, and columns of numbers move to a further table, with the head's name.
-    """
-
-    title: str
-    keys: Sequence[Column]
-    """What stands in front of each row, in every table."""
-    text: Column
-    numbers: Sequence[Column]
-    caption: str = ""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """Lay the columns out for the width of the terminal."""
-        yield from self.tables(options.max_width)
-
-    def tables(self, width: int) -> list[Table]:
-        """Return one table, or one of the text and as many of the numbers as it takes."""
-        first = 1 + sum(map(_room, self.keys))
-        if first + TEXT + 2 + sum(map(_room, self.numbers)) <= width:
-            return [self._part(self.title, [self.text, *self.numbers], self.caption)]
-        parts, left = [list[Column]()], width - first
-        for column in self.numbers:
-            if parts[-1] and _room(column) > left:
-                parts.append([])
-                left = width - first
-            parts[-1].append(column)
-            left -= _room(column)
-        last = [self.caption if part is parts[-1] else "" for part in parts]
-        numbers = [self._part("", part, caption) for part, caption in zip(parts, last, strict=True)]
-        return [self._part(self.title, [self.text], ""), *numbers]
-
-    def _part(self, title: str, columns: Sequence[Column], caption: str) -> Table:
-        table = Table(
-            title=title,
-            title_justify="left",
-            caption=caption,
-            caption_justify="left",
-            box=SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-        )
-        for column in (*self.keys, *columns):
-            if column is self.text:
-                table.add_column(column[0], min_width=TEXT)
-            else:
-                width = _room(column) - 2
-                justify: Literal["left", "right"] = "left" if column in self.keys else "right"
-                table.add_column(column[0], justify=justify, min_width=width, max_width=width)
-        for row in zip(*(cells for _, cells in (*self.keys, *columns)), strict=True):
-            table.add_row(*row)
-        return table
-
-
-def _room(column: Column) -> int:
-    """How many characters of a line a column takes: its widest cell or word of its name, and two between columns."""
-    name, cells = column
-    return 2 + max(map(len, (*cells, *name.split())))
-
-
-def stats_table(result: Specialisation) -> FittedTable:
-    """Tabulate labels and measures in percent, mean ± half of the 95 % interval; sparsity 100 is one key."""
+def measures_of(result: Specialisation) -> list[str]:
+    """Return the names of all measures: targets of any head, spread, and the task's contrast."""
     targets = dict.fromkeys(name for heads in _kinds(result).values() for name in _targets(heads))
-    names = (*targets, *SPREAD, *_contrast(result))
-    return FittedTable(
-        f"{result.name}: {result.weighting} in %, mean ± {HALF} over {result.n:,} examples ({result.data})",
-        [("head", [head.short for head in result.heads])],
-        ("label", [head.label for head in result.heads]),
-        [(name, _percentages(result, name)) for name in names],
-    )
-
-
-def _percentages(result: Specialisation, name: str) -> list[str]:
-    """Write one measure of every head in percent; empty for heads that lack it."""
-    found = (_find(result, head, name) for head in result.heads)
-    return ["" if each is None else f"{100 * each.mean:z.1f} ± {100 * each.half():.1f}" for each in found]
+    return [*targets, *SPREAD, *_contrast(result)]
 
 
 def _contrast(result: Specialisation) -> list[str]:
-    """The name of what the contrast measures, if there is one."""
+    """Return the contrast's name in a list, or an empty list if the task has no contrast."""
     return [result.contrast.name] if result.contrast else []
 
 
-def _find(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
-    """One measure over all columns, or what the contrast does."""
+def find_measure(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
+    """Return a measure of a head over all columns or, by the contrast's name, its sensitivity; None if it lacks it."""
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
 
@@ -371,43 +285,6 @@ def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
     axes.yaxis.tick_right()
     axes.grid(axis="x", alpha=0.3)
     axes.set_title("each head with its partner", fontsize=9)
-
-
-def match_table(result: Matching) -> FittedTable:
-    """Tabulate each head with its partner: attention, outputs, transplant, each with its p, and what they come to."""
-    pairs = [pair for kind in result.kinds for pair in kind.pairs]
-    moved = next((pair.transplant for pair in pairs if pair.transplant), None)
-    on = f". Restored: on {moved.n:,} examples, about means over {moved.n_mean:,} inputs" if moved else ""
-    names = ("overlap", "by chance", "p", "CKA", "by chance", "p", "restored", "by chance", "by others")
-    rows = [
-        (*_likeness(pair.attention, result.n), *_likeness(pair.outputs, result.n), *_restored(pair)) for pair in pairs
-    ]
-    return FittedTable(
-        f"{result.name} beside {result.other}: overlap ± {HALF} over {result.n:,} examples; "
-        "p is corrected over heads, intervals are not",
-        [("head", [_short(pair.head) for pair in pairs]), ("partner", [_short(pair.partner) for pair in pairs])],
-        ("verdict", [pair.verdict for pair in pairs]),
-        [(name, [row[i] for row in rows]) for i, name in enumerate(names)],
-        f"{result.words}\n{NOTE}{on}",
-    )
-
-
-def _likeness(found: Likeness | None, n: int) -> tuple[str, str, str]:
-    """Write a likeness with half of its 95 % interval over n examples, what chance gives, and its p."""
-    if found is None:
-        return "", "", ""
-    half = "" if found.se is None else f" ± {float(stdtrit(n - 1, 0.975)) * found.se:.3f}"
-    return f"{found.value:.3f}{half}", f"≤ {max(found.untrained, found.relabelled):.3f}", f"{found.p:.2g}"
-
-
-def _restored(pair: Pair) -> tuple[str, str, str]:
-    """By the partner, by the best of the untrained models, and by the best other head of the other run."""
-    if pair.transplant is None:
-        return "", "", ""
-    if (found := pair.transplant.restored) is None:
-        return "nothing to restore", "", ""
-    others = "" if found.others is None else f"≤ {found.others:.2f}"
-    return f"{found.share:.2f} [{found.low:.2f}, {found.high:.2f}]", f"≤ {found.untrained:.2f}", others
 
 
 def _short(head: str | None) -> str:
