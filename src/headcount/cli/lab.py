@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
     from headcount.api.lab import EXPERIMENTS, run_lab
-    from headcount.describing.certificate import verdict
+    from headcount.describing import certificate as certificates
     from headcount.figures.length_generalisation import reach_table
     from headcount.figures.training import accuracy_table
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Output:
         evaluation, certificate = lab.addition.evaluation, lab.addition.certificate
         found = {"evaluation": evaluation.to_dict(), "certificate": certificate.to_dict()}
         data["addition"] = {"run": lab.addition.run.name, **found}
-        lines += [accuracy_table(evaluation), verdict(certificate)]
+        lines += [accuracy_table(evaluation), *certificates.describe(certificate)]
     if lab.sortedness:
         data["sortedness"] = {name: result.to_dict() for name, result in lab.sortedness.stretches.items()}
         lines.append(reach_table(lab.sortedness.stretches, "adjacent"))

@@ -119,7 +119,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Commands:
-    """What readers may run next."""
+    """Lines that are shown verbatim: commands that readers may run, or the output of a program."""
 
     commands: tuple[str, ...]
     words: str = ""
