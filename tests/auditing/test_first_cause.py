@@ -67,12 +67,8 @@ def test_every_row_of_the_table_has_its_own_id_and_verdict() -> None:
     """Rows of a second table must not be shifted against the ids of the first."""
     text = printed(*describe(ranked(passed("it is not so"), PADDED, passed("nor is this"))))
     rows = [tuple(line.split()[:4]) for line in text.splitlines() if line.startswith(" HC")]
-    first, second, third = (
-        ("HC101", "check", "0", "pass"),
-        ("HC102", "check", "1", "fail"),
-        ("HC103", "check", "2", "pass"),
-    )
-    assert rows == [second, first, third], "the check that fails comes first"
+    verdicts = [("HC102", "check", "1", "fail"), ("HC101", "check", "0", "pass"), ("HC103", "check", "2", "pass")]
+    assert rows == verdicts, "the check that fails comes first"
     assert "FAIL HC102: " in text
 
 

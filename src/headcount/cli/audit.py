@@ -87,7 +87,7 @@ def _reasons(given: list[str]) -> dict[str, str]:
     """Parse `HC403=reason` into a mapping from check to reason."""
     for text in given:
         if "=" not in text:
-            raise InputError(f"--ignore {text}: no reason is given", f'give a reason: --ignore {text}="classes are skewed"')
+            raise InputError(f"--ignore {text}: no reason is given", f'say why: --ignore {text}="classes are skewed"')
     pairs = (text.partition("=") for text in given)
     return {name.strip(): reason.strip() for name, _, reason in pairs}
 

@@ -109,7 +109,8 @@ def _cells(verdict: Verdict) -> tuple[Cell | str, ...]:
     elif verdict.verdict == "ignored":
         evidence = f"{evidence} (ignored: {verdict.reason})"
     mark = MARKS.get(verdict.verdict, "")
-    return verdict.id, verdict.check.replace("-", " "), Cell(verdict.verdict, mark=mark), evidence
+    word = Cell(verdict.verdict, ORDER.index(verdict.verdict), mark)  # readers sort by urgency
+    return verdict.id, verdict.check.replace("-", " "), word, evidence
 
 
 # --- courses ----------------------------------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ class _Column:
     @classmethod
     def of(cls, name: str, cells: Sequence[Cell | str]) -> _Column:
         texts = [_cell_text(cell) for cell in cells]
-        return cls(name, texts, not any(isinstance(cell, Cell) and cell.value is not None for cell in cells))
+        numbers = [cell.text for cell in cells if isinstance(cell, Cell) and cell.value is not None]
+        return cls(name, texts, not any(letter.isdigit() for text in numbers for letter in text))
 
     @property
     def width(self) -> int:
