@@ -32,7 +32,7 @@ from headcount.auditing.observed import Observed
 from headcount.describing.audit import audit_page, describe
 from headcount.describing.blocks import Paragraph
 from headcount.errors import InputError
-from headcount.rendering.markdown import markdown_text
+from headcount.rendering.markdown import report_text
 
 CHECKS = checks_named()
 HERE = Path(__file__).parents[1]
@@ -94,11 +94,11 @@ def test_what_passes_explains_nothing_and_is_never_explained() -> None:
 def test_the_page_of_everything_that_is_found_is_named() -> None:
     found = chain(("HC101", (), FAIL), ("HC403", (), FAIL), ("HC601", (), PASS))
     assert Paragraph("What each check means: docs/traps.md#hc101, #hc403") in describe(found)
-    page = markdown_text(audit_page(found))
+    page = report_text(audit_page(found))
     assert "docs/traps.md\\#hc101\n\n" in page
     assert "docs/traps.md\\#hc403\n\n" in page
     sound = chain(("HC601", (), PASS))
-    assert "traps.md" not in printed(*describe(sound)) + markdown_text(audit_page(sound))
+    assert "traps.md" not in printed(*describe(sound)) + report_text(audit_page(sound))
 
 
 def test_what_is_ignored_is_told_with_its_reason_and_so_is_what_follows() -> None:

@@ -28,7 +28,7 @@ from headcount.auditing.check import (
 )
 from headcount.auditing.observed import Observed
 from headcount.describing.audit import audit_page, describe
-from headcount.rendering.markdown import markdown_text
+from headcount.rendering.markdown import report_text
 
 # --- by what they explain ---------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ def test_warnings_are_named_beside_a_failure_and_alone() -> None:
 
 
 def test_feedback_lists_the_cause_first() -> None:
-    feedback = markdown_text(audit_page(ranked(PADDED, ANSWERS)))
+    feedback = report_text(audit_page(ranked(PADDED, ANSWERS)))
     assert feedback.index("## To mend: HC102") < feedback.index("## To mend: HC101")
 
 

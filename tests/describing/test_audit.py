@@ -9,7 +9,7 @@ from told_results import audit
 
 from headcount.describing.audit import audit_page, course_page, course_table, describe, feedback_page
 from headcount.errors import InputError
-from headcount.rendering.markdown import markdown_text
+from headcount.rendering.markdown import report_text
 
 HOSTILE = "a.py fails: KeyError: '<b>bold</b> *a* | _b_ `c|d`'"
 BROKEN = InputError(HOSTILE, "at line 2: <script>x</script>")
@@ -21,7 +21,7 @@ def unescaped(text: str) -> str:
 
 
 def test_an_error_of_a_student_is_text_in_the_feedback() -> None:
-    page = markdown_text(feedback_page("bob", BROKEN, "bob/a.py:Model", "printed *this*\n<b>"))
+    page = report_text(feedback_page("bob", BROKEN, "bob/a.py:Model", "printed *this*\n<b>"))
     assert page.startswith("# Feedback for bob\n\nYour submission could not be measured.\n")
     assert "KeyError" in page
     assert "    headcount audit bob/a.py:Model\n" in page
@@ -31,7 +31,7 @@ def test_an_error_of_a_student_is_text_in_the_feedback() -> None:
 
 
 def test_an_error_of_a_student_does_not_break_the_teachers_table() -> None:
-    page = markdown_text(course_page({"bob": BROKEN, "alice": audit({"HC101": "pass"})}))
+    page = report_text(course_page({"bob": BROKEN, "alice": audit({"HC101": "pass"})}))
     (head, _, *rows) = (line for line in page.splitlines() if line.startswith("|"))
     assert len(rows) == 2
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in (head, *rows)} == {7}
@@ -39,7 +39,7 @@ def test_an_error_of_a_student_does_not_break_the_teachers_table() -> None:
 
 
 def test_an_audit_is_text_as_well() -> None:
-    page = markdown_text(audit_page(audit({"HC101": "fail"}, summary="the <b>100s</b> digit")))
+    page = report_text(audit_page(audit({"HC101": "fail"}, summary="the <b>100s</b> digit")))
     assert "<b>" not in page
 
 

@@ -14,7 +14,7 @@ from headcount.describing.audit import audit_page, course_page, feedback_page
 from headcount.errors import InputError
 from headcount.files import claim_output, write_atomically, write_outputs
 from headcount.limits import TIMEOUT
-from headcount.rendering.markdown import markdown_text
+from headcount.rendering.markdown import report_text
 from headcount.rendering.progress import counting
 
 SUMMARY = "_summary.md"
@@ -49,7 +49,7 @@ def audit(
     if folder is None:
         return saved
     feedback = saved.data[0].with_suffix(".md")
-    write_atomically(feedback, markdown_text(audit_page(found)).encode(errors="replace"))
+    write_atomically(feedback, report_text(audit_page(found)).encode(errors="replace"))
     return replace(saved, others=(feedback,))
 
 
@@ -88,7 +88,7 @@ def write_feedback(course: Mapping[str, Submission[Audit]], folder: str | Path) 
     pages = {SUMMARY: course_page({label: each.outcome for label, each in labels.items()})}
     for label, each in labels.items():
         pages[f"{label}.md"] = feedback_page(label, each.outcome, each.name, each.output)
-    outputs = {place / name: markdown_text(page).encode(errors="replace") for name, page in pages.items()}
+    outputs = {place / name: report_text(page).encode(errors="replace") for name, page in pages.items()}
     return tuple(write_outputs(outputs, force=None))
 
 

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> Output:
     """Audit one model, or several as a course; exit code 1 if a check fails."""
     from headcount import api
     from headcount.describing.audit import audit_page, describe
-    from headcount.rendering.markdown import markdown_text
+    from headcount.rendering.markdown import report_text
 
     names, how = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
     if args.out is not None:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Output:
     saved = api.audit(names[0], save=True, quiet=args.quiet or args.json, run_adapter=args.run_adapter, **how)
     code = 0 if saved.result.is_sound else 1
     if args.markdown:
-        return Output(saved.result, [markdown_text(audit_page(saved.result))], exit_code=code)
+        return Output(saved.result, [report_text(audit_page(saved.result))], exit_code=code)
     return Output(saved.result, describe(saved.result), [saved], code)
 
 
@@ -53,7 +53,7 @@ def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> 
     """Audit every model, and continue after a broken one."""
     from headcount import api
     from headcount.describing.audit import course_summary, course_table, feedback_page
-    from headcount.rendering.markdown import markdown_text
+    from headcount.rendering.markdown import report_text
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(lambda: api.audit_all(names, save=True, run_adapter=args.run_adapter, **clock, **how))
@@ -62,7 +62,7 @@ def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> 
     lines: list[Line] = [*course_summary(outcomes)]
     if args.markdown and not files:
         pages = [feedback_page(each.label, each.outcome, each.name, each.output) for each in course.values()]
-        lines += map(markdown_text, pages)
+        lines += map(report_text, pages)
     else:
         lines.append(course_table(outcomes))
         lines += [f"{each.label}: {each.error}" for each in course.values() if each.error]

@@ -35,7 +35,7 @@ def write_markdown(story: Story, path: Path, *, force: bool = False) -> list[Pat
     return write_outputs({path: writer.page(story).encode(errors="replace"), **writer.pictures}, force=force)
 
 
-def markdown_text(story: Story) -> str:
+def report_text(story: Story) -> str:
     """Return a report without pictures as Markdown."""
     return Markdown(Path()).page(story)
 
