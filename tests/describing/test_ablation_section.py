@@ -20,7 +20,7 @@ def test_a_model_that_was_not_ablated_has_no_section() -> None:
 
 def test_who_matters_most() -> None:
     one, other = replace(effect("E0H0", 0.3), rank_low=1), replace(effect("X0H0", 0.1), rank_low=2)
-    words = "Removing E0H0 costs most in adder (30.0 points; 95 % interval 29.5 to 30.5; n = 2,000) (one seed)."
+    words = "Removing E0H0 costs most in adder (30.0 points; 95 % CI 29.5-30.5; n = 2,000) (one seed)."
     assert told(one, other).answer.text == words
     one, other = replace(effect("E0H0", 0.1), rank_low=2), replace(effect("X0H0", 0.3), rank_low=1)
     found = told(one, other).answer
@@ -63,8 +63,8 @@ def test_what_removal_costs_comes_first_and_then_what_swapping_does() -> None:
     removed = [effect("E1H2", 0.33), effect("E0H1", 0.02)]
     ranked = [replace(each, rank_low=rank) for each, rank in zip((*swapped, *removed), (2, 1, 1, 2), strict=True)]
     assert told(*ranked).answer.text == (
-        "Removing E1H2 costs most in adder (33.0 points; 95 % interval 32.5 to 33.5; n = 2,000). Swapping E0H1's "
-        "output with another example's misleads most (90.0 points; 95 % interval 89.5 to 90.5; n = 2,000) (one seed)."
+        "Removing E1H2 costs most in adder (33.0 points; 95 % CI 32.5-33.5; n = 2,000). Swapping E0H1's "
+        "output with another example's misleads most (90.0 points; 95 % CI 89.5-90.5; n = 2,000) (one seed)."
     )
     (table,) = [each for each in told(*ranked).blocks if isinstance(each, DataTable)]
     assert [row[0].text for row in table.rows] == ["E1H2", "E0H1"]

@@ -12,7 +12,7 @@ from tests.figures.test_attention_summary_figures import TRANSLATOR, made
 from headcount.analysis.attention import MEASURES, AttentionSummary
 from headcount.analysis.roles import Standing
 from headcount.describing.attention import conclusions, describe
-from headcount.describing.words import within
+from headcount.describing.words import interval
 
 
 def standing(role: str, mean: float, rank: int = 1) -> Standing:
@@ -80,6 +80,6 @@ def test_conclusions_name_heads_that_stand_out_with_rank_and_interval() -> None:
     (sentence,) = conclusions(with_names(made(layer=6), names))
     assert sentence.text == (
         "Heads that stand out for attention to the previous token: "
-        f"L1H2 80.0 % ({within(0.75, 0.85)}; n = 40; 1st of 6 [1, 2]), "
-        f"L0H1 50.0 % ({within(0.45, 0.55)}; n = 40; 2nd of 6 [2, 3])."
+        f"L1H2 80.0 % ({interval(0.75, 0.85)}; n = 40; 1st of 6 [1, 2]), "
+        f"L0H1 50.0 % ({interval(0.45, 0.55)}; n = 40; 2nd of 6 [2, 3])."
     )

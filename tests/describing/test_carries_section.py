@@ -35,9 +35,7 @@ def test_the_most_sensitive_head_with_a_corrected_interval() -> None:
     assert (
         "A carry moves the attention of 2 of 3 heads of adder, the most that of E0H0: 40.0 % of it" in found.answer.text
     )
-    assert (
-        "95 % interval 37.6 to 42.4, corrected for 3 heads; n = 400 contrasts" in found.answer.text
-    )  # not 38.0 to 42.0
+    assert "95 % CI 37.6-42.4, corrected for 3 heads; n = 400 contrasts" in found.answer.text  # not 38.0 to 42.0
     assert "no other head is moved as far" in found.answer.text
     assert "(one seed)" in found.answer.text
     words = next(block.text for block in found.blocks if isinstance(block, Paragraph))

@@ -159,10 +159,10 @@ def test_answers_point_to_files_that_are_there(answers) -> None:
 def test_answers_have_their_figures(answers) -> None:
     text, _ = answers
     trained = answer_to(text, "Training, learned.")
-    assert trained.startswith("On the test set, 990 of 1,000 right (99.0 %, interval 98.2 to 99.5). Training took")
+    assert trained.startswith("On the test set, 990 of 1,000 right (99.0 %, CI 98.2-99.5). Training took")
     assert "2,000 steps in 83 s; final loss: 0.013 (training) and 0.034 (validation)" in answer_to(text, "Training.")
     ranked = answer_to(text, "Ablation and ranking.")
-    assert ranked.startswith("Removing E0H0 costs most (33.0 points; interval 32.9 to 33.1; n = 2,000). ")
+    assert ranked.startswith("Removing E0H0 costs most (33.0 points; CI 32.9-33.1; n = 2,000). ")
     assert "wapping E0H0's output with another example's misleads most" in ranked
     assert "E0H1 16.50 [16.40, 16.60]" in ranked
     bands = answer_to(text, "Critical and redundant heads.")
@@ -171,7 +171,7 @@ def test_answers_have_their_figures(answers) -> None:
     assert "For at most 5 points, 6 of 8 heads (75.0 %) can each be removed alone and 4 of 8 heads (50.0 %)" in share
     assert "harmless alone is not harmless together" in share
     carries = answer_to(text, "Carry propagation.")
-    assert "A carry moves the attention of 24 of 24 heads, first E0H0 (40.0 % of it; interval 36.9 to 43.1" in carries
+    assert "A carry moves the attention of 24 of 24 heads, first E0H0 (40.0 % of it; CI 36.9-43.1" in carries
     assert "mostly carry errors without E0H0 (90 of 90)" in carries
     lengths = answer_to(text, "Accuracy at every length.")
     assert "| full shuffles | 32 | 64 | 128 | 256 |" in lengths

@@ -89,7 +89,7 @@ def test_an_identity_that_does_not_hold_is_told():
 def test_a_model_without_positions_keeps_to_the_theorem_or_contradicts_it():
     fair = stretch("none", cells=tuple(cell(x, "adjacent", share) for x, share in ((8, 0.52), (32, 0.5))))
     made = report(subject("none", stretch=fair))
-    assert "none is right in 204 of 400 (51.0 %, 95 % interval 46.1 to 55.9), as it must be." in texts(made)
+    assert "none is right in 204 of 400 (51.0 %, 95 % CI 46.1-55.9), as it must be." in texts(made)
     assert "204 of 400" in formulas(made)["multiset"].error
     odd = texts(report(subject("none", stretch=stretch("none", cells=(cell(8, "adjacent", 0.58),)))))
     assert "which chance allows (99.9 % interval" in odd

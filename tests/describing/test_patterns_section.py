@@ -20,7 +20,7 @@ def test_below_a_head_stands_what_is_lost_without_it() -> None:
     assert book.book.n_heads == 24
     assert book.caption == "All 24 heads of adder"
     assert book.command == "headcount heads runs/adder"
-    assert "Removing a head sets its output to zero." in made.blocks[0].text
+    assert "Zero ablation sets a head's output to zero." in made.blocks[0].text
     assert "replaced" not in section(material(subject(patterns=(shown,)))).blocks[0].text
 
 

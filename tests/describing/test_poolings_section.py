@@ -84,7 +84,7 @@ def test_the_sentence_has_its_number_interval_and_n():
     made = usual(TAUGHT)
     assert (
         "With neighbour-difference pooling, the model without positions is right on 100 % at training lengths "
-        "(95 % interval 99.0 to 100.0, n = 400)."
+        "(95 % CI 99.0-100, n = 400)."
     ) in texts(made)
     assert made.answer.text == f"{sentences(made)[0].text[:-1]} (one seed)."
 

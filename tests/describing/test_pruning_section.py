@@ -20,9 +20,9 @@ def test_what_can_go_and_the_trap_in_one() -> None:
     found = told()
     require_sound(found)
     assert found.answer.text == (
-        "3 of 8 heads of adder can go together for at most 1 point: 98.8 % (95 % interval 97.8 to 99.8) is left of "
-        "99.0 % (n = 2,000 other examples); the 5 that are harmless one at a time, set to zero, leave 4.6 % (95 % "
-        "interval 3.6 to 5.6) when all go (one seed)."
+        "3 of 8 heads of adder can go together for at most 1 point: 98.8 % (95 % CI 97.8-99.8) is left of "
+        "99.0 % (n = 2,000 other examples); the 5 that are harmless one at a time, set to zero, leave 4.6 % "
+        "(95 % CI 3.6-5.6) when all go (one seed)."
     )
 
 
@@ -31,7 +31,7 @@ def test_what_can_go_and_the_trap_in_one() -> None:
     [
         (0.002, "3 of 8 heads of adder can go together for at most 1 point", True),
         (0.010, "whether it is at most 1 point there is undecided", False),
-        (0.050, "a loss of 5.00 points (95 % interval 4.60 to 5.40), which is more", True),
+        (0.050, "a loss of 5.00 points (95 % CI 4.60-5.40), which is more", True),
     ],
 )
 def test_whether_the_loss_holds_on_other_examples(drop, words, is_decided) -> None:
@@ -49,10 +49,10 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     found = told(prunable=shares, alone_on="the test set")
     require_sound(found)
     words = "For at most 1 point, 5 of 8 heads (62.5 %) can each be removed alone and 3 of 8 heads (37.5 %) together: "
-    assert f"{words}98.8 % (95 % interval 97.8 to 99.8) is left on 2,000 other examples." in texts(found)
+    assert f"{words}98.8 % (95 % CI 97.8-99.8) is left on 2,000 other examples." in texts(found)
     words = "For at most 5 points, 6 of 8 heads (75.0 %) can each be removed alone and 4 of 8 heads (50.0 %) together"
     assert words in texts(found)
-    assert "a loss of 6.00 points (95 % interval 5.60 to 6.40), which is more than 5 points" in texts(found)
+    assert "a loss of 6.00 points (95 % CI 5.60-6.40), which is more than 5 points" in texts(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable))
     assert [[each.text for each in row] for row in table.rows] == [
         ["1", "5 of 8 heads (62.5 %)", "3 of 8 heads (37.5 %)", "98.8 [97.8, 99.8]"],
@@ -75,9 +75,7 @@ def test_a_share_of_the_heads_is_told_by_what_it_costs() -> None:
 
 def test_from_how_many_heads_on_it_is_too_much() -> None:
     curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
-    words = (
-        "Without 5 heads or more, greedy removal loses more than 1 point: 95.0 % (95 % interval 94.0 to 96.0) is left"
-    )
+    words = "Without 5 heads or more, greedy removal loses more than 1 point: 95.0 % (95 % CI 94.0-96.0) is left"
     assert words in texts(told(curves=(curve,)))
     assert "or more" not in texts(told(curves=(Curve("greedy", curve.points[:2]),)))
     back = Curve("greedy", (*curve.points, point(6, 0.988, 0.002)))

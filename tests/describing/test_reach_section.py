@@ -80,7 +80,7 @@ def test_models_that_were_given_structure_are_ranked_among_themselves():
         a=stretch(up_to=16), b=stretch("learned", 32), c=stretch(up_to=256, **given), d=stretch(up_to=64, **given)
     )
     told = texts(made)
-    assert "Of 2 generic models, b reaches farthest on single adjacent swaps: up to 32 (100 %, 95 % interval" in told
+    assert "Of 2 generic models, b reaches farthest on single adjacent swaps: up to 32 (100 %, 95 % CI" in told
     assert "Of 2 models that were given structure, c (given: locality) reaches farthest" in told
     ranked = [each.text for each in sentences(made) if "farthest" in each.text]
     assert not any(
@@ -101,8 +101,8 @@ def test_which_reaches_farthest_may_be_undecided():
 
 def test_each_model_is_told_with_the_numbers_on_both_sides():
     assert (
-        "On single adjacent swaps, a (generic, one model) is right up to 16 (100 %, 95 % interval 98.1 to 100.0, "
-        "n = 200) and no more at 32, where it reaches 60.0 %, 95 % interval 53.1 to 66.5, n = 200."
+        "On single adjacent swaps, a (generic, one model) is right up to 16 (100 %, 95 % CI 98.1-100, "
+        "n = 200) and no more at 32, where it reaches 60.0 %, 95 % CI 53.1-66.5, n = 200."
     ) in texts(report(a=stretch(up_to=16)))
     assert "at every length that was tried, up to 256" in texts(report(a=stretch(up_to=256)))
     assert "not right at any length, trained ones included: at 8 it reaches 60.0 %" in texts(report(a=stretch(up_to=0)))

@@ -105,7 +105,7 @@ def test_what_the_audit_says_stands_before_the_numbers() -> None:
 def test_both_classes_of_a_classifier() -> None:
     found = section(material(subject("sorter", "sortedness", SORTING, evaluation=classification())))
     assert "990 of 1,000 right" in texts(found)
-    assert "490 of 500 right (98.0 %, 95 % interval 96.4 to 98.9) of the unsorted ones" in texts(found)
+    assert "490 of 500 right (98.0 %, 95 % CI 96.4-98.9) of the unsorted ones" in texts(found)
     assert "nearly" not in texts(found)
     require_sound(found)
     constant = classification((500, 1000), {"unsorted": (0, 500), "sorted": (500, 500)}, "sorted")

@@ -281,7 +281,7 @@ def test_the_table_has_the_numbers():
 def test_notes_count_bands_and_say_what_would_decide():
     result = made(("zero",), [f"layer.0.self.{i}" for i in range(12)])
     notes = view.ablation_notes(result, result.conditions[0])
-    assert notes[0] == "Removing L0H0 costs most (35.4 points; 95 % interval 33.4 to 38.4; n = 2,000)."
+    assert notes[0] == "Removing L0H0 costs most (35.4 points; 95 % CI 33.4-38.4; n = 2,000)."
     assert "p is corrected over the 12 heads of each replacement (Holm), the 95 % intervals are not" in notes[1]
     assert "removing a head (zero): 3 critical, 3 important, 3 redundant, 3 undecided" in notes[2]
     assert "L0H3 (1,200 to 99,000 examples would decide), L0H7 (it lies on a border)" in notes[2]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.describing.blocks import Sentence
 from headcount.describing.story import Subject
-from headcount.describing.words import ONE_SEED, percent, sentence, some, within
+from headcount.describing.words import ONE_SEED, interval, percent, sentence, some
 from headcount.figures.training import claim_note
 from headcount.stats import Proportion
 
@@ -30,8 +30,8 @@ def main_share(evaluation: AnyEvaluation) -> Proportion:
 
 
 def told(found: Proportion) -> str:
-    """`1,998 of 2,000 right (99.9 %, 95 % interval 99.6 to 99.98)`."""
-    return f"{found.correct:,} of {found.n:,} right ({percent(found.rate)}, {within(found.low, found.high)})"
+    """`1,998 of 2,000 right (99.9 %, 95 % CI 99.6-99.98)`."""
+    return f"{found.correct:,} of {found.n:,} right ({percent(found.rate)}, {interval(found.low, found.high)})"
 
 
 def of_one(subject: Subject, rests_on: str) -> list[Sentence]:

@@ -60,7 +60,7 @@ Answer = tuple[str, str, Sequence[str]]
 def _answer(question: str, text: str, paths: Sequence[str], files: Collection[str]) -> str:
     known = [path for path in paths if any(name.startswith(path) for name in files)]
     see = f" See {', '.join(f'`{path}`' for path in known)}." if known else ""
-    text = text.replace(f" {ONE_SEED}", "").replace("95 % interval", "interval")
+    text = text.replace(f" {ONE_SEED}", "").replace("95 % CI", "CI")
     return f"**{question}** {text or f'{NOT_MEASURED.capitalize()}.'}{see}"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
 from headcount.describing.roles import TARGETS, rank
-from headcount.describing.words import counted, percent, within
+from headcount.describing.words import counted, interval, number, percent
 from headcount.figures.attention import ROLE_WORDS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def conclusions(result: AttentionSummary) -> list[Sentence]:
 
 
 def _weight(standing: Standing, n_heads: int) -> str:
-    doubt = f"{within(standing.low, standing.high)}; n = {standing.n:,}; {rank(standing, n_heads)}"
+    doubt = f"{interval(standing.low, standing.high)}; n = {standing.n:,}; {rank(standing, n_heads)}"
     return f"{percent(standing.mean)} ({doubt})"
 
 
@@ -81,4 +81,4 @@ def _sizes(result: AttentionSummary, measure: str) -> str:
 
 
 def _percentage(share: float | None, *, is_strong: bool = False) -> Cell:
-    return Cell("–") if share is None else Cell(f"{100 * share:.1f}", share, "strong" if is_strong else "")
+    return Cell("–") if share is None else Cell(number(100 * share), share, "strong" if is_strong else "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.bands import IMPORTANT, ranked_by
 from headcount.describing.blocks import Sentence
-from headcount.describing.words import amount, counted, percent, removed_alone, sentence, short, some, within
+from headcount.describing.words import amount, counted, interval, percent, removed_alone, sentence, short, some
 from headcount.stats import Proportion
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def most_broken(breaks: list[Breaks]) -> str:
 
 
 def _broke(found: Proportion, which: str) -> str:
-    share = f"{percent(found.rate)}, {within(found.low, found.high)}"
+    share = f"{percent(found.rate)}, {interval(found.low, found.high)}"
     return f"{found.correct:,} of {found.n:,} sums {which} break ({share})"
 
 

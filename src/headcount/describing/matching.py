@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scipy.special import stdtrit
 
 from headcount.describing.blocks import Block, Cell, DataTable, Picture
-from headcount.describing.words import short
+from headcount.describing.words import interval_cell, short
 from headcount.figures.head_stats import HALF, draw_matching
 
 if TYPE_CHECKING:
@@ -68,5 +68,5 @@ def _restored(pair: Pair) -> tuple[Cell, Cell, Cell]:
     if (restored := pair.transplant.restored) is None:
         return Cell("nothing to restore"), Cell(""), Cell("")
     others = Cell("") if restored.others is None else Cell(f"≤ {restored.others:.2f}", restored.others)
-    share = f"{restored.share:.2f} [{restored.low:.2f}, {restored.high:.2f}]"
-    return Cell(share, restored.share), Cell(f"≤ {restored.untrained:.2f}", restored.untrained), others
+    share = interval_cell(restored.share, restored.low, restored.high, scale=1, digits=2)
+    return share, Cell(f"≤ {restored.untrained:.2f}", restored.untrained), others

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Sentence
 from headcount.describing.story import Subject
-from headcount.describing.words import ONE_SEED, amount, counted, interval, percent, within
+from headcount.describing.words import ONE_SEED, amount, counted, interval, percent
 from headcount.figures.pruning import head_share
 
 if TYPE_CHECKING:
@@ -186,9 +186,9 @@ def _asked(result: Pruning) -> str:
 
 
 def point_text(result: Pruning, point: Point) -> str:
-    """`98.9 % (95 % interval 98.4 to 99.3)`."""
+    """`98.9 % (95 % CI 98.4-99.3)`."""
     low, high = sorted(shown_score(result, each) for each in (point.low, point.high))
-    doubt = within(point.low, point.high) if result.is_accuracy else interval(low, high, 1, 4)
+    doubt = interval(point.low, point.high) if result.is_accuracy else interval(low, high, 1, 4)
     return f"{score_text(result, point.score)} ({doubt})"
 
 
@@ -205,6 +205,6 @@ def shown_score(result: Pruning, score: float) -> float:
 
 
 def _lost(result: Pruning, drop: PairedDifference) -> str:
-    """`1.30 points (95 % interval 0.90 to 1.80)`."""
+    """`1.30 points (95 % CI 0.90-1.80)`."""
     scale, digits = (100, 2) if result.unit == "points" else (1, 4)
     return f"{scale * drop.mean:.{digits}f} {result.unit} ({interval(drop.low, drop.high, scale, digits)})"

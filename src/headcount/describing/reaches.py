@@ -107,7 +107,7 @@ def named(kind: str) -> str:
 
 
 def at(cell: LengthResult) -> str:
-    """`98.5 %, 95 % interval 95.7 to 99.5, n = 200`, or the one answer that everything gets."""
+    """`98.5 %, 95 % CI 95.7-99.5, n = 200`, or the one answer that everything gets."""
     if cell.constant:
         return f"it answers “{cell.constant_class}” to everything, n = {cell.n:,}"
     return f"{percent(cell.accuracy)}, {interval(cell.low, cell.high)}, n = {cell.n:,}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Sentence
-from headcount.describing.words import counted, percent, sentence, some, within
+from headcount.describing.words import counted, interval, interval_cell, number, percent, sentence, some
 from headcount.figures.attention import KINDS, ROLE_WORDS
 from headcount.figures.roles import draw_kind, heads_by_kind, roles_of
 
@@ -88,7 +88,7 @@ def _role_sentence(role: str, on: str, standings: Standings, rests_on: str) -> S
     names = some([each.short for each, _ in standings], 8)
     verb = "stands" if len(standings) == 1 else "stand"
     which = "" if len(standings) == 1 else f"{head.short} most, "
-    doubt = f"{within(most.low, most.high)}; n = {most.n:,} queries; even attention would give {percent(most.even)}"
+    doubt = f"{interval(most.low, most.high)}; n = {most.n:,} queries; even attention would give {percent(most.even)}"
     text = f"On {on}, {names} {verb} out for attention to {TARGETS.get(role, role)}: "
     return Sentence(f"{text}{which}with {percent(most.mean)} of its attention ({doubt}).", rests_on)
 
@@ -162,8 +162,8 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
 
 def weight(standing: Standing) -> Cell:
     """Write a weight with its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
-    text = f"{100 * standing.mean:.1f} [{100 * standing.low:.1f}, {100 * standing.high:.1f}]"
-    return Cell(text, standing.mean, "strong" if standing.is_named else "")
+    mark: Literal["", "strong"] = "strong" if standing.is_named else ""
+    return interval_cell(standing.mean, standing.low, standing.high, mark=mark)
 
 
 def rank(standing: Standing, n_heads: int) -> str:
@@ -174,4 +174,4 @@ def rank(standing: Standing, n_heads: int) -> str:
 
 
 def _percentage(share: float) -> Cell:
-    return Cell(f"{100 * share:.1f}", share)
+    return Cell(number(100 * share), share)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
-from headcount.describing.words import ONE_SEED, counted, interval, percent, sentence, share, some
+from headcount.describing.words import ONE_SEED, counted, interval, percent, plus_minus, sentence, share, some
 from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def describe(result: Specialisation) -> list[Block]:
 def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sentence]:
     """Say how many heads have a label, and which heads attend to each target."""
     n, labelled = len(result.heads), [head for head in result.heads if head.label]
-    error_rate = f"on average at most {100 * result.calibration.error_rate:.2g} % of such models get any label"
+    error_rate = f"on average at most {percent(result.calibration.error_rate)} of such models get any label"
     doubt = f"({error_rate}; n = {result.n:,})"
     if not labelled:
         text = f"What the heads of {title} do is undecided: none of {n} attends to a target that the task names more "
@@ -112,6 +112,4 @@ def stats_table(result: Specialisation, title: str, name: str, command: str = ""
 
 def _cell(measure: Measure | Shift | None) -> Cell:
     """Write a measure in percent, or nothing for a head that lacks it."""
-    return (
-        Cell("") if measure is None else Cell(f"{100 * measure.mean:z.1f} ± {100 * measure.half():.1f}", measure.mean)
-    )
+    return Cell("") if measure is None else Cell(plus_minus(measure.mean, measure.half()), measure.mean)

@@ -1,30 +1,104 @@
-"""How numbers are told in sentences: with their interval and n, and what one seed cannot say."""
+"""Write numbers and lists of names: percentages, 95 % intervals, amounts, counts.
+
+Every description writes its numbers with these functions, so that one number looks the same everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
+from headcount.describing.blocks import Cell
 from headcount.heads import HeadId
 from headcount.stats import Proportion
 
 ONE_SEED = "This is one training run: another seed may come out otherwise."
+MOST_DIGITS = 6
+"""Decimals of a number that would otherwise look like exactly 0 or 100."""
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """Of 1, and never a round 100 that is not one.
+# --- percentages and intervals ----------------------------------------------------------------------------------------
+
+
+def number(value: float, digits: int = 1) -> str:
+    """Write a number with as many decimals as it needs not to look like exactly 0 or 100.
+
+    >>> number(98.765), number(100), number(99.996), number(0.004), number(-0.01)
+    ('98.8', '100', '99.996', '0.004', '-0.01')
+    """
+    if value in (0, 100):
+        return f"{value:.0f}"
+    while digits < MOST_DIGITS and float(f"{value:.{digits}f}") in (0, 100):
+        digits += 1
+    return f"{value:z.{digits}f}"
+
+
+def percent(rate: float, digits: int = 1) -> str:
+    """Write a rate in percent; only a rate of exactly 1 is written as 100 %.
 
     >>> percent(0.98765), percent(1), percent(0.99996), percent(0.00004)
     ('98.8 %', '100 %', '99.996 %', '0.004 %')
     """
-    if share in (0, 1):
-        return f"{100 * share:.0f} %"
-    while digits < 6 and float(f"{100 * share:.{digits}f}") in (0, 100):
-        digits += 1
-    return f"{100 * share:.{digits}f} %"
+    return f"{number(100 * rate, digits)} %"
+
+
+def interval(low: float, high: float, scale: float = 100, digits: int = 1) -> str:
+    """Write a 95 % confidence interval, by default in percent or points.
+
+    >>> interval(0.123, 0.456), interval(0.98765, 1), interval(-0.002, 0.004), interval(1.2, 1.3, scale=1, digits=3)
+    ('95 % CI 12.3-45.6', '95 % CI 98.8-100', '95 % CI -0.2 to 0.4', '95 % CI 1.200-1.300')
+    """
+    return f"95 % CI {number(scale * low, digits)}{'-' if low >= 0 else ' to '}{number(scale * high, digits)}"
+
+
+def bracketed(value: float, low: float, high: float, scale: float = 100, digits: int = 1) -> str:
+    """Write an estimate with its 95 % interval in brackets, short enough for a cell of a table.
+
+    >>> bracketed(0.166, 0.1499, 0.183, digits=2), bracketed(1.5, 1.4, 1.6, scale=1, digits=3)
+    ('16.60 [14.99, 18.30]', '1.500 [1.400, 1.600]')
+    """
+    middle, lower, upper = (f"{scale * each:z.{digits}f}" for each in (value, low, high))
+    return f"{middle} [{lower}, {upper}]"
+
+
+def interval_cell(
+    value: float,
+    low: float,
+    high: float,
+    *,
+    scale: float = 100,
+    digits: int = 1,
+    mark: Literal["", "strong", "weak"] = "",
+) -> Cell:
+    """Return the cell of a table for an estimate with its 95 % interval; it is sorted by the estimate.
+
+    >>> interval_cell(0.166, 0.1499, 0.183, mark="strong")
+    Cell(text='16.6 [15.0, 18.3]', value=16.6..., mark='strong')
+    """
+    return Cell(bracketed(value, low, high, scale, digits), scale * value, mark)
+
+
+def plus_minus(mean: float, half: float, scale: float = 100, digits: int = 1) -> str:
+    """Write a mean with half of its 95 % interval.
+
+    >>> plus_minus(0.381, 0.0123)
+    '38.1 ± 1.2'
+    """
+    return f"{scale * mean:z.{digits}f} ± {scale * half:.{digits}f}"
+
+
+def rate(proportion: Proportion) -> str:
+    """Write how many of how many, in percent too and with the 95 % interval.
+
+    >>> rate(Proportion.of(1998, 2000))
+    '1,998 of 2,000 (99.9 %, 95 % CI 99.6-99.98)'
+    """
+    doubt = interval(proportion.low, proportion.high)
+    return f"{proportion.correct:,} of {proportion.n:,} ({percent(proportion.rate)}, {doubt})"
 
 
 def share(of_one: float) -> str:
-    """Of attention, to a tenth of a per cent: what is nearer to all or nothing than that is said to be.
+    """Write a share of attention to a tenth of a percent, and say so where it is nearer to all or nothing.
 
     >>> share(0.38765), share(0.999997), share(0.00004), share(1)
     ('38.8 %', 'over 99.9 %', 'under 0.1 %', '100 %')
@@ -34,56 +108,97 @@ def share(of_one: float) -> str:
     return "over 99.9 %" if of_one > 0.5 else "under 0.1 %"
 
 
-def rate(found: Proportion) -> str:
-    """`1,998 of 2,000 (99.9 %, 95 % interval 99.6 to 100.0)`."""
-    return f"{found.correct:,} of {found.n:,} ({percent(found.rate)}, {interval(found.low, found.high)})"
-
-
-def interval(low: float, high: float, scale: float = 100, digits: int = 1) -> str:
-    """Of 95 %.
-
-    >>> interval(0.123, 0.456)
-    '95 % interval 12.3 to 45.6'
-    """
-    return f"95 % interval {scale * low:.{digits}f} to {scale * high:.{digits}f}"
+# --- drops, in points or in the metric's unit -------------------------------------------------------------------------
 
 
 def amount(drop: float, unit: str) -> str:
-    """In points or in the metric's own unit."""
+    """Write a drop in points or in the metric's own unit.
+
+    >>> amount(0.745, "points"), amount(0.01, "points"), amount(0.0123, "nats")
+    ('74.5 points', '1.0 point', '0.0123 nats')
+    """
     if unit == "points":
         points = f"{100 * drop:z.1f}"
         return f"{points} point{'' if points == '1.0' else 's'}"
     return f"{drop:.3g} {unit}".rstrip()
 
 
-def some(names: Sequence[str], most: int = 6) -> str:
-    """Heads or models in a row; of many, the first ones and how many more.
+def amount_interval(low: float, high: float, unit: str) -> str:
+    """Write the 95 % interval of a drop.
 
-    >>> some(["a"]), some(["a", "b", "c"]), some(list("abcdefgh"), most=2)
-    ('a', 'a, b and c', 'a, b and 6 more')
+    >>> amount_interval(0.74, 0.75, "points"), amount_interval(0.011, 0.0135, "nats")
+    ('95 % CI 74.0-75.0', '95 % CI 0.0110-0.0135')
+    """
+    return interval(low, high) if unit == "points" else interval(low, high, scale=1, digits=4)
+
+
+def amount_cell(
+    drop: float, low: float, high: float, unit: str, mark: Literal["", "strong", "weak"] = "", digits: int = 2
+) -> Cell:
+    """Return the cell of a table for a drop with its 95 % interval.
+
+    >>> amount_cell(0.166, 0.1499, 0.183, "points").text, amount_cell(0.5, 0.4, 0.6, "nats").text
+    ('16.60 [14.99, 18.30]', '0.5000 [0.4000, 0.6000]')
+    """
+    scale, digits = (100, digits) if unit == "points" else (1, digits + 2)
+    return interval_cell(drop, low, high, scale=scale, digits=digits, mark=mark)
+
+
+# --- names and counts -------------------------------------------------------------------------------------------------
+
+
+def some(names: Sequence[str], most: int = 6) -> str:
+    """List names; of many names, list the first ones and count the others.
+
+    >>> some(["a"]), some(["a", "b", "c"]), some(list("abcdefgh"), most=2), some([])
+    ('a', 'a, b and c', 'a, b and 6 more', 'none')
     """
     shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "none"
 
 
 def short(head: str) -> str:
-    """`E0H2` of a head's full name."""
+    """Return the short name of a head.
+
+    >>> short("encoder.0.self.2")
+    'E0H2'
+    """
     return HeadId.parse(head).short
 
 
 def counted(n: int, one: str, many: str = "") -> str:
-    """`1 head`, `12 heads`."""
+    """Write a number with its noun in the singular or the plural.
+
+    >>> counted(1, "head"), counted(1200, "head"), counted(2, "class", "classes")
+    ('1 head', '1,200 heads', '2 classes')
+    """
     return f"{n:,} {one if n == 1 else many or f'{one}s'}"
 
 
+def fraction(n: int, total: int, noun: str = "head") -> str:
+    """Write how many of how many things, and the percentage.
+
+    >>> fraction(11, 24)
+    '11 of 24 heads (45.8 %)'
+    """
+    return f"{n:,} of {counted(total, noun)} ({percent(n / total)})"
+
+
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """Return the text with a capital letter at the beginning and a full stop at the end.
+
+    >>> sentence("no head stands out")
+    'No head stands out.'
+    """
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}" if text else ""
 
 
+# --- what one model stands for ----------------------------------------------------------------------------------------
+
+
 def once(settings: Mapping[str, object]) -> str:
-    """What a figure of one model stands for, short enough for brackets: nobody knows how models of others were drawn.
+    """Say in two words that a figure comes from one model; only a run of ours has a known seed.
 
     >>> once({"seed": 3}), once({})
     ('one seed', 'one model')
@@ -91,31 +206,33 @@ def once(settings: Mapping[str, object]) -> str:
     return "one seed" if "seed" in settings else "one model"
 
 
-def within(low: float, high: float) -> str:
-    """An interval of shares, of 95 %: to as many digits as they need not to look like all or nothing.
+def briefly(text: str, settings: Mapping[str, object]) -> str:
+    """Shorten the sentence about one seed to two words in brackets, for the beginning of a report.
 
-    >>> within(0.98765, 1), within(0.0, 0.00004)
-    ('95 % interval 98.8 to 100', '95 % interval 0 to 0.004')
+    >>> briefly(f"E0H2 matters most. {ONE_SEED}", {"seed": 0})
+    'E0H2 matters most (one seed).'
     """
-    return f"95 % interval {percent(low).removesuffix(' %')} to {percent(high).removesuffix(' %')}"
+    return f"{text.removesuffix(ONE_SEED).rstrip('. ')} ({once(settings)})."
 
 
-STAND_INS = {
-    "zero": "Removing a head sets its output to zero.",
-    "resample": "Swapping a head's output replaces it with the head's output on another example.",
+# --- replacements -----------------------------------------------------------------------------------------------------
+
+REPLACEMENT_WORDS = {
+    "zero": "Zero ablation sets a head's output to zero.",
+    "resample": "Resample ablation replaces a head's output with the head's output on another example.",
     "mean": "Mean ablation replaces a head's output with its mean.",
 }
-"""By replacement."""
+"""What each replacement does to the output of an ablated head."""
 
 
 def stand_ins(replacements: Sequence[str]) -> str:
-    """Say what replaces the output of an ablated head.
+    """Say what each replacement does to the output of an ablated head.
 
     >>> stand_ins(["zero"])
-    'Removing a head sets its output to zero.'
+    "Zero ablation sets a head's output to zero."
     """
     return " ".join(
-        STAND_INS.get(name, f"The replacement “{name}” stands for a head's output.") for name in replacements
+        REPLACEMENT_WORDS.get(name, f"The replacement “{name}” stands for a head's output.") for name in replacements
     )
 
 
@@ -123,15 +240,6 @@ def removed_alone(replacement: str) -> str:
     """Say how a head was ablated by itself.
 
     >>> removed_alone("zero"), removed_alone("mean")
-    ('when removed alone', 'alone by mean')
+    ('when removed alone', 'alone under mean ablation')
     """
-    return "when removed alone" if replacement == "zero" else f"alone by {replacement}"
-
-
-def briefly(text: str, settings: Mapping[str, object]) -> str:
-    """For the beginning of a report: what one seed cannot say takes two words there.
-
-    >>> briefly(f"E0H2 matters most. {ONE_SEED}", {"seed": 0})
-    'E0H2 matters most (one seed).'
-    """
-    return f"{text.removesuffix(ONE_SEED).rstrip('. ')} ({once(settings)})."
+    return "when removed alone" if replacement == "zero" else f"alone under {replacement} ablation"

@@ -234,7 +234,7 @@ def costliest_sentence(result: Ablation, found: Costliest, model: str = "") -> s
     top, of = found.top, f" in {model}" if model else ""
     scale, digits, unit = (100, 1, "points") if result.unit == "points" else (1, 3, result.unit)
     drop, low, high = (f"{scale * each:z.{digits}f}" for each in (top.drop, top.low, top.high))
-    cost = f"({f'{drop} {unit}'.rstrip()}; 95 % interval {low} to {high}; n = {top.n:,})"
+    cost = f"({f'{drop} {unit}'.rstrip()}; 95 % CI {low}-{high}; n = {top.n:,})"
     if not found.is_shown:
         what = action(found.replacement, "any head")
         return f"Whether {what} costs anything{of} is undecided: {top.short} comes first {cost}."

@@ -115,7 +115,7 @@ def _given_away(models: Sequence[Model]) -> list[Sentence]:
 
 
 def _told(result: LengthResult) -> str:
-    """`is right on 99.2 % at training lengths (95 % interval 98.1 to 99.7, n = 600)`, or gives one answer."""
+    """`is right on 99.2 % at training lengths (95 % CI 98.1-99.7, n = 600)`, or gives one answer."""
     if result.constant:
         return f"answers “{result.constant_class}” to everything at training lengths (n = {result.n:,})"
     share, _, rest = at(result).partition(", ")
@@ -155,7 +155,7 @@ def _is_unclear(result: LengthResult) -> bool:
 
 
 def _list(results: Sequence[tuple[Model, LengthResult]]) -> str:
-    """`mean with sinusoidal (97.0 %, 95 % interval 93.6 to 98.6, n = 200)`."""
+    """`mean with sinusoidal (97.0 %, 95 % CI 93.6-98.6, n = 200)`."""
     return some([f"{model.pooling} with {model.encoding} ({at(result)})" for model, result in results], 12)
 
 

@@ -57,7 +57,7 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
 
 
 def _told(result: Ablation, part: Part) -> str:
-    """`20.1 points each (95 % interval 19.0 to 21.2)`."""
+    """`20.1 points each (95 % CI 19.0-21.2)`."""
     scale, digits = (100, 1) if result.unit == "points" else (1, 4)
     return f"{amount(part.drop, result.unit)} each ({interval(part.low, part.high, scale, digits)})"
 
