@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Sentence
 from headcount.describing.words import counted, interval, interval_cell, number, percent, sentence, some
 from headcount.figures.attention import KINDS, ROLE_WORDS
-from headcount.figures.roles import draw_kind, heads_by_kind, roles_of
+from headcount.figures.roles import draw_role_maps, heads_by_kind, roles_of
 
 if TYPE_CHECKING:
     from headcount.analysis.roles import HeadRole, HeadRoles, Standing
@@ -117,7 +117,7 @@ def maps(result: HeadRoles, title: str, name: str, command: str = "") -> list[Bl
     for heads in filter(roles_of, heads_by_kind(result)):
         kind = f"{heads[0].stack}-{heads[0].kind}"
         caption = f"Heads of {title} by role: {KINDS[heads[0].stack, heads[0].kind]}"
-        pictures.append(Picture(f"{name}-{kind}", caption, alt, partial(draw_kind, result, heads), command))
+        pictures.append(Picture(f"{name}-{kind}", caption, alt, partial(draw_role_maps, result, heads), command))
     return pictures
 
 

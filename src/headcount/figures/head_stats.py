@@ -32,15 +32,15 @@ SPREAD = ("entropy share", "sparsity")
 HALF = "half of the 95 % CI"
 """What ± means, in figures and tables alike."""
 LOOKS = ((ORANGE, "s", ORANGE), (BLUE, "o", "white"))
-"""Colour, marker and filling where a condition holds, and where it does not."""
+"""Colour, marker and filling with a condition, and without it."""
 CELL = 0.52
-"""Inches of a cell."""
+"""Width of a cell in inches."""
 COLOURS = {"o": BLUE, "s": ORANGE, "^": PALETTE[2]}
-"""By marker: attention, outputs, and what was restored."""
+"""Colours by marker: attention, outputs, and the share restored."""
 
 
 def draw_stats(result: Specialisation) -> Figure:
-    """Heads in rows, measures in columns, labels at the right; one panel per kind of site."""
+    """Draw heads in rows, measures in columns and labels at the right, with one panel per kind of attention."""
     kinds, contrast = _kinds(result), _contrast(result)
     rows = [len(heads) for heads in kinds.values()]
     widest = max(len(_targets(heads)) for heads in kinds.values()) + len(SPREAD) + 1 + len(contrast)
@@ -51,12 +51,12 @@ def draw_stats(result: Specialisation) -> Figure:
     for axes, (kind, heads) in zip(grid, kinds.items(), strict=True):
         targets = _targets(heads)
         shown = [*targets, *SPREAD, "entropy", *contrast]
-        found = [{name: find_measure(result, head, name) for name in shown} for head in heads]
+        measures = [{name: find_measure(result, head, name) for name in shown} for head in heads]
         # The darker, the more; nats have no maximum, so their share of it gives the shade.
-        shades = [[row["entropy share" if name == "entropy" else name] for name in shown] for row in found]
+        shades = [[row["entropy share" if name == "entropy" else name] for name in shown] for row in measures]
         values = [[np.nan if each is None else each.mean for each in row] for row in shades]
         axes.imshow(values, vmin=0, vmax=1, cmap=SEQUENTIAL, aspect="auto")
-        write_cells(axes, values, [[_cell(each) for each in row.values()] for row in found], size=9)
+        write_cells(axes, values, [[_cell(each) for each in row.values()] for row in measures], size=9)
         axes.set_xticks(range(len(shown)), [_heading(name, heads[0].find(name)) for name in shown], fontsize=8.5)
         axes.set_yticks(range(len(heads)), [head.short for head in heads], fontsize=9)
         beside = axes.secondary_yaxis("right")
@@ -73,7 +73,7 @@ def draw_stats(result: Specialisation) -> Figure:
 
 
 def caption(result: Specialisation) -> str:
-    """When a head gets a label, and what the contrast is."""
+    """Say when a head gets a label, and what the contrast is."""
     if not result.contrast:
         return result.words
     n = sorted({shift.n for head in result.heads if (shift := head.sensitivity())})
@@ -89,18 +89,20 @@ def _cell(measure: Measure | Shift | None) -> str:
 
 
 def _heading(name: str, measure: Measure | None) -> str:
-    """What a column of the page is, and what even attention would give there."""
+    """Write the heading of a column, with the value that even attention would give."""
     if name == "entropy":
         return "entropy\n(nats)"
     return f"{name}\n(even: {measure.even:.2f})" if measure and measure.even is not None else name.replace(" ", "\n")
 
 
 def draw_conditions(result: Specialisation) -> dict[str, Figure]:
-    """One page per kind of site: each head with and without the condition, by column if there are columns."""
-    return {"-".join(kind): _draw_kind(result, KINDS[kind], heads) for kind, heads in _kinds(result).items()}
+    """Draw one page per kind of attention."""
+    return {"-".join(kind): draw_condition(result, *kind) for kind in _kinds(result)}
 
 
-def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) -> Figure:
+def draw_condition(result: Specialisation, stack: str, kind: str) -> Figure:
+    """Draw heads of one kind with and without the condition, by column if there are columns."""
+    heads = _kinds(result)[stack, kind]
     shown = [*_targets(heads), "entropy share"]
     # The columns in which something shown was measured, as they are written; without columns, `all`.
     written = dict.fromkeys(m.column for m in heads[0].measures if m.measure == "entropy" and m.column != "all")
@@ -119,19 +121,19 @@ def _draw_kind(result: Specialisation, kind: str, heads: Sequence[HeadStats]) ->
         bottom.set_xticks(range(len(columns)), columns if len(columns) > 1 else ["all queries"], fontsize=8)
         bottom.set_xlabel(what if len(columns) > 1 else "", fontsize=8)
     figure.key(*grid[0][0].get_legend_handles_labels(), size=10)
-    figure.headline(f"{result.name}: {kind}, {result.weighting}, mean with 95 % interval (n = {result.n:,})")
+    figure.headline(f"{result.name}: {KINDS[stack, kind]}, {result.weighting}, mean with 95 % CI (n = {result.n:,})")
     return figure
 
 
 def _draw_panel(axes: Axes, head: HeadStats, name: str, columns: Sequence[str]) -> None:
-    """One measure of one head; what even attention would give is a dash."""
+    """Draw one measure of one head; a dash marks the value that even attention would give."""
     conditions = dict.fromkeys(m.condition for m in head.measures if m.condition not in ("all", "difference"))
     for i, (condition, (colour, marker, filling)) in enumerate(zip(conditions, LOOKS, strict=False)):
-        found = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
+        points = [(x, m) for x, column in enumerate(columns) if (m := head.find(name, column, condition))]
         axes.errorbar(
-            [x + 0.24 * i - 0.12 for x, _ in found],
-            [m.mean for _, m in found],
-            [m.half() for _, m in found],
+            [x + 0.24 * i - 0.12 for x, _ in points],
+            [m.mean for _, m in points],
+            [m.half() for _, m in points],
             fmt=marker,
             color=colour,
             markerfacecolor=filling,
@@ -161,10 +163,10 @@ def find_measure(result: Specialisation, head: HeadStats, name: str) -> Measure 
 
 
 def _kinds(result: Specialisation) -> dict[tuple[str, str], list[HeadStats]]:
-    found: dict[tuple[str, str], list[HeadStats]] = {}
+    kinds: dict[tuple[str, str], list[HeadStats]] = {}
     for head in result.heads:
-        found.setdefault((head.stack, head.kind), []).append(head)
-    return found
+        kinds.setdefault((head.stack, head.kind), []).append(head)
+    return kinds
 
 
 def _targets(heads: Sequence[HeadStats]) -> list[str]:
@@ -176,43 +178,43 @@ def _targets(heads: Sequence[HeadStats]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far a head's attention moves across a border that matters, beyond a step beside it."""
+    """How much more a head's attention moves at a contrast, such as 9 → 10, than at a step beside it."""
 
     short: str
     shift: Shift
     low: float
     high: float
-    """95 % interval that holds for all heads at once (Bonferroni)."""
+    """The 95 % CI, corrected for the number of heads (Bonferroni)."""
 
 
 def sensitivities(result: Specialisation) -> list[Sensitivity]:
-    """Of every head that was measured, the most sensitive first."""
-    found = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
-    halves = [float(stdtrit(shift.n - 1, 1 - 0.025 / len(found))) * shift.se for _, shift in found]
-    told = [
-        Sensitivity(*each, each[1].mean - half, each[1].mean + half) for each, half in zip(found, halves, strict=True)
-    ]
-    return sorted(told, key=lambda each: -each.shift.mean)
+    """Return the sensitivity of every head that has one, the largest first."""
+    shifts = [(head.short, shift) for head in result.heads if (shift := head.sensitivity())]
+    rows = list[Sensitivity]()
+    for short, shift in shifts:
+        half = float(stdtrit(shift.n - 1, 1 - 0.025 / len(shifts))) * shift.se
+        rows.append(Sensitivity(short, shift, shift.mean - half, shift.mean + half))
+    return sorted(rows, key=lambda row: -row.shift.mean)
 
 
 def draw_sensitivity(result: Specialisation) -> Figure:
-    """A row for each head: how far either step moves its attention, and the difference with its interval."""
-    found = sensitivities(result)
-    figure = Page(8, 0.2 * len(found) + 1.0)
-    axes, y = figure.subplots(), np.arange(len(found))
+    """Draw a row for each head: how far either step moves its attention, and the difference with its interval."""
+    rows = sensitivities(result)
+    figure = Page(8, 0.2 * len(rows) + 1.0)
+    axes, y = figure.subplots(), np.arange(len(rows))
     contrast = result.contrast
     name, words = ("sensitivity", "") if contrast is None else (contrast.name, contrast.words)
     changed, more = "one token changed", name.removesuffix("sensitivity").strip()
     both = f"{changed}, and a {more} with it"
-    axes.plot([each.shift.beside for each in found], y, "|", color=GREY, markersize=8, label=changed)
-    axes.plot([each.shift.across for each in found], y, "d", color=PALETTE[2], markersize=4, label=both)
-    means, lows, highs = np.array([(each.shift.mean, each.low, each.high) for each in found]).T
+    axes.plot([each.shift.beside for each in rows], y, "|", color=GREY, markersize=8, label=changed)
+    axes.plot([each.shift.across for each in rows], y, "d", color=PALETTE[2], markersize=4, label=both)
+    means, lows, highs = np.array([(each.shift.mean, each.low, each.high) for each in rows]).T
     doubt = [means - lows, highs - means]
     look: dict[str, Any] = {"color": BLUE, "markersize": 5, "capsize": 2, "linewidth": 1}
-    axes.errorbar(means, y, xerr=doubt, fmt="o", label="the difference, 95 % interval for all heads at once", **look)
+    axes.errorbar(means, y, xerr=doubt, fmt="o", label="difference, 95 % CI corrected for the number of heads", **look)
     axes.axvline(0, color="black", linewidth=0.6)
-    axes.set_yticks(y, [each.short for each in found], fontsize=8)
-    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_yticks(y, [each.short for each in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("share of attention that moves")
     axes.grid(axis="x", alpha=0.25)
     figure.headline(f"{result.name}: {name} of each head", words, size=10)
@@ -224,7 +226,7 @@ def draw_sensitivity(result: Specialisation) -> Figure:
 
 
 def draw_matching(result: Matching) -> Figure:
-    """A row for each kind of site: overlaps with the pairs framed; beside it, each pair's measures and chance's."""
+    """Draw, for each kind of attention, the overlaps with the pairs framed, and each pair beside chance."""
     widths = max(max(CELL * len(kind.others) for kind in result.kinds), 2.9), 3.4
     heights = [max(CELL * len(kind.heads), 1.6) for kind in result.kinds]
     figure = Page(sum(widths) + 2.2, sum(heights) + 0.9 * len(heights) + 0.4)
@@ -235,7 +237,7 @@ def draw_matching(result: Matching) -> Figure:
     panels[-1][0].set_xlabel("head of the other run")
     panels[-1][1].set_xlabel("overlap, CKA, share restored")
     figure.headline(
-        "Which heads attend alike? Frames: the best pairing, broken where chance pairs heads as well",
+        "Which heads attend alike? Frames: the best pairing; dotted where it is not beyond chance",
         f"down: {result.name}; across: {result.other} (n = {result.n:,}: {result.data})",
         result.words,
         size=10,
@@ -243,7 +245,7 @@ def draw_matching(result: Matching) -> Figure:
     key = {
         "attention: overlap": Line2D([], [], marker="o", color=COLOURS["o"], linestyle=""),
         "outputs: CKA": Line2D([], [], marker="s", color=COLOURS["s"], linestyle=""),
-        "effect restored by the partner, 95 % interval": Line2D([], [], marker="^", color=COLOURS["^"]),
+        "effect restored by the partner, 95 % CI": Line2D([], [], marker="^", color=COLOURS["^"]),
         "up to here by chance": Line2D([], [], color=GREY, linewidth=4, alpha=0.3),
         "hollow: not beyond chance": Line2D([], [], marker="o", color=BLUE, markerfacecolor="white", linestyle=""),
     }
@@ -264,7 +266,7 @@ def _draw_overlaps(axes: Axes, kind: KindMatch) -> None:
 
 
 def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
-    """Beside the rows of the heat map, in three lanes."""
+    """Draw the three measures of each pair beside its row of the heat map."""
 
     def draw(marker: str, y: float, value: float, chance: float, p: float, *interval: float) -> None:
         colour = COLOURS[marker]
@@ -274,9 +276,9 @@ def _draw_measures(axes: Axes, kind: KindMatch, error_rate: float) -> None:
         axes.plot(value, y, marker, color=colour, markersize=5, markerfacecolor=colour if p <= error_rate else "white")
 
     for y, pair in enumerate(kind.pairs):
-        for marker, lane, found in (("o", y - 0.27, pair.attention), ("s", y, pair.outputs)):
-            if found is not None:
-                draw(marker, lane, found.value, max(found.untrained, found.relabelled), found.p)
+        for marker, lane, likeness in (("o", y - 0.27, pair.attention), ("s", y, pair.outputs)):
+            if likeness is not None:
+                draw(marker, lane, likeness.value, max(likeness.untrained, likeness.relabelled), likeness.p)
         if pair.transplant and (restored := pair.transplant.restored):
             draw("^", y + 0.27, restored.share, restored.untrained, restored.p, restored.low, restored.high)
     axes.set_xlim(-0.06, 1.06)  # a partner that restores less than nothing is beyond the edge, and in the table

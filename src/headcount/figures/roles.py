@@ -26,10 +26,10 @@ ACROSS = 4
 def draw_roles(result: HeadRoles) -> dict[str, Figure]:
     """Draw one page per kind of attention."""
     kinds = [heads for heads in heads_by_kind(result) if roles_of(heads)]
-    return {f"{heads[0].stack}-{heads[0].kind}": draw_kind(result, heads) for heads in kinds}
+    return {f"{heads[0].stack}-{heads[0].kind}": draw_role_maps(result, heads) for heads in kinds}
 
 
-def draw_kind(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
+def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
     """Draw a map for each role of heads of one kind, layers down and heads across."""
     shown = roles_of(heads)
     layers = sorted({head.layer for head in heads})
