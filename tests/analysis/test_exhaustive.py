@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from asked_runs import verify
+from printing import printed
 
 from headcount.analysis import exhaustive
 from headcount.analysis.exhaustive import Certificate, Nearest
-from headcount.describing.certificate import verdict
+from headcount.describing.certificate import describe
 from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
@@ -97,8 +98,9 @@ def test_rounding_is_measured_and_what_hangs_on_it_counted(tiny_run):
     assert certificate.undecided == (np.abs(single) <= certificate.float_error).sum()
     assert {"hardware", "torch", "dtype", "device", "threads"} <= certificate.environment.keys()
     assert all(certificate.environment.values())
-    assert certificate.environment["hardware"] in verdict(certificate)
-    assert "100 different sums" in verdict(certificate)
+    text = printed(*describe(certificate), width=400)
+    assert certificate.environment["hardware"] in text
+    assert "of all 100 examples" in text
 
 
 def test_the_nearest_are_kept_whatever_their_order():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from planted import LeastFirst, OrderModel, PlainAdder, PlantedAdder, PlantedSorter, audit, observed
+from printing import printed
 from tools.traps import KINDS, PAGE, page
 from torch import Tensor
 
@@ -28,8 +29,10 @@ from headcount.auditing.check import (
     passed,
 )
 from headcount.auditing.observed import Observed
-from headcount.describing.audit import audit_markdown, audit_notes
+from headcount.describing.audit import audit_page, describe
+from headcount.describing.blocks import Paragraph
 from headcount.errors import InputError
+from headcount.rendering.markdown import report_text
 
 CHECKS = checks_named()
 HERE = Path(__file__).parents[1]
@@ -90,10 +93,12 @@ def test_what_passes_explains_nothing_and_is_never_explained() -> None:
 
 def test_the_page_of_everything_that_is_found_is_named() -> None:
     found = chain(("HC101", (), FAIL), ("HC403", (), FAIL), ("HC601", (), PASS))
-    told = "what each check means: docs/traps.md#hc101, #hc403"
-    assert audit_notes(found) == [told]
-    assert f"\n\nW{told[1:]}.\n\n## Everything else" in audit_markdown(found)
-    assert audit_notes(chain(("HC601", (), PASS))) == []
+    assert Paragraph("What each check means: docs/traps.md#hc101, #hc403") in describe(found)
+    page = report_text(audit_page(found))
+    assert "docs/traps.md\\#hc101\n\n" in page
+    assert "docs/traps.md\\#hc403\n\n" in page
+    sound = chain(("HC601", (), PASS))
+    assert "traps.md" not in printed(*describe(sound)) + report_text(audit_page(sound))
 
 
 def test_what_is_ignored_is_told_with_its_reason_and_so_is_what_follows() -> None:

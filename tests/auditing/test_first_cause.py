@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from planted import SURE, OrderModel, PlantedSorter, audit, observed
-from rich.table import Table
+from printing import printed
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,7 +27,8 @@ from headcount.auditing.check import (
     warned,
 )
 from headcount.auditing.observed import Observed
-from headcount.describing.audit import audit_markdown, audit_tables
+from headcount.describing.audit import audit_page, describe
+from headcount.rendering.markdown import report_text
 
 # --- by what they explain ---------------------------------------------------------------------------------------------
 
@@ -64,14 +64,12 @@ def test_a_check_that_accounts_for_more_does_not_follow_from_one_that_accounts_f
 
 
 def test_every_row_of_the_table_has_its_own_id_and_verdict() -> None:
-    """A rich column keeps its cells, so that a second table must not be given the same one."""
-    urgent, others = audit_tables(ranked(passed("it is not so"), PADDED, passed("nor is this")))
-
-    def rows(table: Table) -> list[tuple[Any, ...]]:
-        return list(zip(*(column.cells for column in table.columns[:3]), strict=True))
-
-    assert rows(urgent) == [("HC102", "check-1", "fail")]
-    assert rows(others) == [("HC101", "check-0", "pass"), ("HC103", "check-2", "pass")]
+    """Rows of a second table must not be shifted against the ids of the first."""
+    text = printed(*describe(ranked(passed("it is not so"), PADDED, passed("nor is this"))))
+    rows = [tuple(line.split()[:4]) for line in text.splitlines() if line.startswith(" HC")]
+    verdicts = [("HC102", "check", "1", "fail"), ("HC101", "check", "0", "pass"), ("HC103", "check", "2", "pass")]
+    assert rows == verdicts, "the check that fails comes first"
+    assert "FAIL HC102: " in text
 
 
 def test_what_explains_the_accuracy_comes_before_what_cannot() -> None:
@@ -122,8 +120,8 @@ def test_warnings_are_named_beside_a_failure_and_alone() -> None:
 
 
 def test_feedback_lists_the_cause_first() -> None:
-    feedback = audit_markdown(ranked(PADDED, ANSWERS))
-    assert feedback.index("### HC102") < feedback.index("### HC101")
+    feedback = report_text(audit_page(ranked(PADDED, ANSWERS)))
+    assert feedback.index("## To mend: HC102") < feedback.index("## To mend: HC101")
 
 
 # --- planted ----------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert f"trained: 12 steps in {trained['seconds']:.0f} s" in printed
     (hint,) = re.findall("next:    headcount (.*)", printed)
     assert main([*shlex.split(hint), "--quiet"]) == 1
-    assert "100 different sums checked" in capsys.readouterr().out
+    assert "of all 100 examples of its task" in capsys.readouterr().out
 
     code, evaluation = run_json(capsys, "evaluate", "runs/addition-4", "--split", "validation")
     assert (code, evaluation["split"]) == (0, "validation")
@@ -112,7 +112,7 @@ def test_train_resume_evaluate_verify_and_heads(tiny, in_tmp, capsys):
     assert certificate["errors"] == len(certificate["wrong"]) > 0
     assert {"example", "predicted", "right", "explanation"} == certificate["wrong"][0].keys()
     assert main(["verify", "runs/addition-4", "--quiet"]) == 1
-    assert "100 different sums checked" in capsys.readouterr().out
+    assert "of all 100 examples of its task" in capsys.readouterr().out
 
     code, comma_list = run_json(capsys, "heads", "runs/addition-4")
     projection = "encoder.0.self_attention.attention.output"

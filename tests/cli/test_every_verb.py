@@ -356,7 +356,7 @@ def test_questions_are_the_tasks_or_are_said_not_to_be(filled: str, capsys: pyte
     assert main(["predict", f"{filled}:Filled", "abc"]) == 2
     assert "'abc' is not a sum" in capsys.readouterr().err
     assert main(["predict", f"{filled}:Filled", "101+1"]) == 0
-    assert "(what is right is not known)" in capsys.readouterr().out
+    assert "(the right answer is not known)" in capsys.readouterr().out
 
 
 def test_two_ways_that_differ_are_said_to(filled: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,13 +55,13 @@ def test_statistics_for_people(tiny_sorter, capsys):
     assert main(["heads", str(tiny_sorter.folder.path), "--stats", "--length", "9", "--quiet"]) == 0
     predicted = capsys.readouterr().out
     assert "1,000 examples (fresh sequences of 9, half of them sorted)" in predicted
-    assert THRESHOLDS.words in predicted
+    assert THRESHOLDS.words[1:] in predicted
     assert "on average at most 5 % of such models get any label" in predicted
     assert "left" in predicted
     assert "sparsity" in predicted
     stats = tiny_sorter.folder.read_result("head-stats-9", Specialisation)
     sparsity = stats.heads[0].find("sparsity")
-    assert f"{100 * sparsity.mean:.1f} ± {100 * sparsity.half():.1f}" in predicted, "half of the 95 % interval"
+    assert f"{100 * sparsity.mean:.1f} ± {100 * sparsity.half():.1f}" in predicted, "half of the 95 % CI"
     assert "L0H1" in predicted
     assert (tiny_sorter.folder.path / "figures" / "head-stats-9.png").exists()
     assert (tiny_sorter.folder.path / "results" / "head-stats-9.json").exists()

@@ -69,9 +69,9 @@ def test_what_heads_stand_out_for(model: str, capsys: pytest.CaptureFixture[str]
 def test_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heads", model, "--stats", "--quiet"]) == 0
     printed = capsys.readouterr().out
-    assert "0 of 12 heads stand out for something" in printed, "its weights are random"
-    assert "self-attention: no head stands out for first token on repeated tokens (most: L" in printed
-    assert "induction: the token after an earlier copy" in printed
+    assert "undecided: none of 12 stands out" in printed, "its weights are random"
+    assert "Self-attention: no head stands out for first token on repeated tokens (L" in printed
+    assert "Induction: the token after an earlier copy" in printed
     assert "figure:  runs/model/figures/head-roles-controls2/layer-self.png" in printed
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from told_results import audit, cells, evaluation, material, require_sound, sentences, subject, table, texts
 
+from headcount.describing.audit import ABLATION, DECODING, POSITIONS, notices
 from headcount.describing.blocks import Notice
 from headcount.describing.sections.audit import section
-from headcount.describing.verdicts import ABLATION, DECODING, POSITIONS, notices
 
 SOUND = {"HC101": "pass", "HC201": "pass", "HC301": "not applicable"}
 
@@ -29,7 +29,7 @@ def test_without_an_audit_there_is_no_section():
 
 def test_nothing_found_is_told_and_is_no_answer():
     made = report(a=audit(SOUND), b=audit(SOUND))
-    assert texts(made) == "The audit finds nothing wrong in 4 checks of 2 models."
+    assert texts(made) == "The audit finds no fault (4 checks of 2 models)."
     assert made.answer is None
     assert not told_notices(made)
     assert table(made, "audit-verdicts").note == "2 checks that do not apply are left out."
@@ -43,7 +43,7 @@ def test_a_fault_is_told_first_with_its_cause():
     predicting = replace(faulty, predicted=0.32)
     assert (
         sentences(report(b=predicting))[1].text
-        == "b: 0 is never output: that leaves 32 % right. Looked at on 500 examples."
+        == "b: 0 is never output: that leaves 32 % right. Measured on 500 examples."
     )
     assert told_notices(made) == [("fail", "HC102"), ("warn", "HC502")]
     assert [row[:4] for row in cells(made, "audit-verdicts")[:2]] == [
@@ -54,7 +54,7 @@ def test_a_fault_is_told_first_with_its_cause():
 
 def test_a_warning_is_an_answer():
     made = report(a=audit({**SOUND, "HC403": "warn"}))
-    assert made.answer.text == "The audit finds no fault (3 checks of 1 model), and warns of a (HC403 check 403)."
+    assert made.answer.text == "The audit finds no fault (3 checks of 1 model), but warns about a (HC403 check 403)."
     assert told_notices(made) == [("warn", "HC403")]
 
 

@@ -18,7 +18,7 @@ def test_a_model_that_was_not_walked_has_no_section() -> None:
 def test_right_on_everything() -> None:
     found = told()
     require_sound(found)
-    assert "adder is right on all 810,000 sums there are" in found.answer.text
+    assert "adder is right on all 810,000 examples of its task" in found.answer.text
     assert "9.52 logits, on 591+404" in texts(found)
     assert "about 350,000 times that" in texts(found)
     assert sum(isinstance(block, DataTable) for block in found.blocks) == 1
@@ -27,7 +27,7 @@ def test_right_on_everything() -> None:
 def test_wrong_on_some_lists_the_first() -> None:
     found = told(errors=58)
     require_sound(found)
-    assert "adder is wrong on 58 of all 810,000 sums there are (0.01 %)" in found.answer.text
+    assert "adder is wrong on 58 of all 810,000 examples of its task (0.01 %)" in found.answer.text
     wrong = next(block for block in found.blocks if isinstance(block, DataTable) and block.id.endswith("wrong"))
     assert len(wrong.rows) == SHOWN
     assert "the first 50 of 58" in wrong.caption
@@ -35,16 +35,16 @@ def test_wrong_on_some_lists_the_first() -> None:
 
 
 def test_what_a_test_set_shows_of_what_is_wrong() -> None:
-    assert "test set of 2,000 shows none of them" in texts(told(errors=2, score=evaluation((2000, 2000))))
-    assert "test set of 2,000 shows 7 of them" in texts(told(errors=99, score=evaluation((1993, 2000))))
+    assert "test set of 2,000 examples shows none of them" in texts(told(errors=2, score=evaluation((2000, 2000))))
+    assert "test set of 2,000 examples shows 7 of them" in texts(told(errors=99, score=evaluation((1993, 2000))))
 
 
 @pytest.mark.parametrize(
     ("changes", "words", "is_decided"),
     [
-        ({}, "No verdict hangs on rounding", True),
-        ({"undecided": 3}, "Of 3 examples the verdict is undecided", False),
-        ({"float_error": None}, "what rounding does to it is not known", False),
+        ({}, "Rounding changes no verdict", True),
+        ({"undecided": 3}, "The verdict is undecided for 3 examples", False),
+        ({"float_error": None}, "The effect of rounding is undecided", False),
     ],
 )
 def test_whether_rounding_could_tip_it(changes, words, is_decided) -> None:
@@ -58,10 +58,10 @@ def test_of_several_how_many_are_right_on_everything() -> None:
     found = section(material(one, two))
     require_sound(found)
     assert found.answer.text == (
-        "1 of 2 models are right on every example there is: one; not two (4 wrong of 810,000)."
+        "1 of 2 models are right on every example of their task: one. Models with errors: two (4 of 810,000)."
     )
     both = section(material(two, two)).answer.text
-    assert both.startswith("0 of 2 models are right on every example there is; not two")
+    assert both.startswith("0 of 2 models are right on every example of their task. Models with errors: two")
 
 
 def test_what_the_audit_says_stands_there() -> None:

@@ -2,12 +2,13 @@
 
 import pytest
 from heads_by_hand import head_stats, material, require_sound, sentences, stats, subject, texts
-from rich.console import Console
+from printing import printed
 
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
 from headcount.describing.blocks import DataTable
+from headcount.describing.roles import describe
 from headcount.describing.sections.roles import section
-from headcount.figures.roles import roles_table
+from headcount.describing.words import interval
 from headcount.heads import HeadId
 
 
@@ -23,17 +24,17 @@ def test_a_model_whose_heads_were_not_measured_has_no_section() -> None:
 def test_which_heads_have_a_label_and_what_it_means() -> None:
     found = told("mostly aligned column (0.87)", "mostly aligned column (0.73), more when a carry comes in", "")
     require_sound(found)
-    assert "2 of 3 heads of adder attend to something that the task names" in found.answer.text
+    assert "2 of 3 heads of adder attend to a target that the task names" in found.answer.text
     assert "1 have no label" in found.answer.text
     assert "(one seed)" in found.answer.text
     assert "E0H0 and E0H1 attend mostly to the aligned column, the digits" in texts(found)
-    assert "the most E0H0 with 90.0 % of its attention (95 % CI 88.0-92.0; n = 400" in texts(found)
+    assert f"E0H0 most, with 90.0 % of its attention ({interval(0.88, 0.92)}; n = 400" in texts(found)
 
 
 def test_the_most_is_another_head_if_that_has_more() -> None:
     heads = [head_stats("E0H0", "mostly aligned column (0.5)", carry=(0.6, 0.6))]
     heads += [head_stats("E0H1", "mostly aligned column (0.9)", carry=(0.9, 0.9))]
-    assert "the most E0H1" in texts(section(material(subject(stats=stats(*heads)))))
+    assert "E0H1 most" in texts(section(material(subject(stats=stats(*heads)))))
 
 
 def test_without_labels_it_is_undecided() -> None:
@@ -80,11 +81,11 @@ def roles(*shares):
 def test_what_heads_of_a_model_without_a_task_stand_out_for() -> None:
     found = roles(0.9, 0.7, 0.1)
     require_sound(found)
-    assert "2 of 3 heads of bert stand out for something, on 300 tokens of texts" in found.answer.text
+    assert "2 of 3 heads of bert stand out in at least one role, on 300 tokens of texts" in found.answer.text
     assert "(one model)" in found.answer.text
-    assert "L0H0 and L0H1 stand out for induction" in texts(found)
-    assert "the most L0H0 with 90.0 %" in texts(found)
-    assert "the most L0H2" in texts(roles(0.6, 0.1, 0.8))
+    assert "L0H0 and L0H1 stand out for attention to the token after an earlier copy (induction)" in texts(found)
+    assert "L0H0 most, with 90.0 %" in texts(found)
+    assert "L0H2 most" in texts(roles(0.6, 0.1, 0.8))
 
 
 def test_where_none_stands_out_it_is_undecided() -> None:
@@ -95,10 +96,7 @@ def test_where_none_stands_out_it_is_undecided() -> None:
 
 
 def test_the_terminal_cuts_neither_a_number_nor_a_name() -> None:
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(roles_table(roles_of(0.9, 0.7, 0.1, role="duplicate")))
-    text = capture.get()
+    text = printed(*describe(roles_of(0.9, 0.7, 0.1, role="duplicate")), width=80)
     assert "…" not in text
-    assert "90.0 % [85.0, 95.0]" in text
+    assert "90.0 [85.0, 95.0] *" in text
     assert "duplicate token on texts" in text

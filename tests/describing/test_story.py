@@ -5,7 +5,7 @@ from dataclasses import replace
 from heads_by_hand import ablation, certificate, effect, evaluation, material, pruning, subject
 from told_results import audit
 
-from headcount.describing.blocks import Conclusions, Notice, Paragraph
+from headcount.describing.blocks import Commands, Conclusions, Notice, Paragraph
 from headcount.describing.story import MOST_ANSWERS, tell
 
 SETTINGS = {"digits": 3, "seed": 0, "steps": 2000}
@@ -23,7 +23,7 @@ def known(**more):
 
 def test_the_answers_come_first_and_are_few() -> None:
     story = tell(material(subject(settings=SETTINGS, **known())))
-    assert names(story)[0] == "asked"
+    assert names(story)[0] == "summary"
     (answers,) = [block for block in story.sections[0].blocks if isinstance(block, Conclusions)]
     assert 3 <= len(answers.sentences) <= MOST_ANSWERS
     assert answers.sentences[0].text.startswith("On the test set adder gets 1,998 of 2,000 right")
@@ -34,7 +34,7 @@ def test_the_answers_come_first_and_are_few() -> None:
 def test_of_models_of_others_the_audit_comes_first() -> None:
     found = audit({"HC101": "fail"}, summary="the 1000s digit is 0 in 500 of 500 answers")
     stranger = tell(material(replace(subject(audit=found, **known()), settings={})))
-    assert names(stranger)[:2] == ["asked", "audit"]
+    assert names(stranger)[:2] == ["summary", "audit"]
     own = tell(material(subject(settings=SETTINGS, audit=found, **known())))
     assert names(own).index("audit") > names(own).index("ablation")
     (notice,) = [block for block in own.sections[0].blocks if isinstance(block, Notice)]
@@ -44,9 +44,12 @@ def test_of_models_of_others_the_audit_comes_first() -> None:
 def test_how_heads_are_called_is_said_of_those_there_are() -> None:
     (first, *_) = tell(material(subject(settings=SETTINGS, **known()))).sections
     told = " ".join(block.text for block in first.blocks if isinstance(block, Paragraph))
-    assert "E0H1 is head 1 of layer 0 of the encoder and X0H1 is one of the decoder's attention to the encoder." in told
+    assert (
+        "E0H1 is head 1 of layer 0 of the encoder and X0H1 is head 1 of the decoder's cross-attention in layer 0."
+        in told
+    )
     assert "L0H1" not in told
-    assert "A point is a hundredth of all examples." in told
+    assert "A point is one percent of all examples." in told
 
 
 def test_a_fault_of_one_among_several_comes_after_the_answers() -> None:
@@ -62,3 +65,12 @@ def test_every_block_has_an_id_of_its_own() -> None:
     story = tell(material(subject("a", settings=SETTINGS, **known()), subject("b", settings=SETTINGS, **known())))
     ids = [block.id for section in story.sections for block in section.blocks if hasattr(block, "id")]
     assert len(ids) == len(set(ids))
+
+
+def test_a_long_list_of_what_is_left_out_is_one_sentence_first_and_whole_at_the_end() -> None:
+    first, *_, last = tell(material(subject(settings=SETTINGS, not_measured=tuple("abcdefgh"), **known()))).sections
+    (left_out,) = (block for block in first.blocks if isinstance(block, Commands))
+    assert left_out.words == "To be quick, this report leaves out a, b, c and 5 more. To measure everything:"
+    assert left_out.commands == ("headcount report runs/adder --thorough",)
+    (whole,) = (block.text for block in last.blocks if isinstance(block, Paragraph) and "Not measured" in block.text)
+    assert whole.endswith(": a; b; c; d; e; f; g; h.")

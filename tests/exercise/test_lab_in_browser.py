@@ -99,7 +99,7 @@ def rows_of(page: Any, table: str) -> list[list[str]]:
 
 def test_every_section_is_there_and_every_link_leads_somewhere(opened: Opened) -> None:
     page = opened.page
-    assert page.locator("main > section").evaluate_all("all => all.map((each) => each.id)") == ["asked", *ORDER]
+    assert page.locator("main > section").evaluate_all("all => all.map((each) => each.id)") == ["summary", *ORDER]
     lost = "all => all.filter((each) => !document.getElementById(each.hash.slice(1))).map((each) => each.hash)"
     links = page.locator("a[href^='#']")
     assert links.count() > 40
@@ -110,7 +110,7 @@ def test_every_section_is_there_and_every_link_leads_somewhere(opened: Opened) -
 
 def test_answers_come_first_and_lead_to_what_they_rest_on(opened: Opened) -> None:
     page = opened.page
-    answers = page.locator("#asked .conclusions li")
+    answers = page.locator("#summary .conclusions li")
     assert answers.count() == 5
     for i in range(5):
         answers.nth(i).locator(".rests-on").click()
@@ -219,7 +219,7 @@ def test_keys_alone_reach_every_part(opened: Opened) -> None:
     page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    tab_to(page, "#asked .rests-on", 20)
+    tab_to(page, "#summary .rests-on", 20)
     tab_to(page, "#training-addition th button", 20)
     tab_to(page, "#patterns-addition-0 select", 120)
     tab_to(page, "#patterns-addition-0 .thumb", 10)

@@ -1,8 +1,7 @@
-"""Mosaics, patterns of single heads and tables of results that went through JSON; people check how they look."""
+"""Mosaics and patterns of single heads from results that went through JSON; people check how they look."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +9,14 @@ import numpy as np
 import pytest
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from printing import printed
 
 from headcount.analysis.attention import MEASURES, AttentionSummary, Axis, HeadAttention, SiteAttention
-from headcount.analysis.roles import Standing
+from headcount.describing.attention import describe
 from headcount.errors import InputError
 from headcount.figures import attention as view
 from headcount.figures.style import png
 from headcount.heads import HeadId, HeadSite
-from headcount.rendering.progress import Terminal
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -239,7 +238,7 @@ def test_tokens_are_text_whatever_they_hold() -> None:
     assert labels(figure)[0] == ["$a", "b$", "[red]", "□□", "\\n", "averyveryverylo…"]
     require_tidy(figure)
     require_tidy(view.draw_mosaic(result, "layer", "self"))
-    assert r"$a b$ [red] 中文 \n averyvery" in " ".join(printed(result).split())
+    assert r"$a b$ [red] 中文 \n averyvery" in " ".join(printed(*describe(result)).split())
 
 
 def test_faults_are_told() -> None:
@@ -252,81 +251,3 @@ def test_faults_are_told() -> None:
         view.draw_head_on_text(result, "L0H0", np.eye(5))
     with pytest.raises(InputError, match=r"no decoder cross-attention\n  it has layer.0.self \(3 heads\), layer.1"):
         view.draw_mosaic(result, "decoder", "cross")
-
-
-# --- in words -------------------------------------------------------------------------------------------------------
-
-
-def printed(result: AttentionSummary, **settings: Any) -> str:
-    console = Terminal(width=120, **settings)
-    with console.capture() as capture:
-        console.print(view.summary_table(result))
-    return capture.get()
-
-
-def standing(role: str, mean: float, rank: int = 1) -> Standing:
-    return Standing(
-        role, "texts", mean, mean - 0.05, mean + 0.05, 0.1, 40, 30, rank, rank, rank + 1, 9.0, is_named=True
-    )
-
-
-def with_names(result: AttentionSummary, names: dict[str, tuple[Standing, ...]]) -> AttentionSummary:
-    sites = (
-        replace(site, heads=tuple(replace(each, named=names.get(each.short, ())) for each in site.heads))
-        for site in result.sites
-    )
-    return replace(result, sites=tuple(sites))
-
-
-def test_the_table_has_a_row_per_head_and_what_stands_out_is_bold() -> None:
-    names = {"E0H1": (standing("previous", 0.5),), "X1H2": (standing("first", 0.4), standing("duplicate", 0.3))}
-    result = with_names(made(*TRANSLATOR, encoder=6, decoder=4), names)
-    rows = {words[0]: words[1:] for line in printed(result).splitlines() if len(words := line.split()) == 7}
-    bold = printed(result, force_terminal=True, color_system="standard", no_color=True).splitlines()
-    heads = [each for site in result.sites for each in site.heads]
-    assert list(rows)[-len(heads) :] == [each.short for each in heads]
-    for each in heads:
-        weights = [each.first, each.previous, each.itself, each.next]
-        told = ["–" if weight is None else f"{100 * weight:.1f}" for weight in weights]
-        assert each.entropy_share is not None
-        assert rows[each.short] == [*told, f"{100 * each.entropy_share:.1f}", "12.3"]
-        (line,) = (line for line in bold if each.short in line)
-        is_told = {"E0H1": each.previous, "X1H2": each.first}.get(each.short)
-        assert line.count("\x1b[1m") == (is_told is not None)
-        assert is_told is None or re.search(rf"\x1b\[1m +{100 * is_told:.1f}\x1b\[0m", line)
-
-
-def test_what_no_head_has_is_no_column() -> None:
-    result = made(layers=1, heads=1, layer=1)
-    (site,) = result.sites
-    nothing: dict[str, Any] = dict.fromkeys(MEASURES)
-    result = replace(result, sites=(replace(site, heads=(replace(site.heads[0], **nothing),)),))
-    (row,) = (line for line in printed(result, force_terminal=True).splitlines() if "L0H0" in line)
-    assert row.split() == ["L0H0", "–", "–"]
-    assert view.summary_notes(result)[0] == "no head stands out against the others on this text"
-
-
-def test_a_mean_has_its_n_and_one_over_too_few_queries_is_not_printed() -> None:
-    result = made(layer=6)
-    sizes = ({"previous": 12, "first": 4, "entropy_share": 13}, {"previous": 9, "first": 1, "entropy_share": 13})
-    sites = tuple(replace(site, n_queries=n) for site, n in zip(result.sites, sizes, strict=True))
-    text = " ".join(printed(replace(result, sites=sites)).split())
-    assert "first" not in text, "69.8 % of one query says nothing"
-    (first, *_), *_ = (site.heads for site in result.sites)
-    row = next(line for line in printed(replace(result, sites=sites)).splitlines() if line.split()[:1] == ["L0H0"])
-    assert row.split()[1] == f"{100 * first.previous:.1f}"
-    assert {"n", "=", "9", "to", "12"} <= set(re.sub(r"[^\w=]+", " ", text).split())
-    sites = (replace(sites[0], n_queries=sizes[0] | {"first": 5}), sites[1])
-    rows = [line.split() for line in printed(replace(result, sites=sites)).splitlines()]
-    cells = {row[0]: row[1] for row in rows if row and row[0] in ("L0H0", "L1H0")}
-    assert cells == {"L0H0": f"{100 * first.first:.1f}", "L1H0": "–"}
-
-
-def test_notes_name_heads_that_stand_out_with_rank_and_interval() -> None:
-    names = {"L0H1": (standing("previous", 0.5, rank=2),), "L1H2": (standing("previous", 0.8),)}
-    notes = view.summary_notes(with_names(made(layer=6), names))
-    assert notes[0] == (
-        "stands out for previous token: L1H2 80.0 % [75.0, 85.0], n = 40, 1st of 6 (1 to 2); "
-        "L0H1 50.0 % [45.0, 55.0], n = 40, 2nd of 6 (2 to 3)"
-    )
-    assert sum(note.startswith("stands out for") for note in notes) == 1

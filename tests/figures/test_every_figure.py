@@ -279,9 +279,11 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
         replace(encodings(shape.heads), name=ODD * 3, trained="learned", n_trained=3)
     ),
     "draw_pruning": lambda shape: pruning.draw_pruning(pruned(shape)),
+    "draw_role_maps": lambda shape: roles.draw_role_maps(made := with_roles(shape), made.heads),
     "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
     "draw_sensitivity": lambda shape: stats.draw_sensitivity(specialised(shape)),
+    "draw_condition": lambda shape: stats.draw_condition(specialised(of_few_heads(shape)), "layer", "self"),
     "draw_conditions": lambda shape: stats.draw_conditions(specialised(replace(shape, heads=min(shape.heads, 4)))),
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),
     "draw_dispersion": lambda shape: stretch.draw_dispersion(sample_of_length(shape)),
@@ -289,7 +291,9 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
 }
 """Every function that draws a figure, on a result of some shape."""
 ONLY = {
+    "draw_condition": ["two"],
     "draw_kind": ["two"],
+    "draw_role_maps": ["two"],
     "draw_pages": ["two"],
     "draw_heads": ["two"],
     "draw_panels": ["two"],

@@ -7,20 +7,17 @@ from typing import cast
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.patches import Rectangle
-from rich.console import Console
+from printing import printed
 from scipy.special import stdtrit
 
 from headcount.analysis.matching import ALONE, NOT_ALIKE, SAME_JOB, Effort, match
 from headcount.analysis.specialisation import specialise
 from headcount.analysis.transplants import Restored, Transplant
-from headcount.figures.head_stats import (
-    draw_conditions,
-    draw_matching,
-    draw_stats,
-    match_table,
-    stats_table,
-)
+from headcount.describing.matching import match_table
+from headcount.describing.specialisation import stats_table
+from headcount.figures.head_stats import draw_conditions, draw_matching, draw_stats
 from headcount.figures.style import png
+from headcount.rendering.terminal import FittedTable
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -33,13 +30,6 @@ def stats(tiny_run):
 def words(figure):
     figure.canvas.draw()
     return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def printed(table):
-    console = Console(width=140)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
 
 
 def test_the_page_has_every_head_every_number_and_the_thresholds(stats):
@@ -94,21 +84,19 @@ def test_a_task_without_columns_is_drawn_over_all_queries(tiny_sorter):
 
 
 def test_the_table_has_a_row_per_head(stats):
-    text = printed(stats_table(stats))
+    text = printed(stats_table(stats, stats.name, "heads"))
     for head in stats.heads:
         assert head.short in text
     share = stats.heads[0].find("entropy share")
     assert f"{100 * share.mean:.1f} ± {100 * share.half():.1f}" in text
-    assert "mean ± half of the 95 % interval" in " ".join(text.split())
+    assert "mean ± half of the 95 % CI" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_the_table_never_cuts_a_number(stats, width):
     labelled = replace(stats, heads=tuple(replace(head, label="mostly aligned column (1.00)") for head in stats.heads))
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(stats_table(labelled))
-    text = capture.get()
+    table = stats_table(labelled, labelled.name, "heads")
+    text = printed(table, width=width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     for head in labelled.heads:
@@ -117,20 +105,17 @@ def test_the_table_never_cuts_a_number(stats, width):
         for measure in (*measures, head.sensitivity()):
             if measure is not None:
                 assert f"{100 * measure.mean:z.1f} ± {100 * measure.half():.1f}" in lines
-    assert len(re.findall(r"^ +head +", text, re.M)) == (
-        1 if width == 200 else len(stats_table(labelled).tables(width))
-    )
+    assert len(re.findall(r"^ +head +", text, re.M)) == len(FittedTable(table).tables(width))
+    assert width < 200 or len(FittedTable(table).tables(width)) == 1
 
 
 def test_pairs_never_cut_a_number_either(twins):
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(match_table(twins))
-    assert "…" not in capture.get()
+    text = printed(match_table(twins), width=80)
+    assert "…" not in text
     first = twins.kinds[0].pairs[0]
     overlap = first.attention
     half = float(stdtrit(twins.n - 1, 0.975)) * overlap.se
-    assert f"{overlap.value:.3f} ± {half:.3f}" in capture.get()
+    assert f"{overlap.value:.3f} ± {half:.3f}" in text
 
 
 def test_every_error_that_is_printed_is_half_of_a_95_percent_interval(stats):
@@ -169,7 +154,7 @@ def test_pairs_of_every_verdict_are_told_apart(twins):
     figure = draw_matching(changed)
     assert [patch.get_linestyle() for patch in figure.axes[0].patches] == ["-", ":"]
     assert not figure.axes[2].patches
-    text = printed(match_table(changed))
+    text = printed(match_table(changed), width=400)
     for word in (
         SAME_JOB,
         NOT_ALIKE,

@@ -10,7 +10,7 @@ import pytest
 from tests.test_result_tables import MADE
 
 from headcount import api
-from headcount.rendering.notebook import HEIGHT, TOLD
+from headcount.rendering.notebook import HEIGHT, SECTION_OF
 
 TALLER = "() => { document.querySelector('section').append(document.createElement('hr')); \
 document.querySelector('hr').style.height = '333px'; }"
@@ -34,8 +34,8 @@ def test_every_result_is_shown_in_a_frame(name: str) -> None:
     assert "<svg" in page or "<table" in page or 'class="patterns"' in page
     title = getattr(MADE[name](), "name", "")
     assert not title or f"<h1>{html.escape(title)}</h1>" in page
-    if name in TOLD:
-        assert f'<section id="{TOLD[name][1]}"' in page, "as the report has it"
+    if name in SECTION_OF:
+        assert f'<section id="{SECTION_OF[name][1]}"' in page, "as the report has it"
 
 
 @pytest.mark.parametrize(("name", "title"), [("sample:addition", "the adder"), ("sample:sortedness", "the sorter")])

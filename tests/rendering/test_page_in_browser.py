@@ -119,7 +119,7 @@ def story() -> Story:
     picture = Picture("drawn", f"A picture of {EVIL}", f"A line and a map of {EVIL}", drawn, "headcount plot")
     notices = [Notice(verdict, f"Of {EVIL}.", "a-check") for verdict in ("fail", "warn", "pass")]
     sections = (
-        Section("asked", "What was asked", (*notices, FILLING, first)),
+        Section("summary", "Summary", (*notices, FILLING, first)),
         Section("heads-section", f"Where do heads look? {EVIL}", (heads, text)),
         Section("results", "What was found", (TABLE, picture, FILLING)),
         Section("math", "Why", (Formula("f", "In words:", "f(P X) = 0", "error 1e-7"), Commands(("a", "b")))),

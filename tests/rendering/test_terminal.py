@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
+from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from printing import printed
 
-from headcount.describing.blocks import Block, Cell, Commands, Conclusions, DataTable, Notice, Sentence
-from headcount.rendering.terminal import terminal_lines
+from headcount.describing.blocks import Cell, Commands, Conclusions, DataTable, Notice, Sentence
 
 NUMBERS = [f"{10 * i}.25 [{10 * i - 1}.5, {10 * i + 1}.5]" for i in range(1, 6)]
 TABLE = DataTable(
@@ -23,14 +22,6 @@ TABLE = DataTable(
 )
 
 
-def printed(*blocks: Block, width: int) -> str:
-    out = io.StringIO()
-    console = Console(file=out, width=width)
-    for line in terminal_lines(blocks):
-        console.print(line)
-    return out.getvalue()
-
-
 @pytest.mark.parametrize("width", [40, 80, 120, 240])
 def test_no_number_is_cut_at_any_width(width: int) -> None:
     text = printed(TABLE, width=width)
@@ -42,6 +33,27 @@ def test_no_number_is_cut_at_any_width(width: int) -> None:
 def test_a_narrow_terminal_gets_several_tables_that_repeat_the_first_column() -> None:
     assert printed(TABLE, width=240).count("E0H0") == 1
     assert printed(TABLE, width=80).count("E0H0") > 1
+
+
+def test_every_column_that_names_a_row_is_repeated() -> None:
+    text = printed(replace(TABLE, columns=("head", "partner", *TABLE.columns[2:]), n_keys=2), width=80)
+    assert text.count("partner") == text.count("E0H0") > 1
+    assert all(text.count(number) == 2 for number in NUMBERS)
+
+
+def test_numbers_keep_their_width_beside_long_texts() -> None:
+    long = "a sentence that is much longer than a line has room for, " * 3
+    table = DataTable(
+        "t", "Checks", ("id", "evidence", "p", "cause"), (("HC101", long, Cell("0.123456789", 0.1), long),)
+    )
+    text = printed(table, width=80)
+    assert "0.123456789" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_caption_is_one_line_whatever_it_quotes() -> None:
+    text = printed(replace(TABLE, caption="on \n\x1b[31ma text"), width=240)
+    assert text.startswith("on \\n\\x1b[31ma text\n")
 
 
 def test_marked_cells_have_a_star() -> None:

@@ -10,10 +10,11 @@ from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.observed import Observed
-from headcount.describing.audit import audit_markdown, course_markdown, feedback_markdown
+from headcount.describing.audit import audit_page, course_page, feedback_page
 from headcount.errors import InputError
 from headcount.files import claim_output, write_atomically, write_outputs
 from headcount.limits import TIMEOUT
+from headcount.rendering.markdown import report_text
 from headcount.rendering.progress import counting
 
 SUMMARY = "_summary.md"
@@ -48,7 +49,7 @@ def audit(
     if folder is None:
         return saved
     feedback = saved.data[0].with_suffix(".md")
-    write_atomically(feedback, audit_markdown(found).encode(errors="replace"))
+    write_atomically(feedback, report_text(audit_page(found)).encode(errors="replace"))
     return replace(saved, others=(feedback,))
 
 
@@ -84,10 +85,10 @@ def write_feedback(course: Mapping[str, Submission[Audit]], folder: str | Path) 
     A file that headcount did not write is left alone, and is an error.
     """
     place, labels = Path(folder), {each.label: each for each in course.values()}
-    texts = {SUMMARY: course_markdown({label: each.outcome for label, each in labels.items()})}
+    pages = {SUMMARY: course_page({label: each.outcome for label, each in labels.items()})}
     for label, each in labels.items():
-        texts[f"{label}.md"] = feedback_markdown(label, each.outcome, each.name, each.output)
-    outputs = {place / name: text.encode(errors="replace") for name, text in texts.items()}
+        pages[f"{label}.md"] = feedback_page(label, each.outcome, each.name, each.output)
+    outputs = {place / name: report_text(page).encode(errors="replace") for name, page in pages.items()}
     return tuple(write_outputs(outputs, force=None))
 
 

@@ -1,4 +1,4 @@
-"""`headcount audit MODEL...`: every known way of fooling oneself, looked for unasked."""
+"""`headcount audit MODEL...`: check models and their results for known mistakes."""
 
 import argparse
 from typing import Any
@@ -18,7 +18,7 @@ from headcount.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The models, and which checks."""
+    """Add the models, the checks and the form of the output."""
     add_models_argument(parser)
     add_json(parser, quiet=True)
     parser.add_argument("--markdown", action="store_true", help="print feedback as Markdown instead of a table")
@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """The cause in one line, then a table of checks; of several models, a row for each. Exit code 1 if any fails."""
+    """Audit one model, or several as a course; exit code 1 if a check fails."""
     from headcount import api
-    from headcount.describing.audit import audit_markdown, audit_notes, audit_tables
-    from headcount.describing.evaluation import common_error_note
+    from headcount.describing.audit import audit_page, describe
+    from headcount.rendering.markdown import report_text
 
     names, how = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
     if args.out is not None:
@@ -43,31 +43,28 @@ def run(args: argparse.Namespace) -> Output:
     if len(names) > 1 or args.out is not None:
         return _course(names, args, how)
     saved = api.audit(names[0], save=True, quiet=args.quiet or args.json, run_adapter=args.run_adapter, **how)
-    found = saved.result
-    lines: list[Line] = [
-        found.summary,
-        common_error_note(found.common_error),
-        *audit_tables(found),
-        *audit_notes(found),
-    ]
-    lines = [audit_markdown(found)] if args.markdown else lines
-    return Output(found, lines, () if args.markdown else [saved], 0 if found.is_sound else 1)
+    code = 0 if saved.result.is_sound else 1
+    if args.markdown:
+        return Output(saved.result, [report_text(audit_page(saved.result))], exit_code=code)
+    return Output(saved.result, describe(saved.result), [saved], code)
 
 
 def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> Output:
-    """A summary, then a row for each model; goes on past a broken one."""
+    """Audit every model, and continue after a broken one."""
     from headcount import api
-    from headcount.describing.audit import course_summary, course_table, feedback_markdown
+    from headcount.describing.audit import course_summary, course_table, feedback_page
+    from headcount.rendering.markdown import report_text
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(lambda: api.audit_all(names, save=True, run_adapter=args.run_adapter, **clock, **how))
-    found = {each.label: each.outcome for each in course.values()}
+    outcomes = {each.label: each.outcome for each in course.values()}
     files = api.write_feedback(course, args.out) if args.out is not None else ()
-    lines: list[Line] = [*course_summary(found)]
+    lines: list[Line] = [*course_summary(outcomes)]
     if args.markdown and not files:
-        lines += [feedback_markdown(each.label, each.outcome, each.name, each.output) for each in course.values()]
+        pages = [feedback_page(each.label, each.outcome, each.name, each.output) for each in course.values()]
+        lines += map(report_text, pages)
     else:
-        lines.append(course_table(found))
+        lines.append(course_table(outcomes))
         lines += [f"{each.label}: {each.error}" for each in course.values() if each.error]
     lines += [f"feedback: {files[0]} and {len(files) - 1:,} files beside it"] if files else []
     models = [
@@ -82,12 +79,12 @@ def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> 
     ]
     is_sound = all(each.result is not None and each.result.is_sound for each in course.values())
     saved = () if args.markdown else [each.saved for each in course.values() if each.saved]
-    data = {"summary": course_summary(found), "models": models, "feedback": list(map(str, files))}
+    data = {"summary": course_summary(outcomes), "models": models, "feedback": list(map(str, files))}
     return Output(data, lines, saved, code or (0 if is_sound else 1))
 
 
 def _reasons(given: list[str]) -> dict[str, str]:
-    """`HC403=why`, each once."""
+    """Parse `HC403=reason` into a mapping from check to reason."""
     for text in given:
         if "=" not in text:
             raise InputError(f"--ignore {text}: no reason is given", f'say why: --ignore {text}="classes are skewed"')

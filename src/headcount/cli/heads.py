@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from headcount.cli._command import Command, add_int, add_json, add_model_argument
 from headcount.cli._output import Line, Output, file_lines, files_of
 from headcount.errors import InputError
@@ -120,14 +118,14 @@ def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
 def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
     """Attention of any model, on texts."""
     from headcount import api
-    from headcount.figures.attention import summary_notes, summary_table
+    from headcount.describing.attention import describe
 
     saved = api.summarise_attention(model, examples, args.head, save=True)
     data, lines = list[dict[str, Any]](), list[Line]()
     for each in saved.result:
         known = {"correct": each.predicted == each.right} if each.right else {}
         data.append({**each.to_dict(), **known, "files": files_of(saved)})
-        lines += [summary_table(each), *summary_notes(each), each.note]
+        lines += describe(each)
     return Output(_one_or_all(data), [*lines, *file_lines(saved)])
 
 
@@ -139,7 +137,7 @@ def _one_or_all(found: list[dict[str, Any]]) -> dict[str, Any]:
 def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
     """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
-    from headcount.figures.head_stats import caption, match_table, stats_table
+    from headcount.describing import matching, specialisation
 
     if args.match and args.norm_weighted:
         raise InputError(
@@ -149,15 +147,14 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
     matched = api.match_heads(model, *args.match or (), length=args.length, save=True, quiet=args.quiet)
     saved = api.head_stats(model, args.length, norm_weighted=args.norm_weighted, save=True, quiet=args.quiet)
     data = {**saved.result.to_dict(), "matches": [each.to_dict() for each in matched.result]}
-    tables = stats_table(saved.result), *map(match_table, matched.result)
-    return Output(data, [*tables, caption(saved.result)], [saved, matched])
+    matches = [block for each in matched.result for block in matching.describe(each)]
+    return Output(data, [*specialisation.describe(saved.result), *matches], [saved, matched])
 
 
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     """What each head of a model without a task stands out for."""
     from headcount import api
-    from headcount.figures.head_stats import match_table
-    from headcount.figures.roles import roles_notes, roles_table
+    from headcount.describing import matching, roles
 
     if args.length is not None or args.norm_weighted:
         raise InputError("--length and --norm-weighted are for models with a task", "leave them out")
@@ -165,24 +162,25 @@ def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     others = args.match or ()
     matched = api.match_heads(model, *others, on=texts, data=args.data, save=True, quiet=args.quiet) if others else None
     saved = api.head_roles(model, texts, args.data, args.separator, save=True, quiet=args.quiet)
-    tables = [roles_table(saved.result)] if any(head.named for head in saved.result.heads) else []
-    lines: list[Line] = [*tables, *roles_notes(saved.result)]
+    blocks = roles.describe(saved.result)
     if matched is None:
-        return Output(saved.result, lines, [saved])
+        return Output(saved.result, blocks, [saved])
     data = {**saved.result.to_dict(), "matches": [each.to_dict() for each in matched.result]}
-    return Output(data, [*map(match_table, matched.result), *lines], [saved, matched])
+    matches = [block for each in matched.result for block in matching.describe(each)]
+    return Output(data, [*matches, *blocks], [saved, matched])
 
 
 def _list(model: OpenModel) -> Output:
     """Where its heads are."""
+    from headcount.describing.blocks import DataTable
+    from headcount.describing.words import counted
     from headcount.hooks.wrapping import projection_paths
 
     paths, name = projection_paths(model.inner, model.sites), type(model.inner).__name__
     heads = [{"head": str(h), "short": h.short, "projection": paths[h.site]} for h in model.sites.heads]
-    title = f"{model.label}: {name}, {len(heads)} heads"
-    table = Table("site", "heads", "output projection", title=title, title_justify="left")
-    for site, found in model.sites.items():
-        table.add_row(str(site), "  ".join(head.short for head in found.heads), paths[site])
+    rows = tuple((str(each), "  ".join(h.short for h in site.heads), paths[each]) for each, site in model.sites.items())
+    caption = f"{model.label}: {name}, {counted(len(heads), 'head')}"
+    table = DataTable("heads", caption, ("attention block", "heads", "output projection"), rows)
     return Output({"model": name, "heads": heads}, [table])
 
 

@@ -1,4 +1,4 @@
-"""`headcount predict RUN 374+814`: one answer, and with --without what becomes of it without some heads."""
+"""`headcount predict MODEL 374+814`: answer one example, with --without also when some heads are ablated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run and the question."""
+    """Add the model, the example and the heads to ablate."""
     add_model_argument(parser)
     add_json(parser)
     parser.add_argument("example", metavar="EXAMPLE", help="an example of the task, such as 374+814 or '3 5 5 9'")
@@ -22,21 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """The model's own answer."""
+    """Print the model's answer and, with --without, the answer without some heads."""
     from headcount import api
 
-    found = api.predict(args.model, args.example, args.without, run_adapter=args.run_adapter)
-    data = {"example": found.clean.example, **_answer(found.clean), "note": found.clean.note}
-    lines = [f"{found.clean.example} = {found.clean.predicted}  ({_verdict(found.clean)})"]
-    if found.without:
-        heads = {"heads": [str(head) for head in found.heads], "ablation": "zero", "proven_sites": found.n_sites}
-        data["without"] = {**heads, **_answer(found.without), "changed": [vars(each) for each in found.changes]}
-        names = ", ".join(head.short for head in found.heads)
-        changes = "; ".join(f"{each.position} {each.clean} → {each.without}" for each in found.changes)
+    result = api.predict(args.model, args.example, args.without, run_adapter=args.run_adapter)
+    clean, without = result.clean, result.without
+    data = {"example": clean.example, **_answer(clean), "note": clean.note}
+    lines = [f"{clean.example} = {clean.predicted}  ({_verdict(clean)})"]
+    if without:
+        heads = {"heads": [str(head) for head in result.heads], "ablation": "zero", "proven_sites": result.n_sites}
+        data["without"] = {**heads, **_answer(without), "changed": [vars(each) for each in result.changes]}
+        names = ", ".join(head.short for head in result.heads)
+        changes = "; ".join(f"{each.position} {each.clean} → {each.without}" for each in result.changes)
         lines += [
-            f"without {names}: {found.without.predicted}  ({_verdict(found.without)})",
+            f"without {names}: {without.predicted}  ({_verdict(without)})",
             f"changed: {changes or 'nothing in the answer'}",
-            "zero ablation: their outputs are set to 0; proven to act at each attention site",
+            "zero ablation: the outputs of these heads are set to zero, verified at each attention block",
         ]
     return Output(data, lines)
 
@@ -45,7 +46,7 @@ def _verdict(prediction: Prediction) -> str:
     if prediction.explanation:
         verdict = f"wrong: {prediction.explanation}"
     else:
-        known = "right" if prediction.right else "what is right is not known"
+        known = "right" if prediction.right else "the right answer is not known"
         verdict = "; ".join(filter(None, (known, prediction.note)))
     return verdict if prediction.probability is None else f"{verdict}; probability {prediction.probability:.4f}"
 

@@ -3,24 +3,24 @@
 import argparse
 
 from headcount.cli._command import Command, add_json, add_model_argument
-from headcount.cli._output import Output, wrong_lines
+from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model."""
+    """Add the model and the output flags."""
     add_model_argument(parser)
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """The certificate."""
+    """Check every example; exit code 1 if an answer is wrong."""
     from headcount import api
-    from headcount.describing.certificate import verdict
+    from headcount.describing.certificate import describe
 
     model = api.open_on_task(args.model, run_adapter=args.run_adapter)
     certificate = api.verify(model, save=True, quiet=args.quiet)
     file = model.output.result_file("certificate")
-    lines = verdict(certificate), *wrong_lines(certificate.wrong, file), f"certificate: {file}"
+    lines = *describe(certificate), f"certificate: {file}"
     return Output(certificate, lines, exit_code=1 if certificate.errors else 0)
 
 

@@ -1,66 +1,138 @@
-"""What checks say of models: a table of all of them, a row for each model of a course, and feedback to hand back."""
+"""What the audit found: notices and tables for one model or several, a table of a course, and feedback for students."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from rich.table import Column, Table
-
+from headcount.describing.blocks import Block, Cell, Commands, DataTable, Notice, Paragraph, Section
+from headcount.describing.story import Story
+from headcount.describing.words import counted, percent, sentence
 from headcount.errors import HeadcountError, argument, shortened
-from headcount.figures.style import table_of
 
 if TYPE_CHECKING:
     from headcount.auditing.audit import Audit, Verdict
+    from headcount.describing.story import Subject
 
-ORDER = ("fail", "warn", "explained", "ignored", "pass", "not applicable")
-"""Of verdicts, the most urgent first."""
+DECODING, MASKING, COLLAPSE, DATA, POSITIONS, SHORTCUTS, ABLATION, FIGURES = "12345678"
+"""Kinds of checks: the first digit of their ids, such as HC101. All digits stand for one check."""
+ALL_KINDS = "12345678"
+BEYOND = "302"
+"""The check for models that give one answer to everything beyond the training lengths."""
 URGENT = ("fail", "warn")
+ORDER = (*URGENT, "explained", "ignored", "pass", "not applicable")
+"""Verdicts, the most urgent first."""
+MARKS: dict[str, Literal["strong", "weak"]] = {
+    "fail": "strong",
+    "warn": "strong",
+    "not applicable": "weak",
+    "ignored": "weak",
+}
 PAGE = "docs/traps.md"
 
 
-def audit_tables(audit: Audit) -> list[Table]:
-    """What to mend or to look at, with its cause; then everything else that was checked."""
-    urgent = [each for each in _sorted(audit) if each.verdict in URGENT]
-    rest = [each for each in _sorted(audit) if each.verdict not in URGENT]
-    marks = Column("id", no_wrap=True), "check", Column("verdict", no_wrap=True), "evidence"
-    title = f"audit of {audit.name}: {audit.n:,} examples of {audit.task}"
-    causes = [(*_row(each), each.cause, each.fix) for each in urgent]
-    tables = [table_of(title, (*marks, "likely cause", "fix"), causes)] if urgent else []
-    return [*tables, table_of("everything else that was checked" if urgent else title, marks, map(_row, rest))]
+def describe(audit: Audit) -> list[Block]:
+    """Return the root cause, a notice for each check that fails or warns, and tables of all checks."""
+    blocks: list[Block] = [Paragraph(sentence(audit.summary)), Paragraph(measured(audit))]
+    blocks += [notice(each) for each in urgent(audit)]
+    if anchors := [f"#{each.id.lower()}" for each in urgent(audit)]:
+        blocks.append(Paragraph(f"What each check means: {PAGE}{', '.join(anchors)}"))
+    return [*blocks, *verdict_tables([(audit.name, audit)], "audit", is_complete=True)]
 
 
-def _row(verdict: Verdict) -> tuple[str, str, str, str]:
-    return verdict.id, verdict.check, verdict.verdict, _told(verdict)
+def measured(audit: Audit) -> str:
+    """Say how many answers are right, and what most errors have in common."""
+    text = f"{percent(audit.measured, 2)} of the answers to {audit.n:,} test examples of {audit.task} are right."
+    return f"{text} Most common error: {sentence(audit.common_error)}" if audit.common_error else text
 
 
-def audit_notes(audit: Audit) -> list[str]:
-    """Where each check that fails or warns is described, in one line."""
-    anchors = [f"#{each.id.lower()}" for each in _sorted(audit) if each.verdict in URGENT]
-    return [f"what each check means: {PAGE}{', '.join(anchors)}"] if anchors else []
+# --- notices ----------------------------------------------------------------------------------------------------------
+
+
+def notices(subject: Subject, kinds: Collection[str]) -> list[Notice]:
+    """Return a notice for each check of these kinds, `[POSITIONS, SHORTCUTS]`, that fails or warns for a model."""
+    return [] if subject.audit is None else [notice(each, subject.title) for each in urgent(subject.audit, kinds)]
+
+
+def urgent(audit: Audit, kinds: Collection[str] = ALL_KINDS) -> list[Verdict]:
+    """Return the checks of these kinds that fail, the root cause first, then those that warn."""
+    ranks = {id: rank for rank, id in enumerate(audit.causes)}
+    verdicts = [each for each in audit.verdicts if each.verdict in URGENT]
+    verdicts.sort(key=lambda each: (URGENT.index(each.verdict), ranks.get(each.id, len(ranks)), each.id))
+    return [each for each in verdicts if each.id.lstrip(ascii_uppercase).startswith(tuple(kinds))]
+
+
+def notice(verdict: Verdict, title: str = "") -> Notice:
+    """Write what a check found, its likely cause and what to change."""
+    cause = f" Likely cause: {sentence(verdict.cause)}" if verdict.cause else ""
+    fix = f" What to change: {sentence(verdict.fix)}" if verdict.fix else ""
+    text = f"{f'{title}: ' if title else ''}{sentence(verdict.finding)}{cause}{fix}"
+    return Notice(cast(Literal["fail", "warn"], verdict.verdict), text, verdict.id)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def verdict_tables(
+    audits: Sequence[tuple[str, Audit]], name: str, command: str = "", *, is_complete: bool = False
+) -> list[DataTable]:
+    """Tabulate the checks of models, given by their titles: those that found something, then those that passed.
+
+    Checks that do not apply are only counted, unless the tables are to be complete.
+    """
+    verdicts = [(title, each) for verdict in ORDER for title, audit in audits for each in audit.of(verdict)]
+    n_left_out = 0 if is_complete else sum(each.verdict == "not applicable" for _, each in verdicts)
+    found = [pair for pair in verdicts if pair[1].verdict in ORDER[:4]]
+    quiet = [pair for pair in verdicts if pair[1].verdict == "pass" or (is_complete and pair[1].verdict == ORDER[-1])]
+    note = f"{counted(n_left_out, 'check')} that do not apply are left out." if n_left_out else ""
+    note += " Quick checks alone." if any(audit.is_quick for _, audit in audits) else ""
+    columns = (*(["model"] if len(audits) > 1 else []), "id", "check", "verdict", "evidence")
+
+    def rows(pairs: list[tuple[str, Verdict]]) -> tuple[tuple[Cell | str, ...], ...]:
+        return tuple((*([title] if len(audits) > 1 else []), *_cells(verdict)) for title, verdict in pairs)
+
+    tables = [DataTable(name, "Checks that found something", columns, rows(found), "", command)] if found else []
+    if quiet or not found:
+        caption = f"{counted(len(quiet), 'check')} that found nothing"
+        second, note = f"{name}-passed" if found else name, note.strip()
+        tables.append(DataTable(second, caption, columns, rows(quiet), note, command, is_folded=True))
+    return tables
+
+
+def _cells(verdict: Verdict) -> tuple[Cell | str, ...]:
+    evidence = verdict.finding
+    if verdict.verdict == "explained":
+        evidence = f"explained by {verdict.explained_by}: {evidence}"
+    elif verdict.verdict == "ignored":
+        evidence = f"{evidence} (ignored: {verdict.reason})"
+    mark = MARKS.get(verdict.verdict, "")
+    word = Cell(verdict.verdict, ORDER.index(verdict.verdict), mark)  # readers sort by urgency
+    return verdict.id, verdict.check.replace("-", " "), word, evidence
 
 
 # --- courses ----------------------------------------------------------------------------------------------------------
 
 Outcome: TypeAlias = "Audit | HeadcountError"
-"""What became of a submission: its audit, or the error that stands in its place."""
-COMMON = 5
+"""The audit of a submission, or the error that prevented it."""
+MOST_CAUSES = 5
 """Causes that a summary names."""
 
 
-def course_table(course: Mapping[str, Outcome]) -> Table:
-    """Make one row per model, in the order given."""
-    columns = (Column("model"), Column("right", justify="right"), "fails", "warns", "most common error", "cause")
-    return table_of("audit", columns, [_course_row(name, each) for name, each in course.items()])
+def course_table(course: Mapping[str, Outcome]) -> DataTable:
+    """Tabulate submissions, one in a row, in the order given."""
+    columns = ("submission", "right", "fails", "warns", "most common error", "cause")
+    rows = tuple((name, *_course_cells(outcome)) for name, outcome in course.items())
+    return DataTable("submissions", f"Audit of {counted(len(course), 'submission')}", columns, rows)
 
 
-def _course_row(name: str, found: Outcome) -> tuple[str, ...]:
-    if isinstance(found, HeadcountError):
-        return name, "", "", "", "", f"broken: {found.what}"
-    ids = (", ".join(each.id for each in found.of(verdict)) for verdict in URGENT)
-    return name, f"{100 * found.measured:.2f} %", *ids, found.common_error, found.summary
+def _course_cells(outcome: Outcome) -> tuple[Cell | str, ...]:
+    if isinstance(outcome, HeadcountError):
+        return Cell(""), "", "", "", f"broken: {outcome.what}"
+    ids = (", ".join(each.id for each in outcome.of(verdict)) for verdict in URGENT)
+    return Cell(percent(outcome.measured, 2), outcome.measured), *ids, outcome.common_error, outcome.summary
 
 
 def course_summary(course: Mapping[str, Outcome]) -> list[str]:
@@ -68,11 +140,11 @@ def course_summary(course: Mapping[str, Outcome]) -> list[str]:
     audits = [each for each in course.values() if not isinstance(each, HeadcountError)]
     errors = [each for each in course.values() if isinstance(each, HeadcountError)]
     n_sound = sum(each.is_sound for each in audits)
-    n = f"{len(course):,} submission{'' if len(course) == 1 else 's'}"
+    n = counted(len(course), "submission")
     lines = [f"{n}: {n_sound:,} sound, {len(audits) - n_sound:,} with faults, {len(errors):,} broken"]
     faults = Counter(f"{each.id} ({each.check.replace('-', ' ')})" for audit in audits for each in audit.of("fail"))
     for what, counts in (("faults", faults), ("reasons why submissions are broken", Counter(map(_reason, errors)))):
-        named = ", ".join(f"{cause}: {count:,}" for cause, count in counts.most_common(COMMON))
+        named = ", ".join(f"{cause}: {count:,}" for cause, count in counts.most_common(MOST_CAUSES))
         lines += [f"most common {what}: {named}"] if named else []
     return lines
 
@@ -83,85 +155,44 @@ def _reason(error: HeadcountError) -> str:
     return exception[1] if exception else shortened(error.what, 60)
 
 
-def course_markdown(course: Mapping[str, Outcome]) -> str:
-    """Write the teacher's page: the summary, then a line for each submission."""
-    lines = [
-        "# Summary of the course",
-        "",
-        *(line for each in course_summary(course) for line in (_sentence(each), "")),
-    ]
-    rows = (_course_row(name, each) for name, each in course.items())
-    lines += ["| submission | right | fails | warns | most common error | cause |", "|---|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
-    return "\n".join([*lines, ""]) + "\n"
+# --- pages that are handed back ---------------------------------------------------------------------------------------
 
 
-def feedback_markdown(label: str, found: Outcome, name: str, output: str = "") -> str:
-    """Write a student's page: only what to mend and to look at, or why nothing could be measured."""
-    lines = [f"# Feedback for {label}", ""]
-    if isinstance(found, HeadcountError):
-        lines += ["Your submission could not be measured.", "", f"**What failed.** {found.what}", ""]
-        lines += [line for each in found.advice for line in (f"- {each}", "")]
-        lines += [f"**What to do.** Run this, and mend what it shows: `headcount audit {argument(name)}`", ""]
+def course_page(course: Mapping[str, Outcome]) -> Story:
+    """Build the teacher's page: the summary, then a row for each submission."""
+    first, *others = map(sentence, course_summary(course))
+    blocks = (*(Paragraph(each) for each in others), course_table(course))
+    return Story("Summary of the course", first, (Section("course", "Submissions", blocks),), "")
+
+
+def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> Story:
+    """Build a student's page: only what to change and what to look at, or why nothing could be measured."""
+    if isinstance(outcome, HeadcountError):
+        summary = "Your submission could not be measured."
+        command = Commands((f"headcount audit {argument(name)}",), "Run this, and mend what it shows:")
+        sections = [Section("failed", "What failed", (*map(Paragraph, (outcome.what, *outcome.advice)), command))]
     else:
-        lines += [f"{_sentence(found.summary)}", ""] if not found.is_sound else ["Nothing has to be mended.", ""]
-        lines += _measured_lines(found) + _urgent_lines(found)
-        lines += [line for note in audit_notes(found) for line in (_sentence(note), "")]
+        summary = "Nothing has to be mended." if outcome.is_sound else sentence(outcome.summary)
+        sections = _urgent_sections(outcome)
     if output:
-        lines += ["What your code printed:", "", *(f"    {line}" for line in output.splitlines()), ""]
-    return "\n".join(lines) + "\n"
+        sections.append(Section("output", "What your code printed", (Commands(tuple(output.splitlines())),)))
+    return Story(f"Feedback for {label}", summary, tuple(sections), "")
 
 
-# --- one model --------------------------------------------------------------------------------------------------------
+def audit_page(audit: Audit) -> Story:
+    """Build a page about one model: what is wrong, how it was found, what to change, and all other checks."""
+    rest = Section("others", "All checks", tuple(verdict_tables([(audit.name, audit)], "audit", is_complete=True)))
+    return Story(f"Audit of {audit.name}", sentence(audit.summary), (*_urgent_sections(audit), rest), "")
 
 
-def audit_markdown(audit: Audit) -> str:
-    """Write feedback that a teacher can hand back: what is wrong, how that was found, and what to change."""
-    lines = [f"# Audit of {audit.name}", "", _sentence(audit.summary), "", *_measured_lines(audit)]
-    lines += _urgent_lines(audit)
-    lines += [line for note in audit_notes(audit) for line in (_sentence(note), "")]
-    rest = [each for each in _sorted(audit) if each.verdict not in URGENT]
-    if rest:
-        lines += ["## Everything else that was checked", "", "| id | check | verdict | |", "|---|---|---|---|"]
-        lines += [f"| {each.id} | {each.check} | {each.verdict} | {_cell(_told(each))} |" for each in rest]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _measured_lines(audit: Audit) -> list[str]:
-    """Say how much is right, and what most errors share."""
-    lines = [f"Looked at on {audit.n:,} test examples of {audit.task}; {100 * audit.measured:.2f} % are right.", ""]
-    return [*lines, f"Most common error: {_sentence(audit.common_error)}", ""] if audit.common_error else lines
-
-
-def _urgent_lines(audit: Audit) -> list[str]:
-    """Explain each check that fails or warns."""
-    lines = list[str]()
-    for title, verdict in (("To mend", "fail"), ("To look at", "warn")):
-        some = audit.of(verdict)
-        lines += [f"## {title}", ""] if some else []
-        for each in some:
-            lines += [f"### {each.id}: {each.check.replace('-', ' ')}", "", _sentence(each.finding), ""]
-            lines += [f"**Likely cause.** {_sentence(each.cause)}", ""] if each.cause else []
-            lines += [f"**What to change.** {_sentence(each.fix)}", ""] if each.fix else []
-    return lines
-
-
-def _sorted(audit: Audit) -> list[Verdict]:
-    """Sort verdicts by urgency; failing checks as they are ranked, others by id."""
-    return [each for verdict in ORDER for each in audit.of(verdict)]
-
-
-def _told(verdict: Verdict) -> str:
-    if verdict.verdict == "explained":
-        return f"explained by {verdict.explained_by}: {verdict.finding}"
-    return f"{verdict.finding} (ignored: {verdict.reason})" if verdict.verdict == "ignored" else verdict.finding
-
-
-def _sentence(text: str) -> str:
-    """With a capital and a full stop."""
-    text = text.strip()
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}" if text else ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _urgent_sections(audit: Audit) -> list[Section]:
+    """Say how much was measured, then explain each check that fails or warns in a section of its own."""
+    sections = [Section("measured", "What was measured", (Paragraph(measured(audit)),))]
+    for each in urgent(audit):
+        texts = [sentence(each.finding)]
+        texts += [f"Likely cause: {sentence(each.cause)}"] if each.cause else []
+        texts += [f"What to change: {sentence(each.fix)}"] if each.fix else []
+        texts.append(f"What this check means: {PAGE}#{each.id.lower()}")
+        title = f"{'To mend' if each.verdict == 'fail' else 'To look at'}: {each.id}, {each.check.replace('-', ' ')}"
+        sections.append(Section(each.id.lower(), title, tuple(map(Paragraph, texts))))
+    return sections

@@ -67,6 +67,8 @@ class DataTable:
     """Whether it is long and few will read it: a page shows it when asked."""
     is_narrow: bool = False
     """Whether every column must be visible at once, on a phone and on paper too."""
+    n_keys: int = 1
+    """How many columns at the left name a row; a terminal repeats them where it needs several tables."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Commands:
-    """What readers may run next."""
+    """Lines that are shown verbatim: commands that readers may run, or the output of a program."""
 
     commands: tuple[str, ...]
     words: str = ""

@@ -1,6 +1,6 @@
-"""Every head on many examples, small enough to be kept in a page: a byte per weight, in hundredths, deflated.
+"""Attention of every head on many examples, small enough for a page: one byte per weight, compressed.
 
-Hundredths, so that a weight reads off the page as it does off the result, to two digits.
+A byte holds hundredths, so the page shows a weight with the two digits that the result has.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class SiteHeads:
 
 @dataclass(frozen=True)
 class PatternPage:
-    """All heads on one example, or averaged."""
+    """The attention of all heads on one example, or its average."""
 
     title: str
     note: str
-    """What became of it, such as that the answer is right."""
+    """A remark on the example, such as whether the answer is right."""
     tokens: tuple[tuple[str, ...], ...]
-    """The axes that there are: their tokens, ..."""
+    """The tokens of each axis."""
     axes: tuple[tuple[int, int], ...]
-    """... and for each site, which of them are its queries and its keys."""
+    """For each site, the index of the axis of its queries and of its keys."""
     weights: tuple[NDArray[np.uint8], ...]
-    """For each site [head, query, key], in hundredths."""
+    """The weights of each site [head, query, key], in hundredths."""
 
     def __post_init__(self) -> None:
         for (queries, keys), weights in zip(self.axes, self.weights, strict=True):
@@ -53,20 +53,20 @@ class PatternPage:
 
 @dataclass(frozen=True)
 class PatternBook:
-    """Pages that readers turn."""
+    """Attention on several examples, which readers choose from."""
 
     sites: tuple[SiteHeads, ...]
     pages: tuple[PatternPage, ...]
     places: tuple[tuple[str, ...], ...] = ()
-    """What tokens of the first page's axes stand for, where those of the other pages stand for the same: `a 10s`."""
+    """The names of positions, such as `a 10s`, if they are the same on every page."""
 
     @property
     def n_heads(self) -> int:
-        """Of the model."""
+        """Return the number of heads of the model."""
         return sum(len(site.heads) for site in self.sites)
 
     def header(self) -> dict[str, Any]:
-        """All but the weights."""
+        """Return everything but the weights, for JSON."""
         return {
             "sites": [
                 {"name": each.name, "stack": each.stack, "kind": each.kind, "layer": each.layer, "heads": each.heads}
@@ -80,26 +80,26 @@ class PatternBook:
         }
 
     def packed(self) -> str:
-        """The weights, page after page, site after site, head after head, row after row: deflated, in base 64."""
+        """Return the weights in order of page, site, head and row: compressed, in base 64."""
         raw = b"".join(weights.tobytes() for page in self.pages for weights in page.weights)
         return b64encode(zlib.compress(raw, 9)).decode()
 
 
 def in_hundredths(weights: Weights) -> NDArray[np.uint8]:
-    """From shares of 1, rounded as they are printed: 0.005 is a little more than its digits say, so it is 0.01.
+    """Convert shares of 1 to hundredths, rounded as Python prints them with two digits.
 
     >>> in_hundredths(np.array([0.004, 0.005, 0.125, 0.9951])).tolist()
     [0, 1, 12, 100]
     """
     shares = np.clip(weights, 0, 1)
-    found = np.rint(100 * shares)
+    hundredths = np.rint(100 * shares)
     ties = np.abs(100 * shares % 1 - 0.5) < 1e-4
-    found[ties] = [round(100 * round(float(share), 2)) for share in shares[ties]]
-    return found.astype(np.uint8)
+    hundredths[ties] = [round(100 * round(float(share), 2)) for share in shares[ties]]
+    return hundredths.astype(np.uint8)
 
 
 def book_of(results: Sequence[Attention]) -> PatternBook | None:
-    """Of results of one model, each a page; None if there are none."""
+    """Build one page per result of a model, or return None if it has none."""
     if not results:
         return None
     first, pages = results[0], tuple(page_of(each) for each in results)
@@ -107,12 +107,12 @@ def book_of(results: Sequence[Attention]) -> PatternBook | None:
 
 
 def _places(average: PatternPage) -> tuple[tuple[str, ...], ...]:
-    """An average names places, not tokens; where it only counts them, so that they are not taken for numbers."""
+    """Return the names of positions; a bare number becomes `place 3`, so it is not read as a token."""
     return tuple(tuple(f"place {each}" if each.isdigit() else each for each in axis) for axis in average.tokens)
 
 
 def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
-    """Every site and its heads."""
+    """Return every site with its heads."""
     return tuple(
         SiteHeads(site.site, site.stack, site.kind, site.layer, tuple(head.short for head in site.heads))
         for site in result.sites
@@ -120,7 +120,7 @@ def sites_of(result: Attention) -> tuple[SiteHeads, ...]:
 
 
 def page_of(result: Attention) -> PatternPage:
-    """One result, pooled as it is."""
+    """Build the page of one result."""
     tokens: list[tuple[str, ...]] = []
     axes = []
     for site in result.sites:
@@ -134,13 +134,13 @@ def page_of(result: Attention) -> PatternPage:
 
 
 def n_cells(summary: Attention) -> int:
-    """Weights of all heads on a text, token by token."""
+    """Count the weights of all heads on a text, token by token."""
     sizes = {axis.stack: len(axis.tokens) for axis in summary.axes}
     return sum(len(site.heads) * sizes[str(site.queries)] * sizes[str(site.keys)] for site in summary.sites)
 
 
 def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPage:
-    """A text token by token: by site, its weights [head, query, key]."""
+    """Build a page of a text token by token, from the weights [head, query, key] of each site."""
     stacks = [axis.stack for axis in summary.axes]
     axes = tuple((stacks.index(str(site.queries)), stacks.index(str(site.keys))) for site in summary.sites)
     kept = tuple(in_hundredths(weights[site.site]) for site in summary.sites)
@@ -148,7 +148,7 @@ def whole_page(summary: Attention, weights: Mapping[str, Weights]) -> PatternPag
 
 
 def _labels(result: Attention, site: Any, which: int) -> tuple[str, ...]:
-    """Tokens, or bins of tokens that are named by their first and last one."""
+    """Return the tokens of an axis; a bin of tokens is named by its first and last token."""
     given = (site.queries, site.keys)[which]
     if not isinstance(given, str):
         return tuple(given)

@@ -1,4 +1,4 @@
-"""What is known of some models, and the story that is told of it, section by section."""
+"""The results of some models, and the report that is built from them, section by section."""
 
 from __future__ import annotations
 
@@ -50,86 +50,86 @@ ORDER = (
     "positions",
     "mathematics",
 )
-"""The order of sections after the first one; sections of other packages come behind them."""
+"""The order of sections after the summary; sections of other packages follow them."""
 LAST = ("audit", "reproduce")
 FIRST = ("certificate", "ablation", "pruning", "events", "reach", "training", "roles", "sites", "positions")
-"""Whose answers stand at the beginning, if there are more than so many:"""
+"""Sections whose answers come first in the summary, which has at most this many:"""
 MOST_ANSWERS = 5
 IN_MEMORY = "<in memory>"
-"""The name of a model that no command can be given."""
+"""The name of a model that exists only in memory, so that no command can name it."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One model, and what is known of it; None, or nothing, for what is not."""
+    """One model and its results; a result that is missing is None or empty."""
 
     name: str
-    """As commands are given it."""
+    """The name in commands."""
     title: str
-    """For people, short."""
+    """A short name for readers."""
     weights_sha256: str
     task: str | None
-    """addition, sortedness; None for a model without one."""
+    """The name of the task; None for a model without a task."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What a run was trained with, flat: `encoding`, `steps`, ..."""
+    """The settings of a run in one flat mapping: `encoding`, `steps`, ..."""
     log: Sequence[Mapping[str, Any]] = ()
     training: TrainingRecord | None = None
     """Duration and final losses of a run's training."""
     evaluation: Evaluation | Classification | None = None
     certificate: Certificate | None = None
     patterns: Sequence[Attention] = ()
-    """Examples, the average first where there is one."""
+    """Attention on examples; the average comes first, if there is one."""
     book: PatternBook | None = None
-    """The same, token by token, where results have pooled them."""
+    """The patterns token by token, if the results have pooled tokens."""
     stats: Specialisation | None = None
     roles: HeadRoles | None = None
     ablation: Ablation | None = None
     pruning: Pruning | None = None
     stretch: Stretch | None = None
     poolings: PoolingComparison | None = None
-    """Models with other poolings, on this model's encoding."""
+    """A comparison of models with other poolings and this model's encoding."""
     positions: PositionsShown | None = None
     encodings: EncodingsShown | None = None
-    """Every encoding side by side, at the same positions."""
+    """All encodings at the same positions."""
     audit: Audit | None = None
     data_flags: str = ""
-    """What a model without a task is measured on, as commands are given it: `--data texts.txt --lines`."""
+    """The data of a model without a task, as flags: `--data texts.txt --lines`."""
     texts: Sequence[str] = ()
-    """Texts or examples that its patterns begin with, for they were named."""
+    """Texts or examples that the user named; the patterns begin with them."""
     not_measured: Sequence[str] = ()
-    """What there was no time for, in words."""
+    """Measurements that there was no time for, in words."""
 
     @property
     def slug(self) -> str:
-        """For ids of blocks."""
+        """Return the title as part of an id."""
         return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in self.title.lower())
 
 
 @dataclass(frozen=True)
 class Material:
-    """All models of a report, in the order in which they were named."""
+    """All models of a report, in the order in which the user named them."""
 
     title: str
     subjects: tuple[Subject, ...]
     made: str
-    """By what, and when the results were made."""
+    """The version of headcount and the weights that the report is about."""
 
     def of_task(self, task: str) -> tuple[Subject, ...]:
-        """Those that do it."""
+        """Return the models that were trained on a task."""
         return tuple(each for each in self.subjects if each.task == task)
 
     def with_(self, result: str) -> tuple[Subject, ...]:
-        """Those that have this result, such as `ablation`."""
+        """Return the models that have a result, such as `ablation`."""
         return tuple(each for each in self.subjects if getattr(each, result))
 
     def block_id(self, section: str, subject: Subject) -> str:
-        """Unlike all others."""
+        """Return an id that no other block has."""
         return f"{section}-{subject.slug}-{self.subjects.index(subject)}"
 
 
 @dataclass(frozen=True)
 class Story:
-    """What any form is written from."""
+    """A title and sections, which every renderer turns into a file."""
 
     title: str
     subtitle: str
@@ -138,25 +138,24 @@ class Story:
 
 
 def tell(material: Material) -> Story:
-    """Sections that have something to tell; before them what was asked, and their answers."""
-    others = [name for name in SECTIONS.names() if name not in ("asked", *ORDER, *LAST)]
+    """Build the summary with the most important answers, then every section that has results."""
+    others = [name for name in SECTIONS.names() if name not in ("summary", *ORDER, *LAST)]
     names = [*ORDER, *others, *LAST]
     if not any(each.settings for each in material.subjects):
-        names.sort(key=lambda name: name != "audit")  # of models of others, first whether they are sound
+        names.sort(key=lambda name: name != "audit")  # a reader of foreign models first needs to know if they are sound
     if all(each.name == IN_MEMORY for each in material.subjects):
         names.remove("reproduce")
-    told = (SECTIONS.get(name)(material) for name in names if name in SECTIONS.names())
-    sections = [_with_possible_commands(each) for each in told if each is not None]
-    answers = _answers(sections)
-    first = SECTIONS.get("asked")(material)
-    if answers:
-        # A fault of the only model is known before what was found of it; of one among several, after.
-        before = Paragraph | Notice if len(material.subjects) == 1 else Paragraph
-        asked = [each for each in first.blocks if isinstance(each, before)]
-        faults = [each for each in first.blocks if each not in asked]
-        first = Section(first.id, first.title, (*asked, Conclusions(answers), *faults))
-    models = ", ".join(dict.fromkeys(each.title for each in material.subjects))
-    return Story(material.title, models, (first, *sections), material.made)
+    described = (SECTIONS.get(name)(material) for name in names if name in SECTIONS.names())
+    sections = [_without_impossible_commands(section) for section in described if section is not None]
+    summary = SECTIONS.get("summary")(material)
+    if answers := _answers(sections):
+        # The fault of a single model comes before the answers; a fault of one among several models comes after.
+        kinds = Paragraph | Notice if len(material.subjects) == 1 else Paragraph
+        before = [block for block in summary.blocks if isinstance(block, kinds)]
+        after = [block for block in summary.blocks if block not in before]
+        summary = replace(summary, blocks=(*before, Conclusions(answers), *after))
+    titles = ", ".join(dict.fromkeys(each.title for each in material.subjects))
+    return Story(material.title, titles, (summary, *sections), material.made)
 
 
 def section_by_model(
@@ -181,8 +180,8 @@ def section_by_model(
     return Section(name, title, tuple(blocks), answers[0]) if answers else None
 
 
-def _with_possible_commands(section: Section) -> Section:
-    """Leave out commands that would need a model which is in memory alone."""
+def _without_impossible_commands(section: Section) -> Section:
+    """Leave out commands that would have to name a model which exists only in memory."""
     blocks = list[Block]()
     for block in section.blocks:
         if isinstance(block, Commands):
@@ -194,7 +193,7 @@ def _with_possible_commands(section: Section) -> Section:
 
 
 def _answers(sections: Sequence[Section]) -> tuple[Sentence, ...]:
-    """The few that matter most, in the order of the story."""
-    known = [each for each in sections if each.answer]
-    chosen = sorted(known, key=lambda each: FIRST.index(each.id) if each.id in FIRST else len(FIRST))[:MOST_ANSWERS]
-    return tuple(each.answer for each in known if each in chosen and each.answer)
+    """Return the most important answers, in the order of the sections."""
+    answered = [each for each in sections if each.answer]
+    ranked = sorted(answered, key=lambda each: FIRST.index(each.id) if each.id in FIRST else len(FIRST))
+    return tuple(each.answer for each in answered if each in ranked[:MOST_ANSWERS] and each.answer)

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
-    from headcount.describing.certificate import verdict
+    from headcount.describing import certificate as certificates
     from headcount.describing.evaluation import accuracy_table
     from headcount.describing.extrapolation import HARDEST
     from headcount.describing.length_generalisation import Model
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> Output:
         evaluation, certificate = lab.addition.evaluation, lab.addition.certificate
         found = {"evaluation": evaluation.to_dict(), "certificate": certificate.to_dict()}
         data["addition"] = {"run": lab.addition.run.name, **found}
-        lines += [accuracy_table("accuracy", lab.addition.run.name, evaluation), verdict(certificate)]
+        lines += [accuracy_table("accuracy", lab.addition.run.name, evaluation), *certificates.describe(certificate)]
     if lab.sortedness:
         data["sortedness"] = {name: result.to_dict() for name, result in lab.sortedness.stretches.items()}
         models = [Model(name, result) for name, result in lab.sortedness.stretches.items()]

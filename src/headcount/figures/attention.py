@@ -17,9 +17,6 @@ from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike, NDArray
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from headcount.figures import style
 from headcount.figures.style import SEQUENTIAL, Page, plain, width_of, wrapped
@@ -27,7 +24,6 @@ from headcount.heads import HeadId
 
 if TYPE_CHECKING:
     from headcount.analysis.attention import Attention, AttentionSummary, Axis, HeadAttention, SiteAttention
-    from headcount.analysis.roles import Standing
 
 KINDS = {
     ("encoder", "self"): "encoder self-attention",
@@ -350,83 +346,3 @@ def _count(n: int, one: str, many: str = "") -> str:
 
 def _tail(name: str, most: int = 36) -> str:
     return name if len(name) <= most else f"…{name[1 - most :]}"
-
-
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def summary_table(result: AttentionSummary) -> Table:
-    """One row per head; what it stands out for against the other heads is bold."""
-    title = f"{result.name}: attention in % ({_count(result.n_tokens, 'token')}: {result.title})"
-    title = "".join(char if char.isprintable() else repr(char)[1:-1] for char in title)  # on one line
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("head")
-    heads = [(site, head) for site in result.sites for head in site.heads]
-    shown = [role for role in ROLE_WORDS if any(_measured(site, head, role) is not None for site, head in heads)]
-    names = [f"{ROLE_WORDS[role]}{_over(result, role)}" for role in shown]
-    for name in (*names, f"entropy share{_over(result, 'entropy_share')}", "distance (tokens)"):
-        table.add_column(name, justify="right", max_width=10)
-    for site, head in heads:
-        named = {each.role for each in head.named}
-        cells = [Text(_percent(_measured(site, head, role)), style="bold" if role in named else "") for role in shown]
-        distance = _measured(site, head, "distance")
-        reach = "–" if distance is None else f"{distance:.1f}"
-        table.add_row(head.short, *cells, _percent(_measured(site, head, "entropy_share")), reach)
-    return table
-
-
-FEWEST = 5
-"""Queries that a printed mean is over, at least."""
-
-
-def _measured(site: SiteAttention, head: HeadAttention, measure: str) -> float | None:
-    """Return a measure of a head on a text, or None if it is a mean over too few queries to be printed."""
-    value: float | None = getattr(head, measure)
-    return None if site.n_queries.get(measure, FEWEST) < FEWEST else value
-
-
-def _over(result: AttentionSummary, measure: str) -> str:
-    """Write `, n = 12`: how many queries a measure is a mean over, at all sites where it is printed."""
-    sizes = sorted(n for site in result.sites if (n := site.n_queries.get(measure, 0)) >= FEWEST)
-    return f", n = {' to '.join(f'{n:,}' for n in dict.fromkeys((sizes[0], sizes[-1])))}" if sizes else ""
-
-
-def summary_notes(result: AttentionSummary) -> list[str]:
-    """Which heads stand out for what, and how the table is read."""
-    notes = list[str]()
-    for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
-        heads = [head for site in result.sites_of(stack, kind) for head in site.heads]
-        for role in ROLE_WORDS:
-            named = [(head.short, each) for head in heads for each in head.named if each.role == role]
-            if named:
-                notes.append(_named(role, sorted(named, key=lambda one: one[1].rank), len(heads)))
-    return [
-        *(notes or ["no head stands out against the others on this text"]),
-        "stands out: over 0.25 above even attention and 3.5 robust deviations above the middle head, by the lower "
-        "95 % bound; held against models that learned nothing: --stats",
-        "entropy share: 0 % is all on one key, 100 % is even over the keys that a query sees",
-        "n: queries that see what is meant and something else, which means are over; –: fewer than 5 do, or two texts "
-        "are compared",
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
-
-
-def _named(role: str, named: Sequence[tuple[str, Standing]], n_heads: int) -> str:
-    """`previous token: L0H2 99.2 % [98.8, 99.6], n = 12, 1st of 72`: the heads that stand out on one text."""
-    texts = (f"{short} {share(each)}, n = {each.n:,}, {rank(each, n_heads)}" for short, each in named)
-    return f"stands out for {ROLE_WORDS[role]}: {'; '.join(texts)}"
-
-
-def share(each: Standing) -> str:
-    """`99.2 % [98.8, 99.6]`: a weight and its interval."""
-    return f"{100 * each.mean:.1f} % [{100 * each.low:.1f}, {100 * each.high:.1f}]"
-
-
-def rank(each: Standing, n_heads: int) -> str:
-    """`1st of 72`; with the ranks that it may have, if there are others."""
-    ending = "th" if each.rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(each.rank % 10, "th")
-    among = "" if each.rank_low == each.rank_high else f" ({each.rank_low} to {each.rank_high})"
-    return f"{each.rank}{ending} of {n_heads}{among}"

@@ -1,4 +1,4 @@
-"""Which figures a result has: what `result.plot()` shows."""
+"""Which figures `result.plot()` can draw."""
 
 from __future__ import annotations
 
@@ -11,76 +11,88 @@ from matplotlib.figure import Figure
 from headcount.errors import InputError
 from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.figures.attention import draw_kind
-from headcount.figures.head_stats import draw_conditions, draw_matching, draw_stats
+from headcount.figures.head_stats import draw_condition, draw_matching, draw_stats
 from headcount.figures.length_generalisation import draw_dispersion, draw_poolings, draw_stretch
 from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.pruning import draw_pruning
-from headcount.figures.roles import draw_roles
+from headcount.figures.roles import draw_role_maps, heads_by_kind, roles_of
 from headcount.figures.training import draw_accuracy
 from headcount.registry import suggestion
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.attention import Attention
+    from headcount.analysis.poolings import PoolingComparison
+    from headcount.analysis.roles import HeadRoles
     from headcount.analysis.specialisation import Specialisation
     from headcount.results import Result
+    from headcount.training.evaluation import Classification, Evaluation
 
 Drawings = Mapping[str, Callable[[], Figure]]
-"""By name, in order; the first is shown unless another is named."""
+"""Functions that draw the figures of a result, by name; the first is shown unless the user names another."""
 
 
-def _of_ablation(result: Ablation) -> Drawings:
+def _ablation(result: Ablation) -> Drawings:
+    condition = result.conditions[0]
     by_length = {"lengths": partial(draw_lengths, result)} if len(result.conditions) > 1 else {}
-    return {
-        **by_length,
-        "ranking": partial(draw_ranking, result, result.conditions[0]),
-        "map": partial(draw_map, result, result.conditions[0]),
+    return by_length | {
+        "ranking": partial(draw_ranking, result, condition),
+        "map": partial(draw_map, result, condition),
     }
 
 
-def _of_attention(result: Attention) -> Drawings:
+def _accuracy(result: Evaluation | Classification) -> Drawings:
+    return {"accuracy": partial(draw_accuracy, result, f"On the {result.split} set")}
+
+
+def _attention(result: Attention) -> Drawings:
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
     return {"-".join(kind): partial(draw_kind, result, *kind) for kind in kinds}
 
 
-def _of_specialisation(result: Specialisation) -> Drawings:
-    conditions = draw_conditions(result)  # which there are is known once they are drawn
-    return {"stats": partial(draw_stats, result), **{name: partial(_same, page) for name, page in conditions.items()}}
+def _poolings(result: PoolingComparison) -> Drawings:
+    kinds = dict.fromkeys(cell.negative for model in result.models for cell in model.cells)
+    return {kind: partial(draw_poolings, result.models, kind) for kind in kinds}
 
 
-def _same(figure: Figure) -> Figure:
-    return figure
+def _roles(result: HeadRoles) -> Drawings:
+    kinds = filter(roles_of, heads_by_kind(result))
+    return {f"{heads[0].stack}-{heads[0].kind}": partial(draw_role_maps, result, heads) for heads in kinds}
+
+
+def _specialisation(result: Specialisation) -> Drawings:
+    kinds = dict.fromkeys((head.stack, head.kind) for head in result.heads)
+    conditions = {"-".join(kind): partial(draw_condition, result, *kind) for kind in kinds}
+    return {"stats": partial(draw_stats, result), **conditions}
 
 
 PLOTS: dict[str, Callable[[Any], Drawings]] = {
-    "Ablation": _of_ablation,
-    "Attention": _of_attention,
-    "Classification": lambda found: {"accuracy": lambda: draw_accuracy(found, f"On the {found.split} set")},
-    "EncodingsShown": lambda found: {"encodings": lambda: draw_encodings(found)},
-    "Evaluation": lambda found: {"accuracy": lambda: draw_accuracy(found, f"On the {found.split} set")},
-    "HeadRoles": lambda found: {name: partial(_same, page) for name, page in draw_roles(found).items()},
-    "Matching": lambda found: {"matching": lambda: draw_matching(found)},
-    "PoolingComparison": lambda found: {
-        kind: partial(draw_poolings, found.models, kind)
-        for kind in dict.fromkeys(cell.negative for model in found.models for cell in model.cells)
-    },
-    "PositionsShown": lambda found: {"positions": lambda: draw_positions(found)},
-    "Pruning": lambda found: {"pruning": lambda: draw_pruning(found)},
-    "Specialisation": _of_specialisation,
-    "Stretch": lambda found: {
-        "stretch": lambda: draw_stretch([found]),
-        "dispersion": lambda: draw_dispersion(found),
+    "Ablation": _ablation,
+    "Attention": _attention,
+    "Classification": _accuracy,
+    "EncodingsShown": lambda result: {"encodings": partial(draw_encodings, result)},
+    "Evaluation": _accuracy,
+    "HeadRoles": _roles,
+    "Matching": lambda result: {"matching": partial(draw_matching, result)},
+    "PoolingComparison": _poolings,
+    "PositionsShown": lambda result: {"positions": partial(draw_positions, result)},
+    "Pruning": lambda result: {"pruning": partial(draw_pruning, result)},
+    "Specialisation": _specialisation,
+    "Stretch": lambda result: {
+        "stretch": partial(draw_stretch, [result]),
+        "dispersion": partial(draw_dispersion, result),
     },
 }
 """By the name of the result's class, or of one that it inherits."""
 
 
 def plot(result: Result, which: str | None = None) -> Figure:
-    """One figure of a result."""
-    own = next((PLOTS[each.__name__] for each in type(result).__mro__ if each.__name__ in PLOTS), None)
-    if own is None:
-        raise InputError(f"{type(result).__name__} has no figure", "print it, or use to_rows()")
-    drawings = own(result)
+    """Draw one figure of a result: the first, or the one that is named."""
+    kind = type(result).__name__
+    drawings_of = next((PLOTS[each.__name__] for each in type(result).__mro__ if each.__name__ in PLOTS), None)
+    if drawings_of is None:
+        raise InputError(f"{kind} has no figure", "print it, or use to_rows()")
+    drawings = drawings_of(result)
     if which is not None and which not in drawings:
-        raise InputError(f"no figure {which!r} of this {type(result).__name__}", suggestion(which, drawings))
-    return drawings[next(iter(drawings)) if which is None else which]()
+        raise InputError(f"no figure {which!r} of this {kind}", suggestion(which, drawings))
+    return drawings[which or next(iter(drawings))]()

@@ -1,8 +1,8 @@
-"""What heads stand out for: maps of all heads by role, a table of those that are named, and what none is named for."""
+"""Draw a map of all heads for each role: how much each head attends to the previous token, to copies, and so on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -12,32 +12,26 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from headcount.figures.attention import KINDS, ROLE_WORDS, rank, share
-from headcount.figures.head_stats import FittedTable
+from headcount.figures.attention import KINDS, ROLE_WORDS
 from headcount.figures.style import ORANGE, SEQUENTIAL, Page, wrapped
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.roles import HeadRole, HeadRoles, Standing
+    from headcount.analysis.roles import HeadRole, HeadRoles
 
-MEANINGS = {
-    "duplicate": "another copy of the same token",
-    "induction": "the token after an earlier copy",
-    "matching": "a copy across a separator",
-}
-"""Those whose name says too little."""
 ACROSS = 4
-"""Maps in a row."""
+"""Maps side by side."""
 
 
 def draw_roles(result: HeadRoles) -> dict[str, Figure]:
-    """One page per kind of site: a map of all heads for each role, layers down and heads across."""
-    kinds = [heads for heads in _by_kind(result) if _cells(heads)]
-    return {f"{heads[0].stack}-{heads[0].kind}": _draw_kind(result, heads) for heads in kinds}
+    """Draw one page per kind of attention."""
+    kinds = [heads for heads in heads_by_kind(result) if roles_of(heads)]
+    return {f"{heads[0].stack}-{heads[0].kind}": draw_role_maps(result, heads) for heads in kinds}
 
 
-def _draw_kind(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
-    shown = _cells(heads)
+def draw_role_maps(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
+    """Draw a map for each role of heads of one kind, layers down and heads across."""
+    shown = roles_of(heads)
     layers = sorted({head.layer for head in heads})
     n_columns = 1 + max(HeadId.parse(head.head).index for head in heads)
     across = min(ACROSS, len(shown))
@@ -49,7 +43,7 @@ def _draw_kind(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
     for axes, (role, on) in zip(grid.flat, shown, strict=False):
         _draw_map(axes, heads, role, on, layers, n_columns)
         middle = median(each.mean for head in heads if (each := head.find(role, on)))
-        lines = f"{ROLE_WORDS[role]}, {on}", f"middle head: {100 * middle:.1f} %"
+        lines = f"{ROLE_WORDS[role]}, {on}", f"median head: {100 * middle:.1f} %"
         axes.set_title("\n".join(wrapped(line, size[0], 8.5) for line in lines), fontsize=8.5)
     bar = figure.colorbar(grid[0][0].images[0], ax=list(grid.flat[: len(shown)]), shrink=0.8)
     bar.set_label("mean weight (square-root scale)", fontsize=8)
@@ -62,7 +56,7 @@ def _draw_kind(result: HeadRoles, heads: Sequence[HeadRole]) -> Figure:
 
 
 def _draw_map(axes: Axes, heads: Sequence[HeadRole], role: str, on: str, layers: Sequence[int], n_columns: int) -> None:
-    """One role: the weights as shades, and frames around heads that are named for it."""
+    """Draw one role: weights as shades, and a frame around each head that stands out."""
     picture = np.full((len(layers), n_columns), np.nan)
     for head in heads:
         y, x, standing = layers.index(head.layer), HeadId.parse(head.head).index, head.find(role, on)
@@ -89,67 +83,15 @@ def _inputs(result: HeadRoles) -> str:
     )
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def roles_table(result: HeadRoles) -> FittedTable:
-    """Tabulate each head and each role that it is named for, by role; the most attention first."""
-    rows = list[tuple[str, ...]]()
-    for heads in _by_kind(result):
-        for role, on in _cells(heads):
-            standings = [(head, each) for head in heads if (each := head.find(role, on))]
-            middle = median(each.mean for _, each in standings)
-            named = [(head, each) for head, each in standings if each.is_named]
-            for head, each in sorted(named, key=lambda one: -one[1].mean):
-                numbers = share(each), f"{100 * each.even:.1f}", f"{100 * middle:.1f}", _top(each)
-                rows.append((head.short, f"{ROLE_WORDS[role]} on {on}", rank(each, len(heads)), *numbers))
-    names = ("head", "stands out for", "rank", "weight [95 %]", "if even", "middle head", "largest weight there")
-    names_of_heads, roles, ranks, *columns = ((name, [row[i] for row in rows]) for i, name in enumerate(names))
-    # Every part names head and role: a head may stand out for several.
-    return FittedTable(f"{result.name}: what stands out ({_inputs(result)})", [names_of_heads, roles], ranks, columns)
-
-
-def roles_notes(result: HeadRoles) -> list[str]:
-    """How many heads have a name, what none is named for, and how to read it."""
-    named = sum(bool(head.named) for head in result.heads)
-    meanings = "; ".join(f"{ROLE_WORDS[role]}: {words}" for role, words in MEANINGS.items())
-    return [
-        f"{named} of {len(result.heads)} heads stand out for something",
-        *_unnamed(result),
-        meanings,
-        result.words,
-        *(f"{each.on}: {each.note}" for each in result.inputs if each.note),
-    ]
-
-
-def _unnamed(result: HeadRoles) -> Iterator[str]:
-    """Roles that no head is named for, with the head that has the most of it."""
-    for heads in _by_kind(result):
-        told = []
-        for role, on in _cells(heads):
-            standings = [(head, each) for head in heads if (each := head.find(role, on))]
-            if not any(each.is_named for _, each in standings):
-                head, most = max(standings, key=lambda one: one[1].mean)
-                told.append(
-                    f"{ROLE_WORDS[role]} on {on} (most: {head.short} {100 * most.mean:.1f} %, {most.z:.1f} deviations)"
-                )
-        if told:
-            yield f"{KINDS[heads[0].stack, heads[0].kind]}: no head stands out for " + ", ".join(told)
-
-
-def _by_kind(result: HeadRoles) -> list[list[HeadRole]]:
-    found: dict[tuple[str, str], list[HeadRole]] = {}
+def heads_by_kind(result: HeadRoles) -> list[list[HeadRole]]:
+    """Return the heads of each kind of attention, in the order of the model."""
+    kinds: dict[tuple[str, str], list[HeadRole]] = {}
     for head in result.heads:
-        found.setdefault((head.stack, head.kind), []).append(head)
-    return list(found.values())
+        kinds.setdefault((head.stack, head.kind), []).append(head)
+    return list(kinds.values())
 
 
-def _cells(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:
-    """Roles, and what they were measured on, of heads of one kind."""
+def roles_of(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:
+    """Return the roles of heads of one kind, each with the inputs that it was measured on."""
     known = [(each.role, each.on) for each in heads[0].standings if each.role in ROLE_WORDS]
     return sorted(known, key=lambda cell: list(ROLE_WORDS).index(cell[0]))
-
-
-def _top(each: Standing) -> str:
-    """`97.9 % of 675`: queries whose largest weight is on what is meant."""
-    return "" if each.n_top is None else f"{100 * each.n_top / each.n:.1f} % of {each.n:,}"

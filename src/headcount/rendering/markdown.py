@@ -34,9 +34,12 @@ FIGURES = "figures"
 def write_markdown(story: Story, path: Path, *, force: bool = False) -> list[Path]:
     """Write the text, and every figure into a folder beside it; return all files, the text first."""
     writer = Markdown(path)
-    parts = [f"# {plain(story.title)}", plain(story.subtitle), *map(writer.section, story.sections), plain(story.made)]
-    text = "\n\n".join(part for part in parts if part) + "\n"
-    return write_outputs({path: text.encode(errors="replace"), **writer.pictures}, force=force)
+    return write_outputs({path: writer.page(story).encode(errors="replace"), **writer.pictures}, force=force)
+
+
+def report_text(story: Story) -> str:
+    """Return a report without pictures as Markdown."""
+    return Markdown(Path()).page(story)
 
 
 def markdown_text(blocks: Iterable[Block]) -> str:
@@ -70,6 +73,12 @@ class Markdown:
 
     def __init__(self, path: Path) -> None:
         self._folder, self.pictures = path.parent, dict[Path, bytes]()
+
+    def page(self, story: Story) -> str:
+        """Return the whole text."""
+        sections = map(self.section, story.sections)
+        parts = [f"# {plain(story.title)}", plain(story.subtitle), *sections, plain(story.made)]
+        return "\n\n".join(part for part in parts if part) + "\n"
 
     def section(self, section: Section) -> str:
         """Write a section with its title."""
@@ -131,6 +140,7 @@ def _sentence(sentence: Sentence) -> str:
 
 def _cell(cell: Cell | str) -> str:
     text = plain(cell.text if isinstance(cell, Cell) else cell)
+    text = re.sub(r"(?<!\\)\|", r"\\|", text)  # a bar ends a cell even in `code`
     return f"**{text}**" if isinstance(cell, Cell) and cell.mark == "strong" and text else text
 
 

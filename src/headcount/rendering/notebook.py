@@ -1,6 +1,6 @@
-"""Results as a notebook shows them: the section of a report that tells of them, in a frame of its own, offline.
+"""Show a result in a notebook: the section of a report about this result, in a frame that works offline.
 
-A frame, so that neither its style nor its scripts meet those of the notebook, and its policy holds.
+A frame keeps the style and the scripts of the page apart from those of the notebook.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from headcount.describing import SECTIONS
+from headcount.describing import SECTIONS, matching
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section
 from headcount.describing.markup import escaped
 from headcount.describing.story import Material, Story, Subject
@@ -18,10 +18,10 @@ from headcount.rendering.page import html_page
 from headcount.results import Result
 
 HEIGHT = 620
-"""Pixels of a frame where the notebook does not let its script make the frame as high as its content."""
+"""Height of a frame in pixels, where the notebook does not let the script fit the frame to its content."""
 TITLES = {"longest chain": "the adder", "sorted": "the sorter"}
 """The name of a model whose result does not name it, by a group that only results on its task have."""
-TOLD = {
+SECTION_OF = {
     "Ablation": ("ablation", "ablation"),
     "Attention": ("patterns", "patterns"),
     "Audit": ("audit", "audit"),
@@ -35,23 +35,24 @@ TOLD = {
     "Specialisation": ("stats", "roles"),
     "Stretch": ("stretch", "reach"),
 }
-"""By the name of a result's class, or of one that it inherits: what it is of a subject, and the section about that."""
+"""For a result's class, or one that it inherits: the field of a model that holds it, and the section about it."""
 MOST_ROWS = 200
 FRAME = "headcount-frame"
-"""The class by which a page's script knows that its frame may grow (static/report.js)."""
+"""The class by which the script of a page knows that its frame may grow (static/report.js)."""
 
 
 def result_html(result: Result) -> str:
-    """A frame with the result."""
-    section, name = _section(result) or _plain(result), _name(result)
+    """Return a frame that shows the result."""
+    name = _name(result)
     title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
+    section = _section(result) or Section("result", type(result).__name__, tuple(_blocks(result)))
     page = html_page(Story(title, "", (section,), ""))
-    look = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
-    return f'<iframe srcdoc="{escaped(page)}" title="{escaped(name)}" {look}></iframe>'
+    attributes = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
+    return f'<iframe srcdoc="{escaped(page)}" title="{escaped(name)}" {attributes}></iframe>'
 
 
 def _name(result: Result) -> str:
-    """Return the model's name; of a result that has none, what kind of model it is about."""
+    """Return the model's name; for a result without a name, the kind of model that it is about."""
     if name := getattr(result, "name", ""):
         return str(name)
     words = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}
@@ -59,34 +60,35 @@ def _name(result: Result) -> str:
 
 
 def _section(result: Result) -> Section | None:
-    """As a report on this alone would have it; None if no section is about such results."""
-    names = [each.__name__ for each in type(result).__mro__]
-    field, name = next((TOLD[each] for each in names if each in TOLD), ("", ""))
+    """Return the section of a report on this result alone, or None if no section is about such results."""
+    classes = [each.__name__ for each in type(result).__mro__]
+    field, name = next((SECTION_OF[each] for each in classes if each in SECTION_OF), ("", ""))
     if not field:
         return None
-    known: Any = (result,) if field == "patterns" else result
+    value: Any = (result,) if field == "patterns" else result
     task = "sortedness" if field == "stretch" else "addition"
     weights = str(getattr(result, "weights_sha256", ""))
     name_in_commands = str(getattr(result, "name", "") or "RUN")
-    subject = Subject(name_in_commands, _name(result), weights, task, **{field: known})
-    found: Section | None = SECTIONS.get(name)(Material(_name(result), (subject,), ""))
-    return found
+    subject = Subject(name_in_commands, _name(result), weights, task, **{field: value})
+    section: Section | None = SECTIONS.get(name)(Material(_name(result), (subject,), ""))
+    return section
 
 
-def _plain(result: Result) -> Section:
-    """Its figure, if it has one, and its table."""
+def _blocks(result: Result) -> list[Block]:
+    """Describe a result that has no section: its figure, if it has one, and its table."""
+    kind = type(result).__name__
+    if kind == "Matching":
+        return matching.describe(result)  # type: ignore[arg-type]
     rows = result.to_rows()[:MOST_ROWS]
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     cells = tuple(tuple(_cell(row.get(name)) for name in columns) for row in rows)
-    blocks: list[Block] = [DataTable("table", type(result).__name__, columns, cells)]
+    table = DataTable("table", kind, columns, cells)
     try:
         figure = plot(result)
     except InputError:  # it has none
-        return Section("result", type(result).__name__, tuple(blocks))
-    picture = Picture(
-        "figure", type(result).__name__, f"The table below has its numbers: {len(rows)} rows.", partial(_same, figure)
-    )
-    return Section("result", type(result).__name__, (picture, *blocks))
+        return [table]
+    alt = f"The table below has its numbers: {len(rows)} rows."
+    return [Picture("figure", kind, alt, partial(_same, figure)), table]
 
 
 def _same(figure: Any) -> Any:

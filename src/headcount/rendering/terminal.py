@@ -63,6 +63,7 @@ def _(block: Conclusions) -> Iterator[RenderableType]:
 
 @block_lines.register
 def _(block: DataTable) -> Iterator[RenderableType]:
+    yield Text(_one_line(block.caption), style="italic")
     yield FittedTable(block)
     if block.note:
         yield Text(_plain(block.note))
@@ -96,8 +97,8 @@ def _(block: Commands) -> Iterator[RenderableType]:
 class FittedTable:
     """A table that becomes several where a line has no room for all its columns.
 
-    The first column names the rows and is repeated. Columns of text wrap. A column of numbers is never cut: it moves to
-    a further table.
+    The first columns name the rows and are repeated. Columns of text wrap. A column of numbers is never cut: it moves
+    to a further table.
     """
 
     block: DataTable
@@ -109,15 +110,16 @@ class FittedTable:
     def tables(self, width: int) -> list[Table]:
         """Return one table, or as many as the width needs."""
         columns = [_Column.of(name, [row[i] for row in self.block.rows]) for i, name in enumerate(self.block.columns)]
-        parts, room = [list[_Column]()], width - columns[0].width
-        for column in columns[1:]:
+        keys, others = columns[: self.block.n_keys], columns[self.block.n_keys :]
+        whole = room = width - sum(column.width for column in keys)
+        parts = [list[_Column]()]
+        for column in others:
             if parts[-1] and column.width > room:
                 parts.append([])
-                room = width - columns[0].width
+                room = whole
             parts[-1].append(column)
             room -= column.width
-        captions = [self.block.caption, *[""] * (len(parts) - 1)]
-        return [_table(caption, [columns[0], *part]) for caption, part in zip(captions, parts, strict=True)]
+        return [_table(keys, part) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ class _Column:
     @classmethod
     def of(cls, name: str, cells: Sequence[Cell | str]) -> _Column:
         texts = [_cell_text(cell) for cell in cells]
-        return cls(name, texts, not any(isinstance(cell, Cell) and cell.value is not None for cell in cells))
+        numbers = [cell.text for cell in cells if isinstance(cell, Cell) and cell.value is not None]
+        return cls(name, texts, not any(letter.isdigit() for text in numbers for letter in text))
 
     @property
     def width(self) -> int:
@@ -141,17 +144,15 @@ class _Column:
         return GAP + max(fixed, *(len(word) for word in self.name.split() or [""]))
 
 
-def _table(title: str, columns: Sequence[_Column]) -> Table:
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for i, column in enumerate(columns):
+def _table(keys: Sequence[_Column], columns: Sequence[_Column]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in (*keys, *columns):
         width = column.width - GAP
-        table.add_column(
-            Text(column.name),
-            justify="left" if column.is_text or i == 0 else "right",
-            min_width=width,
-            max_width=None if column.is_text else width,
-        )
-    for row in zip(*(column.cells for column in columns), strict=True):
+        if column.is_text:
+            table.add_column(Text(column.name), min_width=width)
+        else:  # a width that is set is kept when other columns are made narrower
+            table.add_column(Text(column.name), justify="left" if column in keys else "right", width=width)
+    for row in zip(*(column.cells for column in (*keys, *columns)), strict=True):
         table.add_row(*map(Text, row))
     return table
 
@@ -165,3 +166,8 @@ def _cell_text(cell: Cell | str) -> str:
 
 def _plain(text: str) -> str:
     return text.replace("`", "")
+
+
+def _one_line(text: str) -> str:
+    """Return a caption without letters that steer the terminal: captions may quote any text."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -1,4 +1,4 @@
-"""Where does each head look? Every head of a model, on any of the stored examples."""
+"""Where does each head attend? Every head of a model, on any of the stored examples."""
 
 from __future__ import annotations
 
@@ -15,41 +15,38 @@ from headcount.figures.attention import draw_kind
 
 
 def section(material: Material) -> Section | None:
-    """Every model whose attention was read."""
+    """Show the patterns of every model whose attention was read."""
     subjects = material.with_("patterns")
     if not subjects:
         return None
     blocks: list[Block] = [
         Paragraph(
-            "Each square is one head: rows are queries, columns are keys, and the stronger the colour of a cell, the "
-            "more of the query's attention goes to that key. Choose an example, then a head, and read its weights off "
-            "the large view. Below each head stands what is lost without it, where that was measured: a pattern alone "
-            f"does not say whether it matters.{_replaced(subjects)}"
+            "Each square is one head. Rows are queries, columns are keys: the darker a cell, the more of the query's "
+            "attention goes to that key. Choose an example, then a head, to read its weights. Below each head is the "
+            "drop without it, if it was measured: a pattern alone does not show that a head matters."
+            f"{_replaced(subjects)}"
         )
     ]
     for subject in subjects:
         blocks += [Paragraph(f"The heads of {subject.title}:")] if len(subjects) > 1 else []
         blocks.append(_book(material, subject))
-    return Section("patterns", "Where does each head look?", tuple(blocks))
+    return Section("patterns", "Where does each head attend?", tuple(blocks))
 
 
 def _replaced(subjects: Sequence[Subject]) -> str:
-    """What stands in for an ablated head there."""
+    """Say what replaces the output of an ablated head in these drops."""
     names = dict.fromkeys(each.ablation.ranked_by for each in subjects if each.ablation is not None)
-    return f" {stand_ins(list(names))} Other ways are in the section on what each head is worth." if names else ""
+    return f" {stand_ins(list(names))} The section on ablation has the other replacements." if names else ""
 
 
 def _book(material: Material, subject: Subject) -> HeadPatterns:
     book, name = subject.book or book_of(subject.patterns), material.block_id("patterns", subject)
-    assert book is not None, "asked of a model that has patterns"
+    assert book is not None, "the model has patterns"
     first = subject.patterns[0]
     kinds = list(dict.fromkeys((site.stack, site.kind) for site in first.sites))
-    picture = Picture(
-        f"{name}-page",
-        f"Heads of {subject.title}: {first.title}",
-        f"{counted(book.n_heads, 'heat map')}, one for each head, of attention weights.",
-        partial(draw_kind, first, *kinds[0]),
-    )
+    alt = f"{counted(book.n_heads, 'heat map')} of attention weights, one for each head."
+    page = f"Heads of {subject.title}: {first.title}"
+    picture = Picture(f"{name}-page", page, alt, partial(draw_kind, first, *kinds[0]))
     pages = f", {len(book.pages)} pages to choose from" if len(book.pages) > 1 else ""
     caption = f"All {counted(book.n_heads, 'head')} of {subject.title}{pages}"
     is_average = subject.task is not None and first.example is None
@@ -59,7 +56,7 @@ def _book(material: Material, subject: Subject) -> HeadPatterns:
 
 
 def _worth(subject: Subject) -> dict[str, str]:
-    """Return what removing each head alone costs, by the head's short name."""
+    """Return the drop without each head, by the head's short name."""
     result = subject.ablation
     if result is None:
         return {}
@@ -68,7 +65,7 @@ def _worth(subject: Subject) -> dict[str, str]:
 
 
 def _signed(drop: float, unit: str) -> str:
-    """`−3.1 points` where something is lost, and no sign where nothing is, to the digit that is shown."""
+    """Write `−3.1 points` for a drop, `+2.0 points` for a gain, and no sign for zero."""
     size = amount(abs(drop), unit)
     return size if float(size.split()[0]) == 0 else f"{'−' if drop > 0 else '+'}{size}"
 

@@ -1,0 +1,84 @@
+"""Where the heads of any model attend on one text: a table with a row per head, and the heads that stand out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
+from headcount.describing.roles import TARGETS, rank
+from headcount.describing.words import counted, interval, number, percent
+from headcount.figures.attention import ROLE_WORDS
+
+if TYPE_CHECKING:
+    from headcount.analysis.attention import AttentionSummary, HeadAttention, SiteAttention
+    from headcount.analysis.roles import Standing
+
+MIN_QUERIES = 5
+"""The fewest queries whose mean is printed."""
+NOTE = (
+    "A star marks what a head stands out for. n is the number of queries that see the target and something else. A "
+    "dash means that fewer than 5 queries do, or that the model compares two texts. Entropy share: 0 % is all "
+    "attention on one key, 100 % is even attention over the keys that a query sees."
+)
+CRITERION = (
+    "A head stands out if the lower bound of its 95 % CI is more than 0.25 above even attention and 3.5 robust "
+    "deviations above the median head. --stats also compares it with models that learned nothing."
+)
+
+
+def describe(result: AttentionSummary) -> list[Block]:
+    """Return the table of all heads, the heads that stand out, and how the table is read."""
+    notes = [Paragraph(note) for note in (NOTE, CRITERION, result.note) if note]
+    return [summary_table(result), Conclusions(tuple(conclusions(result))), *notes]
+
+
+def summary_table(result: AttentionSummary) -> DataTable:
+    """Tabulate each head: its attention to each target in percent, its entropy and its mean distance."""
+    heads = [(site, head) for site in result.sites for head in site.heads]
+    roles = [role for role in ROLE_WORDS if any(_measure(site, head, role) is not None for site, head in heads)]
+    names = [f"{ROLE_WORDS[role]}{_sizes(result, role)}" for role in roles]
+    columns = ("head", *names, f"entropy share{_sizes(result, 'entropy_share')}", "distance (tokens)")
+    rows: list[tuple[Cell | str, ...]] = []
+    for site, head in heads:
+        named = {standing.role for standing in head.named}
+        weights = [_percentage(_measure(site, head, role), is_strong=role in named) for role in roles]
+        distance = _measure(site, head, "distance")
+        reach = Cell("–") if distance is None else Cell(f"{distance:.1f}", distance)
+        rows.append((head.short, *weights, _percentage(_measure(site, head, "entropy_share")), reach))
+    caption = f"{result.name}: attention in % ({counted(result.n_tokens, 'token')}: {result.title})"
+    return DataTable("attention", caption, columns, tuple(rows))
+
+
+def conclusions(result: AttentionSummary) -> list[Sentence]:
+    """Name the heads that stand out in each role, with their weight, its interval and their rank."""
+    sentences = list[Sentence]()
+    for stack, kind in dict.fromkeys((site.stack, site.kind) for site in result.sites):
+        heads = [head for site in result.sites_of(stack, kind) for head in site.heads]
+        for role in ROLE_WORDS:
+            named = [(head.short, standing) for head in heads for standing in head.named if standing.role == role]
+            named.sort(key=lambda pair: pair[1].rank)
+            parts = [f"{short} {_weight(standing, len(heads))}" for short, standing in named]
+            text = f"Heads that stand out for attention to {TARGETS[role]}: {', '.join(parts)}."
+            sentences += [Sentence(text, "attention")] if named else []
+    return sentences or [Sentence("No head stands out against the others on this text.", "attention")]
+
+
+def _weight(standing: Standing, n_heads: int) -> str:
+    doubt = f"{interval(standing.low, standing.high)}; n = {standing.n:,}; {rank(standing, n_heads)}"
+    return f"{percent(standing.mean)} ({doubt})"
+
+
+def _measure(site: SiteAttention, head: HeadAttention, measure: str) -> float | None:
+    """Return a measure of a head on a text, or None if it is a mean over too few queries to be printed."""
+    value: float | None = getattr(head, measure)
+    return None if site.n_queries.get(measure, MIN_QUERIES) < MIN_QUERIES else value
+
+
+def _sizes(result: AttentionSummary, measure: str) -> str:
+    """Write `, n = 12`: the number of queries that a measure is a mean over, at all sites where it is printed."""
+    sizes = sorted(n for site in result.sites if (n := site.n_queries.get(measure, 0)) >= MIN_QUERIES)
+    return f", n = {' to '.join(f'{n:,}' for n in dict.fromkeys((sizes[0], sizes[-1])))}" if sizes else ""
+
+
+def _percentage(share: float | None, *, is_strong: bool = False) -> Cell:
+    return Cell("–") if share is None else Cell(number(100 * share), share, "strong" if is_strong else "")

@@ -1,0 +1,72 @@
+"""Which heads of two models match: a table with a row per head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scipy.special import stdtrit
+
+from headcount.describing.blocks import Block, Cell, DataTable, Picture
+from headcount.describing.words import interval_cell, short
+from headcount.figures.head_stats import HALF, draw_matching
+
+if TYPE_CHECKING:
+    from headcount.analysis.matching import Likeness, Matching, Pair
+
+COLUMNS = ("head", "partner", "verdict", "overlap", "by chance", "p", "CKA", "by chance", "p", "restored [95 % CI]")
+NOTE = (
+    "By chance: 95 of 100 best pairings with untrained or relabelled models stay below this value; for the share "
+    "restored, it is the largest value with untrained models. By others: the largest share that another head of the "
+    "other model restores."
+)
+
+
+def describe(result: Matching) -> list[Block]:
+    """Return the figure and the table of all heads with their partners."""
+    caption = f"Heads of {result.name} beside heads of {result.other}"
+    alt = f"{result.words}. The table below has the numbers of each pair."
+    return [Picture("matching-map", caption, alt, lambda: draw_matching(result)), match_table(result)]
+
+
+def match_table(result: Matching) -> DataTable:
+    """Tabulate each head with its partner: attention, outputs and transplant, and the verdict that they lead to."""
+    pairs = [pair for kind in result.kinds for pair in kind.pairs]
+    transplant = next((pair.transplant for pair in pairs if pair.transplant), None)
+    measured = ""
+    if transplant is not None:
+        measured = f" Restored: on {transplant.n:,} examples, with means over {transplant.n_mean:,} inputs."
+    rows: list[tuple[Cell | str, ...]] = []
+    for pair in pairs:
+        partner = "none" if pair.partner is None else short(pair.partner)
+        likeness = *_likeness(pair.attention, result.n), *_likeness(pair.outputs, result.n)
+        rows.append((short(pair.head), partner, pair.verdict, *likeness, *_restored(pair)))
+    caption = (
+        f"{result.name} beside {result.other}: overlap ± {HALF} over {result.n:,} examples; p is corrected for the "
+        "number of heads, intervals are not"
+    )
+    columns = (*COLUMNS, "by chance", "by others")
+    return DataTable("matching", caption, columns, tuple(rows), f"{result.words}. {NOTE}{measured}", n_keys=2)
+
+
+def _likeness(likeness: Likeness | None, n: int) -> tuple[Cell, Cell, Cell]:
+    """Write how alike two heads are over n examples, how alike heads are by chance, and p."""
+    if likeness is None:
+        return Cell(""), Cell(""), Cell("")
+    half = "" if likeness.se is None else f" ± {float(stdtrit(n - 1, 0.975)) * likeness.se:.3f}"
+    chance = max(likeness.untrained, likeness.relabelled)
+    return (
+        Cell(f"{likeness.value:.3f}{half}", likeness.value),
+        Cell(f"≤ {chance:.3f}", chance),
+        Cell(f"{likeness.p:.2g}", likeness.p),
+    )
+
+
+def _restored(pair: Pair) -> tuple[Cell, Cell, Cell]:
+    """Write the share that the partner restores, and the largest shares of untrained models and of other heads."""
+    if pair.transplant is None:
+        return Cell(""), Cell(""), Cell("")
+    if (restored := pair.transplant.restored) is None:
+        return Cell("nothing to restore"), Cell(""), Cell("")
+    others = Cell("") if restored.others is None else Cell(f"≤ {restored.others:.2f}", restored.others)
+    share = interval_cell(restored.share, restored.low, restored.high, scale=1, digits=2)
+    return share, Cell(f"≤ {restored.untrained:.2f}", restored.untrained), others

@@ -1,0 +1,177 @@
+"""Which heads of a model without a task stand out, and for what: neighbours, copies, separators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Sentence
+from headcount.describing.words import counted, interval, interval_cell, number, percent, sentence, some
+from headcount.figures.attention import KINDS, ROLE_WORDS
+from headcount.figures.roles import draw_role_maps, heads_by_kind, roles_of
+
+if TYPE_CHECKING:
+    from headcount.analysis.roles import HeadRole, HeadRoles, Standing
+
+TARGETS = {
+    "first": "the first token",
+    "previous": "the previous token",
+    "itself": "the token itself",
+    "next": "the next token",
+    "farthest": "the farthest token",
+    "special": "special tokens",
+    "separator": "separators",
+    "duplicate": "another copy of the same token (duplicate token)",
+    "induction": "the token after an earlier copy (induction)",
+    "matching": "a copy across a separator (matching token)",
+}
+"""What a head attends to in each role, as sentences say it."""
+MEANINGS = (
+    "Duplicate token: another copy of the same token. Induction: the token after an earlier copy. Matching token: a "
+    "copy across a separator."
+)
+MOST_ROWS = 200
+"""Heads in the table of all heads; for larger models, it holds only the heads that stand out."""
+Standings = list[tuple["HeadRole", "Standing"]]
+"""Heads of one kind, each with its measure of one role."""
+
+
+def describe(result: HeadRoles) -> list[Block]:
+    """Return the conclusions, the maps, and the table of heads that stand out."""
+    table = named_table(result, result.name, "roles")
+    sentences = conclusions(result, result.name, table.id if table else "")
+    return [
+        Conclusions(tuple(sentences)),
+        *maps(result, result.name, "roles"),
+        *([table] if table else []),
+        Paragraph(MEANINGS),
+        Paragraph(sentence(result.words)),
+        *(Paragraph(f"{each.on}: {each.note}") for each in result.inputs if each.note),
+    ]
+
+
+def conclusions(result: HeadRoles, title: str, rests_on: str) -> list[Sentence]:
+    """Say how many heads stand out, which heads stand out for each role, and for which roles none does."""
+    named, n = [head for head in result.heads if head.named], len(result.heads)
+    if not named:
+        text = (
+            f"What the heads of {title} do is undecided: none of {n} stands out from the others on {_inputs(result)}."
+        )
+        return [Sentence(text, rests_on, is_decided=False), *_without_heads(result, rests_on)]
+    text = f"{len(named)} of {counted(n, 'head')} of {title} stand out in at least one role, on {_inputs(result)}; "
+    first = Sentence(f"{text}{n - len(named)} do not.", rests_on)
+    roles = {(each.role, each.on): _named(result.heads, each.role, each.on) for head in named for each in head.named}
+    sentences = [_role_sentence(*role, standings, rests_on) for role, standings in roles.items()]
+    return [first, *sentences, *_without_heads(result, rests_on)]
+
+
+def _inputs(result: HeadRoles) -> str:
+    return some([f"{counted(each.n_tokens, 'token')} of {each.on}" for each in result.inputs])
+
+
+def _measured(heads: Sequence[HeadRole], role: str, on: str) -> Standings:
+    """Return the heads in which a role was measured, the most attention first."""
+    standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
+    return sorted(standings, key=lambda pair: -pair[1].mean)
+
+
+def _named(heads: Sequence[HeadRole], role: str, on: str) -> Standings:
+    """Return the heads that stand out for a role, the most attention first."""
+    return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
+
+
+def _role_sentence(role: str, on: str, standings: Standings, rests_on: str) -> Sentence:
+    """Name the heads that stand out for a role, and say how much attention the first of them gives."""
+    head, most = standings[0]
+    names = some([each.short for each, _ in standings], 8)
+    verb = "stands" if len(standings) == 1 else "stand"
+    which = "" if len(standings) == 1 else f"{head.short} most, "
+    doubt = f"{interval(most.low, most.high)}; n = {most.n:,} queries; even attention would give {percent(most.even)}"
+    text = f"On {on}, {names} {verb} out for attention to {TARGETS.get(role, role)}: "
+    return Sentence(f"{text}{which}with {percent(most.mean)} of its attention ({doubt}).", rests_on)
+
+
+def _without_heads(result: HeadRoles, rests_on: str) -> list[Sentence]:
+    """List the roles that no head stands out for, each with the head that has the largest weight."""
+    sentences = []
+    for heads in heads_by_kind(result):
+        roles = []
+        for role, on in roles_of(heads):
+            (head, most), *_ = standings = _measured(heads, role, on)
+            if not any(standing.is_named for _, standing in standings):
+                roles.append(f"{ROLE_WORDS[role]} on {on} ({head.short} {percent(most.mean)}, z = {most.z:.1f})")
+        if roles:
+            kind = KINDS[heads[0].stack, heads[0].kind].capitalize()
+            text = f"{kind}: no head stands out for {some(roles, 24)}. In brackets: the head with the largest weight, "
+            text += "and how many robust deviations its lower bound is above the median head (z)."
+            sentences.append(Sentence(text, rests_on))
+    return sentences
+
+
+def maps(result: HeadRoles, title: str, name: str, command: str = "") -> list[Block]:
+    """Return one figure per kind of attention: a map of all heads for each role."""
+    alt = f"Framed heads stand out: {some([head.short for head in result.heads if head.named], 40)}."
+    pictures = list[Block]()
+    for heads in filter(roles_of, heads_by_kind(result)):
+        kind = f"{heads[0].stack}-{heads[0].kind}"
+        caption = f"Heads of {title} by role: {KINDS[heads[0].stack, heads[0].kind]}"
+        pictures.append(Picture(f"{name}-{kind}", caption, alt, partial(draw_role_maps, result, heads), command))
+    return pictures
+
+
+def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
+    """Tabulate each head with each role that it stands out for, or return None if no head does."""
+    rows: list[tuple[Cell | str, ...]] = []
+    for heads in heads_by_kind(result):
+        for role, on in roles_of(heads):
+            middle = median(standing.mean for _, standing in _measured(heads, role, on))
+            for head, standing in _named(heads, role, on):
+                top = "" if standing.n_top is None else f"{percent(standing.n_top / standing.n)} of {standing.n:,}"
+                row = head.short, f"{ROLE_WORDS[role]} on {on}", rank(standing, len(heads)), weight(standing)
+                rows.append((*row, _percentage(standing.even), _percentage(middle), top))
+    if not rows:
+        return None
+    even, middle = "if even (%)", "median head (%)"
+    columns = ("head", "stands out for", "rank", "weight [95 % CI] (%)", even, middle, "largest weight there")
+    caption = f"Heads of {title} that stand out ({_inputs(result)})"
+    note = (
+        "If even: the weight that even attention would give. Largest weight there: how many queries give their largest "
+        "weight to this target."
+    )
+    return DataTable(f"{name}-named", caption, columns, tuple(rows), note, command, n_keys=2)
+
+
+def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable:
+    """Tabulate every head with its weight in every role; in a large model, only the heads that stand out."""
+    measured = dict.fromkeys((each.role, each.on) for head in result.heads for each in head.standings)
+    roles = [role for role in measured if role[0] in ROLE_WORDS]
+    is_long = len(result.heads) > MOST_ROWS
+    heads = [head for head in result.heads if head.named or not is_long]
+    columns = ("head", "stands out for", *(f"{ROLE_WORDS[role]}, {on} (%)" for role, on in roles))
+    rows: list[tuple[Cell | str, ...]] = []
+    for head in heads:
+        label = some([f"{ROLE_WORDS[each.role]} on {each.on}" for each in head.named]) if head.named else ""
+        standings = [head.find(*role) for role in roles]
+        rows.append((head.short, label, *(weight(each) if each else Cell("") for each in standings)))
+    few = f"The table has the {len(heads)} of {len(result.heads)} heads that stand out. " if is_long else ""
+    note = f"{few}Attention weight with its 95 % CI; bold where a head stands out. {sentence(result.words)}"
+    return DataTable(name, f"All heads of {title}", columns, tuple(rows), note, command, is_folded=True)
+
+
+def weight(standing: Standing) -> Cell:
+    """Write a weight with its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
+    mark: Literal["", "strong"] = "strong" if standing.is_named else ""
+    return interval_cell(standing.mean, standing.low, standing.high, mark=mark)
+
+
+def rank(standing: Standing, n_heads: int) -> str:
+    """Write `1st of 72`, with the range of ranks that the intervals allow where it is wider: `1st of 72 [1, 3]`."""
+    place, low, high = standing.rank, standing.rank_low, standing.rank_high
+    ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place}{ending} of {n_heads}" + ("" if low == high else f" [{low}, {high}]")
+
+
+def _percentage(share: float) -> Cell:
+    return Cell(number(100 * share), share)

@@ -1,0 +1,115 @@
+"""What the heads of a model attend to, in the terms of its task: labels, sentences, and a table with a row per head."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
+from headcount.describing.words import ONE_SEED, counted, interval, percent, plus_minus, sentence, share, some
+from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
+
+if TYPE_CHECKING:
+    from headcount.analysis.contrasts import Shift
+    from headcount.analysis.labels import Measure
+    from headcount.analysis.specialisation import HeadStats, Specialisation
+
+MEANINGS = {
+    "operator": "the plus sign",
+    "diagonal": "the token at its own place",
+    "aligned column": "the digits that the current digit is the sum of",
+    "carry column": "the next lower column, which makes the carry",
+    "previous output": "the token that was written just before",
+    "left neighbour": "the number to the left",
+    "right neighbour": "the number to the right",
+    "itself": "the number at its own place",
+    "equal numbers": "other numbers of the same value",
+}
+"""What a task's target is, for targets whose name does not say it."""
+PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")
+"""Strength, target and, unless the label is over all columns, columns."""
+Attending = tuple["HeadStats", "Measure | None", str]
+"""A head, its attention to a target, and the column in which it was measured; empty if over all columns."""
+
+
+def describe(result: Specialisation) -> list[Block]:
+    """Return the conclusions, the figure and the table of all heads."""
+    return [
+        Conclusions(tuple(conclusions(result, result.name, "heads"))),
+        stats_picture(result, result.name, "heads"),
+        stats_table(result, result.name, "heads"),
+    ]
+
+
+def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sentence]:
+    """Say how many heads have a label, and which heads attend to each target."""
+    n, labelled = len(result.heads), [head for head in result.heads if head.label]
+    error_rate = f"on average at most {percent(result.calibration.error_rate)} of such models get any label"
+    doubt = f"({error_rate}; n = {result.n:,})"
+    if not labelled:
+        text = f"What the heads of {title} do is undecided: none of {n} attends to a target that the task names more "
+        return [Sentence(f"{text}than heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
+    text = f"{len(labelled)} of {counted(n, 'head')} of {title} attend to a target that the task names more than heads "
+    text += f"of models that learned nothing {doubt}; {n - len(labelled)} have no label. {ONE_SEED}"
+    return [Sentence(text, rests_on), *(Sentence(each, rests_on) for each in _targets(result))]
+
+
+def _targets(result: Specialisation) -> list[str]:
+    """Write a sentence for each target, overall or in columns, beginning with the target of most heads."""
+    heads_by_target: dict[tuple[str, str, bool], list[Attending]] = {}
+    for head in result.heads:
+        parts = PART_OF_LABEL.findall(head.label)
+        if head.label and not parts:  # it names no target: attention is spread
+            heads_by_target.setdefault(("", head.label, False), []).append((head, head.find("entropy share"), ""))
+        for strength, target, columns in parts:
+            for column in columns.split(", ") if columns else ("",):
+                measure = head.find(target, column or "all")
+                heads_by_target.setdefault((strength, target, bool(columns)), []).append((head, measure, column))
+    ordered = sorted(heads_by_target.items(), key=lambda item: (item[0][2], -len(item[1])))
+    return [_target(strength, target, heads) for (strength, target, _), heads in ordered]
+
+
+def _target(strength: str, target: str, heads: list[Attending]) -> str:
+    """Name the heads that attend to a target, and say how much attention the first of them gives."""
+    names = some([f"{head.short} ({column})" if column else head.short for head, _, column in heads], 8)
+    verb = "attends" if len(heads) == 1 else "attend"
+    meaning = f", {MEANINGS[target]}" if target in MEANINGS else ""
+    text = f"{names} {verb} {strength} to the {target}{meaning}"
+    text = text if strength else f"{names} {verb} evenly: {target}"
+    text = f"In single columns, {text}" if heads[0][2] else text
+    measured = [(head, measure, column) for head, measure, column in heads if measure is not None]
+    if not measured:
+        return f"{text}."
+    head, most, column = max(measured, key=lambda each: each[1].mean)
+    which = "" if len(heads) == 1 else f"{head.short}{f' in the {column}' if column else ''} most, with "
+    is_near_all = most.mean > 0.999  # to a tenth of a percent an interval would say no more
+    doubt = "" if is_near_all else f"{interval(max(most.mean - most.half(), 0), min(most.mean + most.half(), 1))}; "
+    even = "" if most.even is None else f"; even attention would give {percent(most.even)}"
+    what = "of its attention" if strength else "of the largest entropy"
+    return f"{text}: {which}{share(most.mean)} {what} ({doubt}n = {most.n:,}{even})."
+
+
+def stats_picture(result: Specialisation, title: str, name: str, command: str = "") -> Picture:
+    """Return the figure of all heads and measures."""
+    labels = [f"{head.short} {head.label}" for head in result.heads if head.label]
+    words = f"What each head of {title} attends to: {result.weighting}, {result.data}, n = {result.n:,}"
+    alt = f"Labels: {some(labels, 40)}."
+    return Picture(f"{name}-map", words, alt, partial(draw_stats, result), command)
+
+
+def stats_table(result: Specialisation, title: str, name: str, command: str = "") -> DataTable:
+    """Tabulate each head's label and measures in percent."""
+    measures = measures_of(result)
+    rows = tuple(
+        (head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures))
+        for head in result.heads
+    )
+    words = f"Heads of {title}: {result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"
+    columns = ("head", "label", *(f"{each} (%)" for each in measures))
+    return DataTable(name, words, columns, rows, sentence(caption(result)), command)
+
+
+def _cell(measure: Measure | Shift | None) -> Cell:
+    """Write a measure in percent, or nothing for a head that lacks it."""
+    return Cell("") if measure is None else Cell(plus_minus(measure.mean, measure.half()), measure.mean)
