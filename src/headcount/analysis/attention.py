@@ -146,12 +146,6 @@ class Attention(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("sites.heads",)
     SCHEMA: ClassVar[int] = 2
-    FORMER: ClassVar[Mapping[str, str]] = {
-        "run": "name",
-        "model": "weights_sha256",
-        "said": "predicted",
-        "why": "explanation",
-    }
     ABSENT: ClassVar[tuple[str, ...]]
     """Fields of the other source."""
     name: str

@@ -125,11 +125,6 @@ LOG_N_SCALE = 0.4
 """What the scores are multiplied with at first, per log n: about 1 at 12 keys."""
 
 
-def current_name(name: str) -> str:
-    """Of a weight, as it is called now; files of before have a former name."""
-    return name.replace(".sharpness", ".log_n_scale")
-
-
 class MultiHeadAttention(nn.Module):
     """Self-attention, or cross-attention when `memory` is given.
 

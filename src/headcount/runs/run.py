@@ -30,7 +30,7 @@ from headcount.errors import InputError, RunError, argument, shortened
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room
-from headcount.models.attention import AttentionCache, current_name
+from headcount.models.attention import AttentionCache
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig
 from headcount.models.finite import require_finite, require_numbers
 from headcount.models.reading import Alike, ChunkReader, ShowChunk, ValueNorms, Written, rows_at_once
@@ -216,7 +216,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
     weights, digest = folder.read_weights()
     task, model = build(config)
     try:
-        tensors = {current_name(name): each for name, each in safetensors.torch.load(weights).items()}
+        tensors = safetensors.torch.load(weights)
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         raise RunError(
