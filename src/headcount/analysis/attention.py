@@ -307,7 +307,7 @@ def shortened(example: str) -> str:
 def average_patterns(model: TaskAttention, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on average over a held-out set: by column, or over the longest sequences, by place."""
     examples = model.task.split(split)
-    alike = model.alike(examples)
+    alike = model.aligned_examples(examples)
     n, sums = len(alike.rows), dict[HeadSite, tuple[Array, Array]]()
 
     def add(chunk: AttentionChunk) -> None:

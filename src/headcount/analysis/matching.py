@@ -255,7 +255,7 @@ def match(
     _require_one_task(model, other)
     effort, seen = effort or Effort(), eval_inputs(model, length)
     _require_same_examples(model, other, seen.examples)
-    alike = np.intersect1d(model.alike(seen.examples).rows, other.alike(seen.examples).rows)
+    alike = np.intersect1d(model.aligned_examples(seen.examples).rows, other.aligned_examples(seen.examples).rows)
     n = min(len(alike), max(FEWEST, min(MOST, PAIRS // seen.width**2)))
     if n < FEWEST:
         raise InputError(f"{model.name} and {other.name} have {n} examples in common", f"at least {FEWEST} are needed")
