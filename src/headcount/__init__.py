@@ -1,6 +1,6 @@
 """headcount: which heads count, and how far they reach.
 
-The names below are the Python twin of the command line; each is imported when it is first used, so that
+The names below do in Python what the command line does. Each name is imported when it is first used, so that
 `import headcount` and `headcount --help` do not wait for torch.
 """
 
@@ -80,11 +80,11 @@ _HOMES = {name: f"headcount.{module}" for module, names in _EXPORTS.items() for 
 
 _SHOWN = (
     *("load", "load_external", "wrap", "Sites", "Adapter", "ExternalModel", "Run", "HeadId"),  # models and their heads
-    *("train", "evaluate", "verify", "audit", "stretch", "predict"),  # what a model can do
-    *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # what heads do
+    *("train", "evaluate", "verify", "audit", "stretch", "predict"),  # measuring a model
+    *("ablate_heads", "ablated", "patched", "attention", "head_outputs", "show_heads", "head_stats"),  # studying heads
     *("prune_heads", "cut_heads", "HeadcountError"),
 )
-"""What `headcount.<TAB>` shows; the other names are for those who look for them."""
+"""The names that tab completion offers; the other exported names work too."""
 
 __all__ = ["__version__", *_HOMES]
 

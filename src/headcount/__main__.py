@@ -8,7 +8,7 @@ from headcount.cli._output import print_error
 
 
 def run() -> int:
-    """Run one verb in a process of its own, which ends with it; 1 is for a failed check, so that a bug exits with 2."""
+    """Run one verb and return its exit code; a bug in headcount exits with 2, because 1 means a failed check."""
     try:
         return main()
     except Exception:
@@ -16,7 +16,7 @@ def run() -> int:
         print_error(f"{traceback.format_exc()}{bug}")
         return 2
     finally:
-        gc.freeze()  # or Python would look for cycles in all that torch has made, a tenth of its time, only to end
+        gc.freeze()  # skips the search for cycles among torch's objects, which takes a tenth of the run time
 
 
 if __name__ == "__main__":

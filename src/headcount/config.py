@@ -1,7 +1,7 @@
-"""Settings: frozen, checked when made, every fault told at once.
+"""Settings classes: frozen, validated when they are built, with all faults reported in one error.
 
-A part's settings stand beside the part, as a class under `@config`. The docstring under a field is its help text on
-the command line.
+The settings of a part are a class with the decorator `@config`, defined beside the part. The docstring below a field
+is its help text on the command line.
 
 >>> @config
 ... class Oven:
@@ -33,16 +33,16 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
-    """Make a frozen settings class that refuses unknown names and impossible values."""
-    # Defaults are checked too: 4 heads are a fault once d_model is 30.
+    """Turn a class into frozen settings that refuse unknown names and invalid values."""
+    # Defaults are checked too: the default of 4 heads is a fault if d_model is 30.
     rules = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True)
-    made: type[T] = checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)  # type: ignore[assignment]
-    return made
+    settings: type[T] = checked_dataclass(frozen=True, kw_only=True, config=rules)(cls)  # type: ignore[assignment]
+    return settings
 
 
 @dataclasses.dataclass(frozen=True)
 class NameIn:
-    """Marks a setting that names a part of a registry: `Annotated[str, NameIn(ENCODINGS)]`."""
+    """Annotation of a setting whose value must be a name in a registry: `Annotated[str, NameIn(ENCODINGS)]`."""
 
     registry: Registry
 
@@ -56,7 +56,7 @@ class NameIn:
 
 
 def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Check every section against its class; one `ConfigError` tells all faults of all sections."""
+    """Check every section against its class; raise one `ConfigError` with the faults of all sections."""
     parsed: dict[str, Any] = {}
     faults: list[Fault] = []
     for section, cls in classes.items():
@@ -74,18 +74,18 @@ def parse(classes: Mapping[str, type], sections: Mapping[str, Mapping[str, Any]]
 
 
 def misfit(name: str, given: object, why: str) -> ValidationError:
-    """The fault of one setting beside the others, for a check that needs all of them."""
+    """Build the error of one setting, for a check that compares several settings."""
     error = PydanticCustomError("misfit", "{why}", {"why": why})
     return ValidationError.from_exception_data(name, [InitErrorDetails(type=error, loc=(name,), input=given)])
 
 
 def field_names(cls: type) -> tuple[str, ...]:
-    """The settings of a class, in the order they are written."""
+    """Return the names of a settings class's fields, in the order of their definition."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def type_adapter(cls: type) -> TypeAdapter[Any]:
-    """What turns plain data into a dataclass, checking it, and back."""
+    """Return the (cached) converter between plain data and a dataclass, which validates the data."""
     if cls not in _ADAPTERS:
         _ADAPTERS[cls] = TypeAdapter(cls)
     return _ADAPTERS[cls]

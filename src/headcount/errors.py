@@ -1,19 +1,19 @@
-"""Everything headcount raises on purpose.
+"""All exceptions that headcount raises on purpose.
 
-    HeadcountError              say what was wrong, what was given, what is allowed, what to do next
-    ├── ConfigError             impossible or unknown settings, all of them at once
-    ├── InputError              a sum, head or part name that cannot be understood
+    HeadcountError              the base class: what was wrong, and what to do
+    ├── ConfigError             invalid or unknown settings, all of them in one error
+    ├── InputError              an input, head name or part name that is not valid
     │   └── ResultError         a stored result that is damaged or contradicts itself
     ├── RunError                a run folder that cannot be used
-    │   └── CheckpointError     a saved state that is damaged or belongs to another run
-    ├── Interrupted             asked to stop by a signal; everything is saved
-    ├── OutOfTime               work that would not end within its time limit
-    └── CheckFailed             a check that was asked for did not hold
+    │   └── CheckpointError     a checkpoint that is damaged or belongs to another run
+    ├── Interrupted             training was stopped by a signal; everything is saved
+    ├── OutOfTime               work that would exceed its time limit
+    └── CheckFailed             a check that the user requested failed
         └── InstrumentError     an intervention that did not reach the model
-            └── ReplayError     a cached pass that cannot stand for a whole one
+            └── ReplayError     a replayed pass that differs from a full one
 
 The command line prints the message without a traceback and exits with the error's `exit_code`: 1 for a failed check,
-128 + N when stopped by signal N (130 by Ctrl-C), 2 for the rest.
+128 + N if signal N stopped it (130 for Ctrl-C), and 2 for all other errors.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from signal import SIGINT
 
 
 class HeadcountError(Exception):
-    """The root: one line that says what was wrong, then lines that say what to do."""
+    """Base class of all errors: one line that says what was wrong, then lines that say what to do."""
 
     exit_code = 2
 
@@ -34,7 +34,7 @@ class HeadcountError(Exception):
 
 
 def argument(name: object) -> str:
-    """A name as it is typed in a shell: quoted, and never taken for a flag.
+    """Return a name as it must be typed in a shell: quoted, and not mistaken for a flag.
 
     >>> argument("my run"), argument("-x")
     ("'my run'", './-x')
@@ -43,24 +43,27 @@ def argument(name: object) -> str:
 
 
 def shortened(text: str, most: int = 120) -> str:
-    """A text that fits a message, whatever somebody gave."""
+    """Return the text cut to `most` characters, for use in a message."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One wrong setting: where it stands, what was given, why it cannot be."""
+    """One invalid setting or field."""
 
     where: str
+    """The path of the setting, such as `model.n_heads`."""
     given: object
+    """The invalid value."""
     why: str
+    """The reason why the value is invalid."""
 
     def __str__(self) -> str:
         return f"{self.where} = {shortened(repr(self.given))}: {self.why}"
 
 
 class ConfigError(HeadcountError):
-    """Settings that cannot work together; `faults` holds every one of them."""
+    """Invalid settings; `faults` lists all of them."""
 
     def __init__(self, faults: Sequence[Fault], *advice: str) -> None:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
@@ -69,7 +72,7 @@ class ConfigError(HeadcountError):
 
 
 class InputError(HeadcountError):
-    """Text that names no sum, head or part."""
+    """An argument that is not valid, such as an unknown head or a file that cannot be used."""
 
 
 class ResultError(InputError):
@@ -81,11 +84,11 @@ class RunError(HeadcountError):
 
 
 class CheckpointError(RunError):
-    """A saved state that is damaged, cut short, or from another run."""
+    """A checkpoint that is damaged, truncated, or from another run."""
 
 
 class Interrupted(HeadcountError):
-    """Training was asked to stop by a signal; everything is saved."""
+    """A signal stopped the training; everything is saved."""
 
     def __init__(self, what: str, *advice: str, signal: int = SIGINT) -> None:
         super().__init__(what, *advice)
@@ -93,7 +96,7 @@ class Interrupted(HeadcountError):
 
 
 class OutOfTime(HeadcountError):
-    """A piece of work would not end within its time limit; whoever set the limit leaves it out."""
+    """Work that would exceed its time limit; the caller that set the limit skips the work."""
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(f"{what} would take about {seconds:.0f} s")
@@ -101,7 +104,7 @@ class OutOfTime(HeadcountError):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal other than Ctrl-C, or a second one: what Ctrl-C ends in good order, these do too."""
+    """A signal other than Ctrl-C, or a second signal; handled like Ctrl-C, so that cleanup still runs."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -109,14 +112,14 @@ class Terminated(KeyboardInterrupt):
 
 
 class CheckFailed(HeadcountError):
-    """A check that was asked for did not hold."""
+    """A check that the user requested failed."""
 
     exit_code = 1
 
 
 class InstrumentError(CheckFailed):
-    """An intervention that did not reach what it was to act on: never a plausible zero."""
+    """An intervention that did not reach its target; an error, because its effect would look like a plausible zero."""
 
 
 class ReplayError(InstrumentError):
-    """A pass that was begun late differs from a whole one: the model's modules depend on more than their inputs."""
+    """A replayed pass that differs from a full one: the model's modules depend on more than their inputs."""

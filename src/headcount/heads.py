@@ -1,6 +1,7 @@
-"""What a head is called.
+"""Names of attention heads.
 
-A head sits at a site (a stack's layer and the kind of attention there) and has an index. Everything counts from 0.
+A head belongs to a site, which is one layer of a stack and a kind of attention, and has an index. Layers and heads
+count from 0.
 
 >>> HeadId.parse("X1H2")
 HeadId('decoder.1.cross.2')
@@ -27,7 +28,7 @@ _SHORT = re.compile(r"([EDXL])(\d{1,6})H(\d{1,6})", re.IGNORECASE)
 
 @dataclass(frozen=True, order=True)
 class HeadSite:
-    """One attention block: `encoder.1.self`. A model with a single stack calls it `layer`."""
+    """One attention block, such as `encoder.1.self`; in a model with a single stack, the stack is called `layer`."""
 
     stack: str
     layer: int
@@ -43,17 +44,17 @@ class HeadSite:
 
     @property
     def short(self) -> str:
-        """`E1`, `D1`, `X1` (cross), or `L1` where there is one stack."""
+        """The short name: `E1` (encoder), `D1` (decoder self), `X1` (decoder cross) or `L1` (single stack)."""
         return f"{_LETTERS[self.stack, self.kind]}{self.layer}"
 
     def head(self, index: int) -> HeadId:
-        """One head of this site."""
+        """Return the head with this index."""
         return HeadId(self, index)
 
 
 @dataclass(frozen=True, order=True, repr=False)
 class HeadId:
-    """One head: `encoder.1.self.2`, in short `E1H2`."""
+    """One head, written `encoder.1.self.2` or, in short, `E1H2`."""
 
     site: HeadSite
     index: int
@@ -66,12 +67,12 @@ class HeadId:
 
     @property
     def short(self) -> str:
-        """`E1H2`, `D1H2`, `X1H2` or `L1H2`."""
+        """The short name: `E1H2`, `D1H2`, `X1H2` or `L1H2`."""
         return f"{self.site.short}H{self.index}"
 
     @classmethod
     def parse(cls, text: str) -> HeadId:
-        """Read either form of a head's name."""
+        """Parse the long or the short name of a head."""
         if long := _LONG.fullmatch(text.strip()):
             stack, layer, kind, index = long.groups()
         elif short := _SHORT.fullmatch(text.strip()):
@@ -80,26 +81,26 @@ class HeadId:
         else:
             raise InputError(
                 f"{text!r} is not the name of a head",
-                *_meant(text),
+                *_corrections(text),
                 "write it as encoder.1.self.2 or E1H2 (E encoder, D decoder self, X decoder cross, L single stack)",
             )
         return cls(HeadSite(stack, int(layer), kind), int(index))
 
 
-def _meant(text: str) -> list[str]:
-    """Say which head was meant, if a name says all but how it is written.
+def _corrections(text: str) -> list[str]:
+    """Suggest the heads that a misspelt name may mean; return an empty list if the name is too unclear.
 
-    >>> _meant("encoder.0.2"), _meant("first")
+    >>> _corrections("encoder.0.2"), _corrections("first")
     (['did you mean encoder.0.self.2 (E0H2)?'], [])
-    >>> _meant("decoder.1.3")
+    >>> _corrections("decoder.1.3")
     ['did you mean decoder.1.self.3 (D1H3) or decoder.1.cross.3 (X1H3)?']
     """
-    found = _ALMOST.fullmatch(text.strip())
-    if found is None or re.search(r"(?<!\d)-\d", text):  # which of the last ones, nobody knows
+    match = _ALMOST.fullmatch(text.strip())
+    if match is None or re.search(r"(?<!\d)-\d", text):  # an index from the end, such as -1, has no counterpart
         return []
-    stack, layer, kind, index = found.groups()
+    stack, layer, kind, index = match.groups()
     letter = (stack or "l")[0].upper()
-    stack, only = _SITES[letter]
-    kinds = [kind.lower()] if kind else [only] if letter != "D" else ["self", "cross"]
-    known = [HeadSite(stack, int(layer), each).head(int(index)) for each in kinds if (stack, each) in _LETTERS]
-    return [f"did you mean {' or '.join(f'{head} ({head.short})' for head in known)}?"] if known else []
+    stack, only_kind = _SITES[letter]
+    kinds = [kind.lower()] if kind else [only_kind] if letter != "D" else ["self", "cross"]
+    heads = [HeadSite(stack, int(layer), kind).head(int(index)) for kind in kinds if (stack, kind) in _LETTERS]
+    return [f"did you mean {' or '.join(f'{head} ({head.short})' for head in heads)}?"] if heads else []

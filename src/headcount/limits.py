@@ -1,4 +1,4 @@
-"""How much is done unless something else is asked for, and whether what is asked for fits into memory."""
+"""Default amounts of work, and estimates of whether a request fits into memory."""
 
 import math
 import os
@@ -9,52 +9,52 @@ from pathlib import Path
 from headcount.errors import InputError, shortened
 
 DONORS = 4
-"""Other examples whose outputs replace each example's, by resample."""
+"""Number of donor examples per example in resample ablation."""
 BATCH = 512
-"""Rows in one forward pass."""
+"""Number of rows in one forward pass."""
 LOSS = 0.01
-"""What pruning may lose."""
+"""Accuracy that pruning may lose."""
 ORDERS = 20
-"""Random orders of removal that pruning is compared with."""
+"""Number of random removal orders that pruning is compared with."""
 MOST_CELL = 2**20
-"""Characters in one cell of a table: more than any model's context holds."""
+"""Largest number of characters in one cell of a table; more than any model's context holds."""
 TIMEOUT = 300.0
 """Seconds that one model of a course may take."""
 COPIES = 4
-"""How often the numbers of an example are there at the same time."""
+"""Number of copies of an example that are in memory at the same time: drawn, shuffled, as tokens, as tensors."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def available_memory() -> int | None:
-    """Bytes that a process could have now; None where the system does not say."""
-    found = []
+    """Return the bytes of memory that a process could allocate now; None if the system does not report it."""
+    bounds = []
     with suppress(OSError):
         free = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-        found += [1024 * int(free[1])] if free else []
-    with suppress(OSError, ValueError):  # a container's own bound, or "max"
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    if not found:
-        with suppress(AttributeError, OSError, ValueError):  # no such thing on Windows
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(found, default=None)
+        bounds += [1024 * int(free[1])] if free else []
+    with suppress(OSError, ValueError):  # the limit of a container, or "max"
+        bounds.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    if not bounds:
+        with suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
+            bounds.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(bounds, default=None)
 
 
 def require_room(n_bytes: int, what: str, *advice: str) -> None:
-    """Refuse what cannot fit, with the estimate and what there is, before anything is made."""
-    there = available_memory()
-    if there is not None and n_bytes > there:
-        needs, has = format_bytes(n_bytes), format_bytes(there)
+    """Raise an error if `what` needs more memory than is available; call this before allocating it."""
+    available = available_memory()
+    if available is not None and n_bytes > available:
+        needs, has = format_bytes(n_bytes), format_bytes(available)
         raise InputError(f"{what} would need about {needs} of memory; this machine has {has}", *advice)
 
 
 def require_room_for(n: int, length: int, advice: str) -> None:
-    """The same for `n` examples of so many whole numbers: drawn, shuffled, as tokens and as tensors."""
+    """Raise an error if `n` examples of `length` integers need more memory than is available."""
     require_room(8 * COPIES * n * length, f"{shortened(f'{n:,}')} examples", advice)
 
 
 def format_bytes(n_bytes: int) -> str:
-    """As people say it.
+    """Format a number of bytes with a unit.
 
     >>> format_bytes(23_400_000_000)
     '23 GB'
@@ -66,13 +66,13 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def parse_seconds(budget: str | float, flag: str = "--budget") -> float:
-    """Read a time as people write it; `flag` is what an error names.
+    """Parse a time such as '5m' into seconds; an error message names `flag`.
 
     >>> parse_seconds("5m"), parse_seconds("90s"), parse_seconds("1.5h"), parse_seconds(30)
     (300.0, 90.0, 5400.0, 30.0)
     """
-    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", str(budget), re.ASCII)
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", str(budget), re.ASCII)
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds < math.inf:
         text = shortened(str(budget))
         raise InputError(

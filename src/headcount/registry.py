@@ -1,11 +1,14 @@
-"""Parts that are found by their names: tasks, encodings, poolings, families of models, verbs, ...
+"""Registries: look up parts (tasks, encodings, poolings, model families, verbs, ...) by name.
 
-A registry has a home. If that is a package, a part is one module in it: the module names its part `PART`, and its own
-name is the part's name (`_` reads as `-`); modules whose name begins with `_`, and `base`, hold what the parts share.
-If it is a module, a part is one entry of the table `PARTS` in it. Names are read without importing any part, so that
-`headcount --help` does not wait for torch.
+A registry has a home, which is a package or a module.
 
-Other packages add parts by entry points, in a group named after the registry:
+- In a package, each module is one part. The module assigns its part to `PART`, and the module's name, with `-` for `_`,
+  is the part's name. Modules whose name begins with `_`, and `base`, are not parts.
+- In a module, each entry of the dictionary `PARTS` is one part.
+
+Names are read without importing any part, so that `headcount --help` does not wait for torch.
+
+Other packages add parts with entry points, in a group named after the registry:
 
     [project.entry-points."headcount.encodings"]
     spiral = "my_package.spiral:Spiral"
@@ -52,33 +55,33 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "teacher-forced": ("forced",),
     "free-running": ("free", "decoded"),
 }
-"""What parts are called elsewhere; which of them are meant is told by what is looked for."""
+"""Synonyms of part names, for suggestions. A synonym may belong to several parts in different registries."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Say which known name was meant: one that is called so elsewhere, or the nearest; else list all of them.
+    """Suggest the known name that `name` is a synonym or a misspelling of; if there is none, list all known names.
 
     >>> suggestion("rope", ["learned", "rotary"]), suggestion("predit", ["audit", "predict"])
     ("did you mean 'rotary'?", "did you mean 'predict'?")
     """
-    names, asked = list(known), str(name).lower()
-    meant = [each for each in names if asked in OTHER_NAMES.get(each, ())]
-    near = meant or difflib.get_close_matches(str(name), names, n=1) or difflib.get_close_matches(asked, names, n=1)
+    names, lower = list(known), str(name).lower()
+    synonyms = [known_name for known_name in names if lower in OTHER_NAMES.get(known_name, ())]
+    near = synonyms or difflib.get_close_matches(str(name), names, n=1) or difflib.get_close_matches(lower, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
 
 
 @dataclass(frozen=True)
 class Registry:
-    """The parts at one home; a part is imported when it is first asked for."""
+    """All parts of one home; a part is imported when `get` is called for it."""
 
     home: str
 
     def names(self) -> tuple[str, ...]:
-        """Every part's name, without importing any."""
+        """Return the names of all parts without importing any."""
         return tuple(_loaders(self.home))
 
     def get(self, name: str) -> Any:
-        """The part called `name`."""
+        """Import and return the part called `name`."""
         loaders = _loaders(self.home)
         if name not in loaders:
             raise InputError(f"no {name!r} among the {self.home.rpartition('.')[2]}", suggestion(name, loaders))
@@ -87,29 +90,29 @@ class Registry:
 
 @cache
 def _loaders(home: str) -> dict[str, Callable[[], Any]]:
-    """By name, what imports a part: ours, then those of other packages."""
+    """Map each part's name to a function that imports it: headcount's parts first, then those of other packages."""
     spec = find_spec(home)
     assert spec is not None and spec.origin is not None, f"no module {home}"  # noqa: PT018
     own: dict[str, Callable[[], Any]]
     if spec.submodule_search_locations:
-        modules = sorted(found.name for found in pkgutil.iter_modules(spec.submodule_search_locations))
+        modules = sorted(module.name for module in pkgutil.iter_modules(spec.submodule_search_locations))
         parts = [name for name in modules if name != "base" and name[0] != "_"]
         own = {name.replace("_", "-"): partial(_load, f"{home}.{name}") for name in parts}
     else:
         own = {name: partial(_load, home, name) for name in _entries(home, spec.origin)}
     group = f"headcount.{home.rpartition('.')[2]}"
-    for found in entry_points(group=group):
-        if found.name in own:
+    for entry_point in entry_points(group=group):
+        if entry_point.name in own:
             raise InputError(
-                f"two parts are called {found.name!r}: {found.value} of another package, and one that was there before",
+                f"the name {entry_point.name!r} of {entry_point.value}, a part of another package, is taken already",
                 f"rename it in that package's entry points, group {group!r}",
             )
-        own[found.name] = found.load
+        own[entry_point.name] = entry_point.load
     return own
 
 
 def _entries(module: str, file: str) -> list[str]:
-    """The keys of the table `PARTS`, read off the source."""
+    """Return the keys of the dictionary `PARTS`, read from the source text."""
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == "PARTS":
             return [ast.literal_eval(key) for key in node.value.keys if key is not None]
@@ -117,5 +120,5 @@ def _entries(module: str, file: str) -> list[str]:
 
 
 def _load(module: str, entry: str | None = None) -> Any:
-    found = importlib.import_module(module)
-    return found.PART if entry is None else found.PARTS[entry]
+    home = importlib.import_module(module)
+    return home.PART if entry is None else home.PARTS[entry]

@@ -1,11 +1,10 @@
-"""What an analysis hands to a view: a frozen value that round-trips through JSON.
+"""Results of analyses: frozen dataclasses that inherit `Result` and round-trip through JSON.
 
-A result is a frozen dataclass that inherits `Result`. Its JSON names its type and a schema version, so that a file
-written by an older headcount is refused with a reason instead of being misread.
+The JSON names the result's type and a schema version, so that a file of another version is refused with a clear error.
 
-A file is read only if it can be true. Fields have types with bounds (`Count`, `Share`, `HeadName`), and no number may
+A file is read only if it is consistent. Fields have types with bounds (`Count`, `Share`, `HeadName`), and no number may
 be infinite. A dataclass at any depth may have a method `contradictions`, which compares its fields with each other.
-Last, each field must have the digest that `to_json` wrote beside it. An error names the field that failed.
+Finally, each field must match the digest that `to_json` wrote beside it. An error names the field that failed.
 """
 
 import csv
@@ -27,7 +26,7 @@ from headcount.errors import Fault, HeadcountError, InputError, ResultError
 from headcount.heads import HeadId
 
 ROUNDING = 1e-6
-"""Relative and absolute: stored figures that follow from each other differ by no more."""
+"""Relative and absolute tolerance between stored numbers that follow from each other."""
 
 
 def _head_name(text: str) -> str:
@@ -36,7 +35,7 @@ def _head_name(text: str) -> str:
     except HeadcountError as error:
         raise ValueError(error.what) from error
     if name != text:
-        raise ValueError(f"should be written {name}")
+        raise ValueError(f"must be written as {name}")
     return text
 
 
@@ -46,25 +45,22 @@ Size = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(-ROUNDING), Le(1 + ROUNDING)]
 HeadName = Annotated[str, AfterValidator(_head_name)]
 Contradiction = tuple[str, str]
-"""A field, and what its value should be."""
+"""The name of a field and a description of its correct value."""
 
 
 class Result:
-    """The base of every result. Subclasses raise `SCHEMA` when a field changes its meaning or its name."""
+    """Base class of all results; a subclass increments `SCHEMA` when a field changes its meaning or its name."""
 
     SCHEMA: ClassVar[int] = 1
-    FORMER: ClassVar[Mapping[str, str]] = {}
-    """Fields that the version before had under other names: a file of that version is read by these."""
-
     INDENT: ClassVar[int | None] = 1
-    """Of the JSON; None writes it on one line."""
+    """Spaces by which the JSON is indented; None writes it on one line."""
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
 
     ROWS: ClassVar[tuple[str, ...]] = ()
-    """The fields whose entries are the rows of its table, by path (`curves.points`); none if it is a row itself."""
+    """Paths of the fields whose entries are the rows of the table (`curves.points`); empty if the result is one row."""
 
     def __init_subclass__(cls) -> None:
-        if "__repr__" not in cls.__dict__:  # `dataclass` would print every number
+        if "__repr__" not in cls.__dict__:  # the default of `dataclass` prints every number
             cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
@@ -72,16 +68,16 @@ class Result:
         return f"{type(self).__name__}{f' of {name}' if name else ''}\n{_text_table(self.printed_rows())}"
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Its table: one row per head, length or group; lists within rows are left to `to_dict`."""
-        found = [row for path in self.ROWS for row in _rows_at(self, path.split("."))]
-        return found or [_scalars(self)]
+        """Return the result as a table with one row per head, length or group; lists within rows are left out."""
+        rows = [row for path in self.ROWS for row in _rows_at(self, path.split("."))]
+        return rows or [_scalars(self)]
 
     def printed_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of its table in the order in which they are printed: the most important first."""
+        """Return the rows of the table in the order in which they are printed: the most important first."""
         return self.to_rows()
 
     def to_frame(self) -> Any:
-        """Its table as a pandas DataFrame, where pandas is installed."""
+        """Return the table as a pandas DataFrame; pandas must be installed."""
         try:
             pandas = import_module("pandas")
         except ImportError as error:
@@ -97,21 +93,21 @@ class Result:
         return out.getvalue()
 
     def plot(self, which: str | None = None) -> Any:
-        """Its matplotlib Figure, without a file; `which` of several, the first unless it is named."""
-        # Views are made from results, so they stand after them; they are loaded when somebody wants to see something.
+        """Draw the result and return the matplotlib Figure; `which` chooses one of several figures (default: first)."""
+        # Imported here because the room `figures` imports this module.
         return import_module("headcount.figures.plotting").plot(self, which)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the section of a report about it, offline."""
-        shown: str = import_module("headcount.rendering.notebook").result_html(self)
-        return shown
+        """Return the HTML that a notebook shows: the report's section about this result."""
+        html: str = import_module("headcount.rendering.notebook").result_html(self)
+        return html
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return the result as plain data, ready for JSON."""
         return {"type": type(self).__name__, "schema": self.SCHEMA, **type_adapter(type(self)).dump_python(self)}
 
     def to_json(self) -> str:
-        """Return one JSON object; the digests of its fields show later whether somebody changed one."""
+        """Return the result as one JSON object with a digest of each field, which reveals later edits."""
         data = plain_json(self.to_dict())
         data["digests"] = {name: _digest(value) for name, value in data.items()}
         separators = (",", ":") if self.INDENT is None else None
@@ -119,8 +115,8 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str, file: object = None) -> Self:
-        """Read back what `to_json` wrote; `file` is where the text comes from, for errors."""
-        source, again = ("this", "make it again") if file is None else (file, f"delete {file} to measure it again")
+        """Parse the output of `to_json`; error messages name `file` as the source of the text."""
+        source, again = ("this", "measure it again") if file is None else (file, f"delete {file} to measure it again")
         try:
             data = dict(json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
@@ -128,19 +124,16 @@ class Result:
         digests = data.pop("digests", None)
         changed = list(_changed(data, digests))
         name, schema = data.pop("type", None), data.pop("schema", None)
-        if name is None and cls.FORMER and schema == cls.SCHEMA - 1:
-            name, schema, data = data.pop("kind", None), cls.SCHEMA, _renamed(data, cls.FORMER)
         if (name, schema) != (cls.__name__, cls.SCHEMA):
-            what = name or data.get("kind")
             raise InputError(
-                f"{source} is not a {cls.__name__} of version {cls.SCHEMA} but {what} of version {schema}",
-                "make it again with this version of headcount",
+                f"{source} is not a {cls.__name__} of version {cls.SCHEMA} but {name} of version {schema}",
+                "measure it again with this version of headcount",
             )
         try:
             result: Self = type_adapter(cls).validate_python(data)
             faults = [*contradictions(result), *changed]
         except ValidationError as error:
-            faults = [Fault(_path(each["loc"]), _Brief(each["input"]), _plain(each["msg"])) for each in error.errors()]
+            faults = [Fault(_path(item["loc"]), _Brief(item["input"]), _plain(item["msg"])) for item in error.errors()]
         if faults:
             more = f" (and {len(faults) - 1:,} more)" if faults[1:] else ""
             what = f"{source} {cls.__name__}" if file is None else source
@@ -148,11 +141,11 @@ class Result:
         return result
 
 
-# --- what a stored result must fulfil ---------------------------------------------------------------------------------
+# --- consistency of a stored result -----------------------------------------------------------------------------------
 
 
 def contradictions(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fault]:
-    """Find the fields of a result that contradict other fields, those of its parts first."""
+    """Yield the fields of a result that contradict other fields, starting with the innermost parts."""
     parts: Sequence[tuple[str | int, Any]] = ()
     if is_dataclass(value):
         parts = [(field.name, getattr(value, field.name)) for field in fields(value)]
@@ -168,7 +161,7 @@ def contradictions(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Fau
 
 
 def outside(owner: Any, estimate: str, low: str = "low", high: str = "high") -> Iterator[Contradiction]:
-    """Find the end of an interval that excludes the estimate it belongs to."""
+    """Yield each end of an interval that excludes the estimate of the interval."""
     middle, least, most = (getattr(owner, name) for name in (estimate, low, high))
     if least > middle and not is_close(least, middle):
         yield low, f"at most {estimate}, {middle}"
@@ -177,33 +170,33 @@ def outside(owner: Any, estimate: str, low: str = "low", high: str = "high") -> 
 
 
 def unequal(owner: Any, **expected: Any) -> Iterator[Contradiction]:
-    """Find the fields that differ from what follows from other fields; numbers may differ by rounding."""
+    """Yield the fields that differ from their expected values; numbers may differ by rounding."""
     for name, right in expected.items():
         given = getattr(owner, name)
-        both = isinstance(given, float) or isinstance(right, float)
-        if not (is_close(given, right) if both and None not in (given, right) else given == right):
+        is_number = isinstance(given, float) or isinstance(right, float)
+        if not (is_close(given, right) if is_number and None not in (given, right) else given == right):
             yield name, f"{right}"
 
 
 def misnamed(owner: Any) -> Iterator[Contradiction]:
-    """Find the fields that disagree with the name of a head: its short name, its stack, its layer and its kind."""
+    """Yield the fields (short name, stack, layer, kind) that disagree with the head's name."""
     head = HeadId.parse(owner.head)
     parts = {"short": head.short, "stack": head.site.stack, "layer": head.site.layer, "kind": head.site.kind}
     return unequal(owner, **{name: part for name, part in parts.items() if hasattr(owner, name)})
 
 
 def is_close(one: float, other: float) -> bool:
-    """Whether two figures are the same but for rounding."""
+    """Return whether two numbers are equal up to rounding."""
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 def is_hits(share: float, n: int) -> bool:
-    """Whether a share is a whole number of hits among `n` examples."""
+    """Return whether a share is a whole number of hits among `n` examples."""
     return n > 0 and 0 <= round(share * n) <= n and abs(share * n - round(share * n)) < 1e-3
 
 
 def head_names(value: Any) -> Iterator[str]:
-    """List the heads that a result names, as far as its fields are of the type `HeadName`."""
+    """Yield the names of all heads in the fields of type `HeadName`, at any depth."""
     if is_dataclass(value):
         naming = _naming_fields(value.__class__)
         for field in fields(value):
@@ -213,8 +206,8 @@ def head_names(value: Any) -> Iterator[str]:
             else:
                 yield from head_names(part)
     elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-        for each in value:
-            yield from head_names(each)
+        for item in value:
+            yield from head_names(item)
 
 
 def require_heads(result: Result, known: Collection[str], file: object) -> None:
@@ -235,7 +228,7 @@ def _naming_fields(cls: type) -> frozenset[str]:
 
 
 def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
-    """Find the fields that are not what `to_json` wrote; a file of an older version has no digests."""
+    """Yield the fields that do not match their digest; the output of `--json` has no digests and is accepted."""
     if digests is None:
         return
     known = digests if isinstance(digests, dict) else {}
@@ -246,7 +239,7 @@ def _changed(data: Mapping[str, Any], digests: Any) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class _Brief:
-    """A value as errors show it: a number or a text as it is, a list or a table by its size."""
+    """A value whose `repr` fits into an error message: a list or a mapping is shown by its size only."""
 
     value: Any
 
@@ -261,7 +254,7 @@ def _digest(value: Any) -> str:
 
 
 def _path(parts: Sequence[str | int]) -> str:
-    """Where a field stands: `cells[3].recall[0].n`."""
+    """Return the path of a field, such as `cells[3].recall[0].n`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
 
 
@@ -269,15 +262,8 @@ def _plain(message: str) -> str:
     return message.removeprefix("Value error, ").removeprefix("Input ")
 
 
-def _renamed(data: Any, names: Mapping[str, str]) -> Any:
-    """The same with other keys, everywhere inside."""
-    if isinstance(data, dict):
-        return {names.get(key, key): _renamed(value, names) for key, value in data.items()}
-    return [_renamed(value, names) for value in data] if isinstance(data, list) else data
-
-
 def plain_json(data: Any) -> Any:
-    """The same data in numbers that JSON knows: one that is not finite becomes null."""
+    """Convert data to what JSON can hold: keys become strings, and numbers that are not finite become null."""
     if isinstance(data, dict):
         return {str(key): plain_json(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -291,18 +277,18 @@ SHOWN_ROWS, SHOWN_WIDTH = 6, 110
 
 
 def _rows_at(holder: Any, path: list[str]) -> Iterator[dict[str, Any]]:
-    """The entries at a path, each with what its holders below the result say of it."""
-    found = getattr(holder, path[0])
-    for each in found if isinstance(found, (tuple, list)) else (found,):
-        own = _scalars(each)
-        yield from ({**own, **row} for row in _rows_at(each, path[1:])) if len(path) > 1 else (own,)
+    """Yield one row per entry at a path, joined with the scalar fields of the objects on the way to it."""
+    entries = getattr(holder, path[0])
+    for entry in entries if isinstance(entries, (tuple, list)) else (entries,):
+        own = _scalars(entry)
+        yield from ({**own, **row} for row in _rows_at(entry, path[1:])) if len(path) > 1 else (own,)
 
 
-def _scalars(each: Any, prefix: str = "") -> dict[str, Any]:
-    """Fields that are one number or text, or a pair of them; those of parts by `part.field`."""
+def _scalars(entry: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the fields that are a number, a text or a pair of numbers; a nested field is named `part.field`."""
     row: dict[str, Any] = {}
-    for field in fields(each):
-        value, name = getattr(each, field.name), f"{prefix}{field.name}"
+    for field in fields(entry):
+        value, name = getattr(entry, field.name), f"{prefix}{field.name}"
         if is_dataclass(value):
             row |= _scalars(value, f"{name}.")
         elif value is None or isinstance(value, (str, int, float)) or _is_pair(value):
@@ -316,17 +302,17 @@ def _without_formula(value: Any) -> Any:
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(each, (int, float)) for each in value)
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(number, (int, float)) for number in value)
 
 
 def _text_table(rows: list[dict[str, Any]]) -> str:
-    """The first rows, as many columns as a line has room for."""
+    """Format the first rows, with as many columns as fit on a line."""
     shown = rows[:SHOWN_ROWS]
     columns = []
     for name in dict.fromkeys(name for row in shown for name, value in row.items() if value not in (None, "")):
         part, _, last = name.rpartition(".")
         if last == "weights_sha256" or (last != "rate" and f"{part}.rate" in shown[0]):
-            continue  # of a share, its rate is enough to look at
+            continue  # a proportion is shown by its rate alone
         cells = [name, *(_cell(row.get(name)) for row in shown)]
         width = max(map(len, cells))
         columns.append([cell.ljust(width) for cell in cells])
@@ -337,7 +323,7 @@ def _text_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Short: four digits of a number, the beginning of a text."""
+    """Format a value briefly: four digits of a number, the first characters of a text."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_cell, value))}]"
     if isinstance(value, float):

@@ -1,7 +1,7 @@
-"""One seed, many independent random streams, each with a name.
+"""Independent random streams, each named, from one seed.
 
-A stream is made anew from (seed, name, index), so nothing has to be saved to go on after a crash: step 1,200 draws
-from `stream(seed, "batch", 1200)` whether or not the process that ran step 1,199 is still alive.
+A stream depends only on (seed, name, index), so training can resume after a crash without a saved random state: step
+1,200 draws from `stream(seed, "batch", 1200)` whether or not the same process ran step 1,199.
 
 >>> bool(stream(0, "batch", 3).integers(100) == stream(0, "batch", 3).integers(100))
 True
@@ -15,11 +15,11 @@ import numpy as np
 
 
 def integer(seed: int, name: str, index: int = 0) -> int:
-    """A 63-bit seed for libraries that take a number, such as `torch.manual_seed`."""
+    """Return a 63-bit seed for functions that take an integer, such as `torch.manual_seed`."""
     digest = hashlib.blake2b(f"{seed}/{name}/{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def stream(seed: int, name: str, index: int = 0) -> np.random.Generator:
-    """The random stream with this name; `index` tells the steps of one stream apart."""
+    """Return the random generator with this name; `index` distinguishes the steps of one stream."""
     return np.random.Generator(np.random.PCG64(integer(seed, name, index)))

@@ -1,4 +1,4 @@
-"""Numbers with their intervals and p-values, and how much a head matters in words."""
+"""Confidence intervals and p-values: proportions, paired differences, correlations and permutation tests."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy  # its parts are imported when they are first used, which `headcount --help` and `predict` never do
+import scipy  # imports its submodules lazily, so `headcount --help` and `predict` do not wait for them
 from numpy.typing import NDArray
 
 from headcount.results import ROUNDING, Contradiction, Count, Positive, Share, outside, unequal
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-"""Of examples."""
+"""Indices of examples."""
 Hits = NDArray[np.bool_]
 FEW_HITS = 3
-"""Up to so many, the bound of a share is that of a Poisson variable; of 50 trials or fewer, one less."""
+"""Largest count for which a proportion's bound is the Poisson bound (one less for 50 trials or fewer)."""
 
 
 @dataclass(frozen=True)
 class Proportion:
-    """`correct` of `n`, with a Wilson score interval (Wilson 1927), which stays inside [0, 1] at 0 % and 100 %.
+    """`correct` of `n` with a Wilson score interval (Wilson 1927), which stays inside [0, 1] at 0 % and 100 %.
 
-    Where one to three are right, or wrong, Wilson's bound on that side is too near (84 % instead of 95 % are covered
-    where 0.18 are expected); there it is the Poisson bound of Brown, Cai and DasGupta (2001).
+    If one to three trials are correct (or wrong), Wilson's bound on that side is too tight: it covers 84 % instead of
+    95 % where 0.18 hits are expected. The bound there is the Poisson bound of Brown, Cai and DasGupta (2001).
 
     >>> Proportion.of(98, 100)
     Proportion(correct=98, n=100, rate=0.98, low=0.929..., high=0.996...)
@@ -47,11 +47,11 @@ class Proportion:
 
     @classmethod
     def of(cls, correct: int, n: int, confidence: float = 0.95) -> Proportion:
-        """The share of `n` trials that were `correct`."""
+        """Return the proportion of `correct` trials among `n`, with its confidence interval."""
         if not 0 <= correct <= n or n == 0:
-            raise ValueError(f"{correct} of {n} is no share: there must be trials, and no more hits than trials")
+            raise ValueError(f"correct must be between 0 and n, and n at least 1; got {correct} of {n}")
         if not 0 < confidence < 1:
-            raise ValueError(f"confidence should lie between 0 and 1, not at {confidence}")
+            raise ValueError(f"confidence must be in (0, 1), got {confidence}")
         z = float(scipy.special.ndtri(0.5 + confidence / 2))
         rate = correct / n
         centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
@@ -66,7 +66,7 @@ class Proportion:
 
     @classmethod
     def count(cls, hits: Hits) -> Proportion:
-        """The share of trials that hit."""
+        """Return the proportion of true entries, with its confidence interval."""
         return cls.of(int(hits.sum()), len(hits))
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Proportion:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The mean of differences on the same examples, with a 95 % interval and the chance of as much by luck."""
+    """The mean of paired differences on the same examples, with a 95 % CI and a two-sided p-value."""
 
     mean: float
     low: float
@@ -87,7 +87,7 @@ class PairedDifference:
         return outside(self, "mean")
 
     def widened(self, se: float, df: int, confidence: float = 0.95) -> PairedDifference:
-        """With one more source of noise, whose standard error rests on `df` degrees of freedom, in the interval.
+        """Widen the interval by one more source of noise, whose standard error has `df` degrees of freedom.
 
         >>> PairedDifference(0.2, 0.17, 0.23, 0.001).widened(0.02, 7)
         PairedDifference(mean=0.2, low=0.1439..., high=0.2560..., p=0.001)
@@ -98,27 +98,27 @@ class PairedDifference:
 
 
 N_RESAMPLES = 1999
-"""Resamples of a bootstrap."""
+"""Number of bootstrap resamples."""
 LEAST_P = 40
-"""Resamples for each of a family of tests, so that the least p there can be, corrected over the family, is small."""
+"""Number of resamples per test of a family, so that the smallest possible corrected p-value is small."""
 AT_ONCE = 2**22
-"""Numbers of resamples that are held at once."""
+"""Largest number of resampled values in memory at the same time."""
 GROUPS = 100
-"""Of a jackknife: as many examples as this are left out one by one, of more a hundredth at a time."""
+"""Number of jackknife groups; with fewer examples than this, each example is its own group."""
 UNSEEN = 3.689
-"""-log(0.025): what happens to fewer than so many of n examples is, in 2.5 % of all draws, not seen at all."""
+"""-log(0.025): an event expected in this many of n examples is missed entirely by 2.5 % of all samples."""
 
 
 def paired_hits(
     before: Hits, after: Hits | Values, confidence: float = 0.95, donors: Numbers | None = None
 ) -> PairedDifference:
-    """How many points were lost from `before` to `after`, on the same examples.
+    """Estimate the drop in accuracy from `before` to `after` on the same examples.
 
-    The interval inverts the score test for paired proportions (Tango 1998); where everything was right before, so that
-    nothing can improve, it is that of Clopper and Pearson (1934) for the share that broke. `after` may be [try,
-    example]: tries count for as many examples as their variance tells (Korn and Graubard 1998), and if each had a
-    donor, whose number is in `donors`, what it does to others counts too (`influences`). The test is McNemar's, exact:
-    of the examples that changed, on average over tries, did more get worse than chance would have it?
+    The interval inverts the score test for paired proportions (Tango 1998). If all examples were correct before, none
+    can improve, and the interval is that of Clopper and Pearson (1934) for the proportion that became wrong. `after`
+    may be [try, example]; tries then count for as many examples as their variance implies (Korn and Graubard 1998). If
+    each try had a donor, `donors` holds the donor's index, and a donor's influence on other examples is included (see
+    `influences`). The p-value is McNemar's exact test on the examples that changed on average over tries.
 
     >>> paired_hits(np.ones(500, dtype=bool), np.arange(500) >= 20)
     PairedDifference(mean=0.04, low=0.024..., high=0.061..., p=1.9...e-06)
@@ -126,19 +126,19 @@ def paired_hits(
     n, lost_DN = len(before), np.asarray(before, dtype=float) - np.atleast_2d(after)
     worse, better = (float((sign * lost_DN).clip(min=0).mean(axis=0).sum()) for sign in (1, -1))
     mean, lost = (worse - better) / n, lost_DN.mean(axis=0)
-    # As if one more example had broken whole: what is rare does not tell how alike the tries at an example are.
-    alone, seen = (worse + better + 1) / n - mean**2, float((influences(lost_DN, donors) ** 2).mean()) + 1 / n
-    size = n * float(np.clip(alone / seen, 0.25, len(lost_DN)))
+    # One changed example is added, because rare changes do not show how similar the tries of one example are.
+    independent, observed = (worse + better + 1) / n - mean**2, float((influences(lost_DN, donors) ** 2).mean()) + 1 / n
+    size = n * float(np.clip(independent / observed, 0.25, len(lost_DN)))
     counts = worse * size / n, better * size / n
     low, high = _clopper_pearson(counts[0], size, confidence) if before.all() else _tango(*counts, size, confidence)
     return PairedDifference(mean, low, high, mcnemar(int((lost > 0).sum()), int((lost < 0).sum())))
 
 
 def influences(lost_DN: Values, donors: Numbers | None) -> Values:
-    """How far each example moves the mean over all tries; their mean square is n times the variance of that mean.
+    """Return each example's influence on the mean over all tries; their mean square is n times the mean's variance.
 
-    An example that is also a donor moves it twice, by what it loses and by what others lose to it, and the two may go
-    together. In the sum of both, the noise of single tries is counted twice; it is scaled down by that.
+    An example that is also a donor influences the mean twice: by its own loss and by the losses it causes in others,
+    and the two may be correlated. The sum of both counts the noise of single tries twice, so the sum is scaled down.
     """
     apart_DN = lost_DN - lost_DN.mean()
     by_example = apart_DN.mean(axis=0)
@@ -146,26 +146,27 @@ def influences(lost_DN: Values, donors: Numbers | None) -> Values:
         return by_example
     n_tries, n = lost_DN.shape
     both = by_example + np.bincount(donors.ravel(), apart_DN.ravel(), n) / n_tries
-    square, twice = float((both**2).mean()), float((apart_DN**2).mean()) / n_tries
+    square, try_noise = float((both**2).mean()), float((apart_DN**2).mean()) / n_tries
     if not square:
         return by_example
-    return both * math.sqrt(max(square - twice, float((by_example**2).mean()) / 2) / square)
+    return both * math.sqrt(max(square - try_noise, float((by_example**2).mean()) / 2) / square)
 
 
 def _clopper_pearson(hits: float, n: float, confidence: float) -> tuple[float, float]:
+    """Return the exact interval of a proportion (Clopper and Pearson 1934)."""
     tail = (1 - confidence) / 2
     low = float(scipy.special.betaincinv(hits, n - hits + 1, tail)) if hits > 0 else 0.0
     return low, float(scipy.special.betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
 
 
 def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[float, float]:
-    """Differences at which the score test of these counts is just not significant."""
+    """Return the interval of differences that the score test does not reject (Tango 1998)."""
     z, mean, least = float(scipy.special.ndtri(0.5 + confidence / 2)), (worse - better) / n, 1e-12
 
     def score(difference: float) -> float:
-        """In standard errors, those that there would be if this were the truth."""
+        """Return the score statistic: the deviation from `difference` in standard errors under that difference."""
         b, c = (2 * n - worse + better) * difference - worse - better, -better * difference * (1 - difference)
-        rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # of getting better, at its likeliest
+        rate = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)  # maximum likelihood rate of getting better
         variance = n * (2 * rate + difference * (1 - difference))
         return (worse - better - n * difference) / math.sqrt(max(variance, least**2))
 
@@ -180,13 +181,13 @@ def _tango(worse: float, better: float, n: float, confidence: float) -> tuple[fl
 def paired_differences(
     lost_KN: NDArray[np.floating], rng: np.random.Generator, broken: float | None = None, draws: int = 0
 ) -> list[PairedDifference]:
-    """The same for scores that are no hits, K comparisons of n examples at once: bootstrap-t (Efron 1982).
+    """Estimate the mean losses of K comparisons on n examples with the bootstrap-t (Efron 1982).
 
-    Means of skewed differences are off to the side where their standard error is small too, which the plain bootstrap
-    overlooks: intervals come from the quantiles of t = (mean* - mean) / se*, and p, of a mean of zero, as well. Of rare
-    examples that lose much no sample tells that has none of them. If an example can lose as much as `broken`, the
-    interval reaches as far as it would if those that a sample may have missed (3.7 of n) lost so much. There are at
-    least so many `draws`.
+    The mean and the standard error of skewed differences are correlated, which the plain bootstrap ignores. Intervals
+    and p-values therefore come from the quantiles of t = (mean* - mean) / se*. A sample may contain none of the rare
+    examples that lose much. If an example can lose as much as `broken`, the interval's upper end is raised to where it
+    would be if the examples that a sample may have missed (3.7 of n) lost that much. At least `draws` resamples are
+    drawn.
 
     >>> paired_differences(np.arange(40.0)[None] % 4, np.random.default_rng(0))
     [PairedDifference(mean=1.5, low=1.1..., high=1.8..., p=0.001)]
@@ -195,27 +196,27 @@ def paired_differences(
     means = lost_KN.mean(axis=1, dtype=float)
     apart_KN = lost_KN - means[:, None]
     errors = np.sqrt((apart_KN**2).sum(axis=1) / max(n - 1, 1) / n)
-    errors[errors < 1e-12 * np.abs(lost_KN).max(axis=1)] = 0.0  # all alike, but for rounding
+    errors[errors < 1e-12 * np.abs(lost_KN).max(axis=1)] = 0.0  # all losses are equal up to rounding
     t_DK = _studentised(apart_KN, errors, rng, max(N_RESAMPLES, draws))
-    found = []
+    drops = []
     for lost_N, mean, error, t_D in zip(lost_KN, means.tolist(), errors.tolist(), t_DK.T, strict=True):
-        low, high, p = mean, mean, min(1.0, 2.0 ** (1 - n)) if mean else 1.0  # of equal losses, their signs can tell
+        low, high, p = mean, mean, min(1.0, 2.0 ** (1 - n)) if mean else 1.0  # equal losses: the p-value of a sign test
         if error:
-            ends = np.quantile(t_D, [0.975, 0.025], method="inverted_cdf")  # never between a number and infinity
+            ends = np.quantile(t_D, [0.975, 0.025], method="inverted_cdf")  # must not interpolate towards infinity
             low, high = (mean - float(end) * error for end in ends)
-            low, high = max(low, -_most(-lost_N)), min(high, _most(lost_N))
-            as_far = min(int((t_D >= mean / error).sum()), int((t_D <= mean / error).sum()))
-            p = min(1.0, 2 * (as_far + 1) / (len(t_D) + 1))
+            low, high = max(low, -_upper_bound(-lost_N)), min(high, _upper_bound(lost_N))
+            n_beyond = min(int((t_D >= mean / error).sum()), int((t_D <= mean / error).sum()))
+            p = min(1.0, 2 * (n_beyond + 1) / (len(t_D) + 1))
         if broken is not None:
             high = max(high, mean + UNSEEN * broken / n)
-        found.append(PairedDifference(mean, min(mean, low), max(mean, high), p))
-    return found
+        drops.append(PairedDifference(mean, min(mean, low), max(mean, high), p))
+    return drops
 
 
-def _most(lost: NDArray[np.floating]) -> float:
-    """Upper bound of the mean, as if each example lost either the least or the most that is seen: what is possible.
+def _upper_bound(lost: NDArray[np.floating]) -> float:
+    """Bound the mean loss from above, as if each example lost either the smallest or the largest observed loss.
 
-    Where a few examples carry the sum, resamples without them know nothing of their own error, and t has no bounds.
+    If a few examples dominate the sum, resamples without them underestimate the standard error, and t is unbounded.
     """
     least, most = float(lost.min()), float(lost.max())
     hits = float((lost - least).sum()) / (most - least)
@@ -223,25 +224,25 @@ def _most(lost: NDArray[np.floating]) -> float:
 
 
 def _studentised(apart_KN: NDArray[np.floating], errors: Values, rng: np.random.Generator, draws: int) -> Values:
-    """Of every resample and comparison; resamples are shared, so that many comparisons cost little more than one."""
+    """Return t of each resample and comparison; comparisons share the resamples, which saves time."""
     n = apart_KN.shape[1]
     scaled = np.divide(apart_KN, errors[:, None], out=np.zeros(apart_KN.shape), where=errors[:, None] > 0)
     both_N2K = np.concatenate([scaled, scaled**2]).T
-    found, at_once = [], max(1, AT_ONCE // n)
+    parts, at_once = [], max(1, AT_ONCE // n)
     for begin in range(0, draws, at_once):
         n_draws = min(at_once, draws - begin)
         rows = rng.integers(n, size=(n_draws, n)) + n * np.arange(n_draws)[:, None]
         counts = np.bincount(rows.ravel(), minlength=n_draws * n).reshape(n_draws, n)
         mean, square = np.split(counts.astype(float) @ both_N2K / n, 2, axis=1)
         spread = square - mean**2
-        infinite = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))  # all alike: no idea of its own error
+        infinite = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))  # t of a resample without any spread
         error = np.sqrt(spread.clip(min=0) / max(n - 1, 1))
-        found.append(np.divide(mean, error, out=infinite, where=spread > 1e-9 * square))
-    return np.concatenate(found)
+        parts.append(np.divide(mean, error, out=infinite, where=spread > 1e-9 * square))
+    return np.concatenate(parts)
 
 
 Aggregator = Callable[[Values, Numbers], Values]
-"""From the scores [..., n] of the examples with these numbers [..., n] to one figure, [...]."""
+"""A function of scores [..., n] and the indices of their examples [..., n] that returns one metric value, [...]."""
 
 
 def paired_figures(
@@ -252,58 +253,58 @@ def paired_figures(
     draws: int = 999,
     donors: Numbers | None = None,
 ) -> PairedDifference:
-    """The same for a figure that is no mean over examples, such as a correlation; `after` may be [try, example].
+    """Estimate the drop of a metric that is not a mean over examples, such as a correlation.
 
-    The interval is the jackknife's (Tukey 1958); for the test, each example's two scores change places at random: its
-    null is that they could as well have.
+    `after` may be [try, example]. The interval is the jackknife's (Tukey 1958). The p-value comes from a permutation
+    test that swaps the two scores of each example at random: under the null, they are exchangeable.
     """
     n, tries = len(before), np.atleast_2d(after)
 
     def lost(one: Values, other: Values, rows: Numbers) -> Values:
-        """The mean over tries, which come last but one."""
+        """Return the mean drop over tries; tries are the second-to-last axis."""
         rows = np.broadcast_to(rows, one.shape)
         return (total(one, rows) - total(other, rows)).mean(axis=-1)
 
     both = np.broadcast_to(before, tries.shape)
 
-    def without_some(rows: Numbers) -> Values:
+    def drop_on(rows: Numbers) -> Values:
         one, other = (scores[:, rows].swapaxes(0, 1) for scores in (both, tries))
         return lost(one, other, rows[:, None])
 
-    se, df = jackknife(without_some, n)
+    se, df = jackknife(drop_on, n)
     if donors is not None:
-        se = _donors_too(before, tries, total, donors, se)
-    found, as_much, at_once = float(lost(both, tries, np.arange(n))), 0, max(1, AT_ONCE // tries.size)
+        se = _donor_error(before, tries, total, donors, se)
+    drop, n_beyond, at_once = float(lost(both, tries, np.arange(n))), 0, max(1, AT_ONCE // tries.size)
     for begin in range(0, draws, at_once):
         swapped = rng.integers(2, size=(min(at_once, draws - begin), 1, n)).astype(bool)
         one, other = np.where(swapped, tries, both), np.where(swapped, both, tries)
-        as_much += int((np.abs(lost(one, other, np.arange(n))) >= abs(found) * (1 - 1e-6)).sum())
-    return PairedDifference(found, found, found, (as_much + 1) / (draws + 1)).widened(se, df)
+        n_beyond += int((np.abs(lost(one, other, np.arange(n))) >= abs(drop) * (1 - 1e-6)).sum())
+    return PairedDifference(drop, drop, drop, (n_beyond + 1) / (draws + 1)).widened(se, df)
 
 
-def _donors_too(before: Values, tries: Values, total: Aggregator, donors: Numbers, se: float) -> float:
-    """Standard error where an example is left out of what it lost and of what others lost to it, as in `influences`."""
+def _donor_error(before: Values, tries: Values, total: Aggregator, donors: Numbers, se: float) -> float:
+    """Return the standard error if leaving out an example also drops the tries it is the donor of (`influences`)."""
     n = len(before)
 
-    def left(rows: Numbers) -> float:
+    def drop_without_donors(rows: Numbers) -> float:
         stays = np.zeros(n, dtype=bool)
         stays[rows] = True
-        found = []
+        drops = []
         for scores, donor in zip(tries, donors, strict=True):
             kept = rows[stays[donor[rows]]]
-            found.append(total(before[kept], kept) - total(scores[kept], kept))
-        return float(np.mean(found))
+            drops.append(total(before[kept], kept) - total(scores[kept], kept))
+        return float(np.mean(drops))
 
-    def alone(scores: Values) -> float:
+    def variance_of(scores: Values) -> float:
         return jackknife(lambda rows: total(before[rows], rows) - total(scores[rows], rows), n)[0] ** 2
 
-    twice = float(np.mean([alone(scores) for scores in tries])) / len(tries)
-    found = jackknife(lambda rows: np.array([left(each) for each in rows]), n)[0]
-    return math.sqrt(max(found**2 - twice, se**2 / 2))
+    try_noise = float(np.mean([variance_of(scores) for scores in tries])) / len(tries)
+    both = jackknife(lambda parts: np.array([drop_without_donors(rows) for rows in parts]), n)[0]
+    return math.sqrt(max(both**2 - try_noise, se**2 / 2))
 
 
 def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, float]:
-    """95 % interval of a correlation: the jackknife's, on Fisher's scale, where correlations are nearly normal.
+    """Return the 95 % CI of a correlation by the jackknife on Fisher's scale, where correlations are nearly normal.
 
     >>> x, noise = np.random.default_rng(0).normal(size=(2, 200))
     >>> low, high = correlation_interval(x, lambda scores, rows: rank_correlations(scores, (x + noise)[rows]))
@@ -311,33 +312,33 @@ def correlation_interval(scores: Values, total: Aggregator) -> tuple[float, floa
     True
     """
     n = len(scores)
-    found = whole = float(total(scores, np.arange(n)))
+    estimate = rho = float(total(scores, np.arange(n)))
     edge = 1 - 1 / n**2
     se, df = jackknife(lambda rows: total(scores[rows], rows), n)
-    if abs(found) > edge:  # what ranks all alike would rank all parts alike: as for normal variables (Bonett 2000)
-        found, se = math.copysign(edge, found), math.sqrt(1.5 / max(n - 3, 1)) * (1 - edge**2)
-    more = float(scipy.special.stdtrit(df, 0.975)) * se / (1 - found**2)
-    return min(whole, math.tanh(math.atanh(found) - more)), max(whole, math.tanh(math.atanh(found) + more))
+    if abs(rho) > edge:  # a perfect correlation has no jackknife error: use that of normal variables (Bonett 2000)
+        rho, se = math.copysign(edge, rho), math.sqrt(1.5 / max(n - 3, 1)) * (1 - edge**2)
+    more = float(scipy.special.stdtrit(df, 0.975)) * se / (1 - rho**2)
+    return min(estimate, math.tanh(math.atanh(rho) - more)), max(estimate, math.tanh(math.atanh(rho) + more))
 
 
 def jackknife(figure: Callable[[Numbers], Values], n: int) -> tuple[float, int]:
-    """Standard error of a figure of n examples, and its degrees of freedom.
+    """Return the jackknife standard error of a metric over n examples, and its degrees of freedom.
 
-    The figure is given the numbers of the examples that stay, [part, example], and returns one value for each part.
+    `figure` takes the indices of the examples that are kept, [part, example], and returns one value per part.
     """
     groups = np.array_split(np.random.default_rng(0).permutation(n), min(n, GROUPS))
-    found = np.empty(len(groups))
-    for size in {len(group) for group in groups}:  # there are two at most
-        some = [i for i, group in enumerate(groups) if len(group) == size]
-        for begin in range(0, len(some), at_once := max(1, AT_ONCE // n)):
-            part = some[begin : begin + at_once]
-            found[part] = figure(np.stack([np.setdiff1d(np.arange(n), groups[i]) for i in part]))
+    values = np.empty(len(groups))
+    for size in {len(group) for group in groups}:  # groups have at most two sizes
+        equal = [i for i, group in enumerate(groups) if len(group) == size]
+        for begin in range(0, len(equal), at_once := max(1, AT_ONCE // n)):
+            part = equal[begin : begin + at_once]
+            values[part] = figure(np.stack([np.setdiff1d(np.arange(n), groups[i]) for i in part]))
     df = len(groups) - 1
-    return math.sqrt(df / len(groups) * float(((found - found.mean()) ** 2).sum())), max(df, 1)
+    return math.sqrt(df / len(groups) * float(((values - values.mean()) ** 2).sum())), max(df, 1)
 
 
 def rank_correlations(x: Values, y: Values) -> Values:
-    """Spearman's rank correlation of many samples at once, [..., n]; 0 where one does not vary.
+    """Return Spearman's rank correlation of each pair of samples, [..., n]; 0 if one of the two is constant.
 
     >>> rank_correlations(np.array([[1.0, 2, 3], [3, 2, 1]]), np.array([[1.0, 5, 9], [1, 5, 9]])).round(6).tolist()
     [1.0, -1.0]
@@ -349,7 +350,7 @@ def rank_correlations(x: Values, y: Values) -> Values:
 
 
 def mcnemar(worse: int, better: int) -> float:
-    """Exact two-sided p: `worse` heads in `worse + better` tosses of a fair coin.
+    """Return the exact two-sided p-value of McNemar's test: `worse` heads in `worse + better` fair coin tosses.
 
     >>> mcnemar(0, 0), mcnemar(5, 0), mcnemar(3, 3)
     (1.0, 0.0625, 1.0)
@@ -358,7 +359,7 @@ def mcnemar(worse: int, better: int) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down correction of a family of tests (Holm 1979).
+    """Correct the p-values of a family of tests by Holm's step-down method (Holm 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -372,29 +373,29 @@ def holm(p: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """Whether two figures rank some things alike (Spearman; ties share their mean rank)."""
+    """Spearman's rank correlation of two measures over the same items; ties share their mean rank."""
 
     rho: float
     low: float
     high: float
-    """95 % interval, these things being a sample of such."""
+    """The ends of the 95 % CI; the items are regarded as a random sample."""
     p: Share
-    """Over shuffles."""
+    """The p-value of a permutation test."""
     tied: Count
-    """Things that share their rank with another by the second figure."""
+    """The number of items that share their rank by the second measure."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the interval with the correlation, which lies between -1 and 1."""
+        """Check that the correlation lies in [-1, 1] and inside its interval."""
         if abs(self.rho) > 1 + ROUNDING:
             yield "rho", "between -1 and 1"
         yield from outside(self, "rho")
 
 
 def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 4999) -> RankAgreement | None:
-    """Spearman's rank correlation with its interval; None if one of the two does not vary.
+    """Return Spearman's rank correlation with its 95 % CI and p-value; None if one of the two is constant.
 
-    >>> found = rank_agreement(np.arange(9.0), np.array([0, 0, 0, 1, 2, 3, 4, 5, 6.0]), np.random.default_rng(0))
-    >>> round(found.rho, 3), round(found.low, 2), found.p < 0.001, found.tied
+    >>> agreement = rank_agreement(np.arange(9.0), np.array([0, 0, 0, 1, 2, 3, 4, 5, 6.0]), np.random.default_rng(0))
+    >>> round(agreement.rho, 3), round(agreement.low, 2), agreement.p < 0.001, agreement.tied
     (0.983, 0.61, True, 3)
     """
     if np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -402,49 +403,51 @@ def rank_agreement(x: Values, y: Values, rng: np.random.Generator, draws: int = 
     rho = float(rank_correlations(x, y))
     shuffled = rank_correlations(rng.permuted(np.broadcast_to(x, (draws, len(x))), axis=1), y)
     p = (int((np.abs(shuffled) >= abs(rho) - 1e-12).sum()) + 1) / (draws + 1)
-    low, high = correlation_interval(x, lambda some, rows: rank_correlations(some, y[rows]))
+    low, high = correlation_interval(x, lambda values, rows: rank_correlations(values, y[rows]))
     _, place, counts = np.unique(y, return_inverse=True, return_counts=True)
     return RankAgreement(rho, low, high, p, int((counts[place] > 1).sum()))
 
 
 # --- means over queries, errors over examples -------------------------------------------------------------------------
-# Examples are drawn; the queries of one example come together. The standard error is therefore over examples: each
-# example's pull on the mean is kept, and their sum of squares is the variance. With one query in each example that is
-# the textbook's s / sqrt(n).
+# Examples are sampled independently; the queries of one example are not independent. Standard errors are therefore over
+# examples: the variance is the sum of the squared influences of the examples on the mean. With one query per example,
+# this is the usual s / sqrt(n).
 
 
 Sums = Values
 Stratum = NDArray[np.bool_]
-"""[example, column]: what is pooled into one mean."""
+"""[example, column]: which entries are pooled into one mean."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, and each example's pull on it; 0 for an example that has no part in it."""
+    """A mean over examples, and the influence of each example on it."""
 
     mean: float
     influence: Values
+    """The influence of each example on the mean; 0 for examples that do not contribute."""
     takes_part: NDArray[np.bool_]
+    """Whether each example contributes to the mean."""
 
     @property
     def n(self) -> int:
-        """How many examples it rests on."""
+        """The number of examples that contribute."""
         return int(self.takes_part.sum())
 
     @property
     def se(self) -> float:
-        """The standard error over examples; there must be two of them."""
+        """The standard error over examples; at least two must contribute."""
         return float(np.sqrt((self.influence**2).sum() * self.n / (self.n - 1)))
 
     def __sub__(self, other: Estimate) -> Estimate:
-        """The difference; an example that pulls on both counts once, so that what they share is not counted twice."""
+        """Return the difference of two means; an example that contributes to both is counted once."""
         return Estimate(self.mean - other.mean, self.influence - other.influence, self.takes_part | other.takes_part)
 
 
 def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
-    """The mean of the strata's means, from each example's sums and counts by column, [example, column].
+    """Return the mean of the strata's means, from sums and counts per example and column, [example, column].
 
-    Strata count alike, so that two groups of examples which differ in how often they meet a column can be compared.
+    All strata have equal weight, so that groups of examples with different column frequencies can be compared.
 
     >>> one = estimate(np.array([[1.0], [2.0], [6.0]]), np.ones((3, 1)), [np.ones((3, 1), dtype=bool)])
     >>> one.mean, round(one.se, 6), float(round(np.std([1, 2, 6], ddof=1) / np.sqrt(3), 6))
@@ -452,7 +455,7 @@ def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
     """
     means, influence, takes_part = [], np.zeros(len(sums)), np.zeros(len(sums), dtype=bool)
     for stratum in strata:
-        total = max(counts[stratum].sum(), 1.0)  # of nothing, the mean is 0 and n is 0
+        total = max(counts[stratum].sum(), 1.0)  # an empty stratum has mean 0 and n = 0
         means.append(sums[stratum].sum() / total)
         influence += ((sums - means[-1] * counts) * stratum).sum(axis=1) / (total * len(strata))
         takes_part |= (counts * stratum).any(axis=1)
@@ -463,11 +466,11 @@ def estimate(sums: Sums, counts: Sums, strata: Sequence[Stratum]) -> Estimate:
 
 
 def step_down(observed: Values, null: Values) -> Values:
-    """A p for each of several statistics, corrected over all (max-T, Westfall and Young 1993).
+    """Return one p-value per statistic, corrected for all of them (max-T, Westfall and Young 1993).
 
-    `null` is [draw, statistic]. Each statistic is measured by its own mean and spread, over the draws and what was
-    observed alike, so that under the null what was observed is one draw among the others, and the p of the largest
-    statistic is exact.
+    `null` is [draw, statistic]. Each statistic is standardised by its mean and standard deviation over the null draws
+    and the observed value together. Under the null, the observed value is one draw among the others, and the p-value
+    of the largest statistic is exact.
 
     >>> null = np.random.default_rng(0).normal(size=(99, 2))
     >>> step_down(np.array([9.0, 0.0]), null).round(2).tolist()
@@ -477,7 +480,7 @@ def step_down(observed: Values, null: Values) -> Values:
     spread = both.std(axis=0)
     scaled = np.divide(both - both.mean(axis=0), spread, out=np.zeros_like(both), where=spread > 1e-12)
     order = np.argsort(-scaled[0], kind="stable")
-    # The largest statistic is compared with the largest of all in each draw, the next with the largest of the others.
+    # The largest statistic is compared with the maximum of each draw, the next one with the maximum of the rest.
     largest = np.maximum.accumulate(scaled[1:, order[::-1]], axis=1)[:, ::-1]
     p = np.empty(len(observed))
     p[order] = np.maximum.accumulate(share_above(scaled[0, order], largest))
@@ -485,5 +488,5 @@ def step_down(observed: Values, null: Values) -> Values:
 
 
 def share_above(observed: Values, null: Values) -> Values:
-    """A p for each statistic by itself: how many of the draws and itself are at least as large."""
+    """Return one uncorrected p-value per statistic: the share of draws, itself included, that are at least as large."""
     return np.asarray((1 + (null >= observed - 1e-9).sum(axis=0)) / (len(null) + 1))

@@ -97,7 +97,7 @@ class FindsNothing(PlantedAdder):
 @pytest.mark.parametrize(
     ("faulty", "words"),
     [
-        (DropsTheEncoder, "noise in place of its heads changes nothing in the model's output"),
+        (DropsTheEncoder, "noise in place of its heads does not change the model's output"),
         (NeverCalls, "decoder.0.self was passed 0 times"),
         (NamesMoreThanTheProjection, "its heads' contributions miss its output"),
     ],

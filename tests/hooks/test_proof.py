@@ -39,7 +39,7 @@ def test_sound_models_are_proven(kind: type[foreign.Model]) -> None:
     ("kind", "why"),
     [
         pytest.param(faulty.NotLinear, "contributions miss its output", id="the sum"),
-        pytest.param(faulty.PutsBack, "with all heads silent it still adds more", id="all shut"),
+        pytest.param(faulty.PutsBack, "with all heads off, it still adds more", id="all shut"),
         pytest.param(faulty.ThrowsAway, "noise in place of its heads changes nothing", id="noise"),
         pytest.param(faulty.Bypasses, "the model never called it", id="never called"),
         pytest.param(faulty.TorchsAttention, "the model never called it", id="fused"),
@@ -63,7 +63,7 @@ def test_one_faulty_site_is_enough(layer: int) -> None:
     with torch.no_grad(), Gates(model.sites, closed_gates(model.sites, [site.head(0)])):
         output = model(TOKENS)
     assert torch.equal(output, model(TOKENS)), "a plausible zero"
-    with pytest.raises(InstrumentError, match=rf"does not act at layer\.{layer}\.self"):
+    with pytest.raises(InstrumentError, match=rf"do not act as they should at layer\.{layer}\.self"):
         prove(model, model.sites, [TOKENS])
 
 

@@ -165,23 +165,6 @@ class Ablation(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 4
-    FORMER: ClassVar[Mapping[str, str]] = {
-        "run": "name",
-        "model": "weights_sha256",
-        "kind": "replacement",
-        "kinds": "replacements",
-        "decoded_kinds": "decoded_replacements",
-        "silenced": "ablated",
-        "floor": "majority_baseline",
-        "breakages": "failures",
-        "needed": "examples_needed",
-        "needed_most": "examples_needed_most",
-        "is_share": "is_accuracy",
-        "moved": "output_change",
-        "leaked": "cross_row_effect",
-        "said": "predicted",
-        "why": "explanation",
-    }
     name: str
     weights_sha256: str
     metric: str

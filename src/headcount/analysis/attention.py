@@ -146,12 +146,6 @@ class Attention(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("sites.heads",)
     SCHEMA: ClassVar[int] = 2
-    FORMER: ClassVar[Mapping[str, str]] = {
-        "run": "name",
-        "model": "weights_sha256",
-        "said": "predicted",
-        "why": "explanation",
-    }
     ABSENT: ClassVar[tuple[str, ...]]
     """Fields of the other source."""
     name: str
@@ -313,7 +307,7 @@ def shortened(example: str) -> str:
 def average_patterns(model: TaskAttention, split: str, *, norm_weighted: bool = False) -> AttentionPatterns:
     """Every head on average over a held-out set: by column, or over the longest sequences, by place."""
     examples = model.task.split(split)
-    alike = model.alike(examples)
+    alike = model.aligned_examples(examples)
     n, sums = len(alike.rows), dict[HeadSite, tuple[Array, Array]]()
 
     def add(chunk: AttentionChunk) -> None:

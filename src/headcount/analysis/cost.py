@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +31,6 @@ class Cost(Result):
     """One model beside the one it was cut from."""
 
     SCHEMA: ClassVar[int] = 4
-    FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "is_share": "is_accuracy"}
     parent: str
     name: str
     heads: tuple[HeadName, ...]

@@ -41,12 +41,6 @@ class Certificate(Result):
     """Every example of the domain, checked."""
 
     SCHEMA: ClassVar[int] = 3
-    FORMER: ClassVar[Mapping[str, str]] = {
-        "run": "name",
-        "model": "weights_sha256",
-        "said": "predicted",
-        "why": "explanation",
-    }
     name: str
     weights_sha256: str
     total: Positive

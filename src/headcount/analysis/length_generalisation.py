@@ -18,7 +18,7 @@ still pays to neighbours and to equal numbers, for a softmax over more tokens is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -113,16 +113,6 @@ class Stretch(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("cells",)
     SCHEMA: ClassVar[int] = 3
-    FORMER: ClassVar[Mapping[str, str]] = {
-        "run": "name",
-        "model": "weights_sha256",
-        "gives": "hard_codes",
-        "says": "constant_class",
-        "same_gaps": "cropped_results",
-        "looks": "attention_shares",
-        "impossible": "refused_lengths",
-        "impossible_ids": "refused_first_ids",
-    }
     name: str
     weights_sha256: str
     encoding: str

@@ -17,7 +17,7 @@ output is put in the head's place (transplants.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import count
@@ -196,7 +196,6 @@ class Matching(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("kinds.pairs",)
     SCHEMA: ClassVar[int] = 3
-    FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "model": "weights_sha256"}
     name: str
     weights_sha256: str
     other: str
@@ -256,7 +255,7 @@ def match(
     _require_one_task(model, other)
     effort, seen = effort or Effort(), eval_inputs(model, length)
     _require_same_examples(model, other, seen.examples)
-    alike = np.intersect1d(model.alike(seen.examples).rows, other.alike(seen.examples).rows)
+    alike = np.intersect1d(model.aligned_examples(seen.examples).rows, other.aligned_examples(seen.examples).rows)
     n = min(len(alike), max(FEWEST, min(MOST, PAIRS // seen.width**2)))
     if n < FEWEST:
         raise InputError(f"{model.name} and {other.name} have {n} examples in common", f"at least {FEWEST} are needed")

@@ -177,7 +177,7 @@ StandIn = Callable[[int], Activity]
 
 def observe(model: TaskAttention, examples: Examples) -> Activity:
     """Of the kinds of site where a query sees more than one key."""
-    read, written, found = task_weights(model, examples), model.written(examples), Activity()
+    read, written, found = task_weights(model, examples), model.value_outputs(examples), Activity()
     for kind in dict.fromkeys((site.stack, site.kind) for site in model.sites):
         sites = [site for site in model.sites if (site.stack, site.kind) == kind]
         visible = read[sites[0]].visible

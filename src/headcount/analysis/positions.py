@@ -12,7 +12,7 @@ carries each to its next are rows whose products P_t . P_s depend on t - s alone
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -28,14 +28,6 @@ from headcount.models.transformer import initialise
 from headcount.results import Contradiction, Count, Positive, Result, Share, Size
 from headcount.seeds import integer
 
-FORMER = {
-    "run": "name",
-    "model": "weights_sha256",
-    "gives": "hard_codes",
-    "touches": "acts_on",
-    "unexplained": "variance_beyond_distance",
-    "unexplained_trained": "variance_beyond_distance_trained",
-}
 RowState = Literal["trained", "never trained", "past the table"]
 ActsOn = Literal["embeddings", "queries and keys", "scores", "nothing"]
 Array = NDArray[np.float64]
@@ -70,7 +62,6 @@ class PositionsShown(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("rows",)
     SCHEMA: ClassVar[int] = 2
-    FORMER: ClassVar[Mapping[str, str]] = FORMER
 
     name: str
     weights_sha256: str
@@ -100,7 +91,6 @@ class EncodingsShown(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("encodings",)
     SCHEMA: ClassVar[int] = 2
-    FORMER: ClassVar[Mapping[str, str]] = FORMER
 
     name: str | None
     trained: str | None

@@ -7,7 +7,7 @@ where the condition holds and where it does not; a contrast, if the task has one
 meet both: no carry ever comes into the 1s, which must not pass for an effect of carries.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -81,7 +81,6 @@ class Specialisation(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("heads",)
     SCHEMA: ClassVar[int] = 3
-    FORMER: ClassVar[Mapping[str, str]] = {"run": "name", "model": "weights_sha256"}
     name: str
     weights_sha256: str
     n: Positive

@@ -21,8 +21,6 @@ from headcount.registry import Registry, suggestion
 from headcount.rendering.progress import LOST, Steady, Terminal
 
 VERBS = Registry("headcount.cli")
-FORMER = {"--kinds": "--replacements", "--narrow": "--small-steps", "--matched": "--paired"}
-"""Flags that had other names."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,7 +129,6 @@ def _unknown(argument: str, parser: argparse.ArgumentParser) -> InputError:
     flag, see = argument.partition("=")[0], f"see: {parser.prog} --help"
     if not argument.startswith("-"):
         return InputError(f"{parser.prog} takes no further {shortened(argument)!r}", see)
-    if flag in FORMER:
-        return InputError(f"{flag} is called {FORMER[flag]} now", see)
+
     known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
     return InputError(f"{parser.prog} has no {shortened(flag)!r}", suggestion(flag, known), see)

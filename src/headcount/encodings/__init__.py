@@ -1,7 +1,7 @@
-"""What a position does to the model: one encoding, one file.
+"""Position encodings: one encoding per file.
 
-An encoding takes position ids, not lengths: whoever calls it may choose them. It may touch the embeddings, the queries
-and keys, or the scores, and nothing else in the model knows which encoding is in use.
+An encoding takes position ids, not lengths, so the caller may choose the ids. It may change the embeddings, the queries
+and keys, or the attention scores. No other part of the model knows which encoding is in use.
 """
 
 from typing import Annotated, Literal
@@ -17,13 +17,13 @@ Count = Annotated[int, Field(ge=1)]
 
 @config
 class EncodingSettings:
-    """How a stack knows positions: the settings that encodings share. No torch here, so that help is instant."""
+    """The settings that all encodings share; this module imports no torch, so that help is fast."""
 
     encoding: Annotated[str, NameIn(ENCODINGS)] = "learned"
-    """How the model knows positions."""
+    """Position encoding."""
     n_positions: Count = 64
-    """Rows of a learned position table."""
+    """Number of rows of a learned position table."""
     past_table: Literal["error", "clamp", "untrained"] = "error"
-    """What a learned table does past its end: refuse, repeat its last row, or go on with rows as they are drawn."""
+    """What a learned table does past its end: raise an error, repeat its last row, or use untrained random rows."""
     clip_distance: Count = 4
-    """Distance from which on a clipped relative bias tells no more apart."""
+    """Largest distance that a relative bias distinguishes; farther keys share one bias."""

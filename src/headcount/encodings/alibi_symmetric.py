@@ -1,9 +1,9 @@
-"""ALiBi for an encoder that looks both ways (after Press et al. 2021, arXiv 2108.12409).
+"""ALiBi for a bidirectional encoder (after Press et al. 2021, arXiv 2108.12409).
 
     bias_h(i, j) = -m_h |i - j|        m_h = 2^(-8 (h + 1) / n_heads)
 
-It cannot tell left from right: a sequence and its mirror image get mirrored outputs. With a symmetric pooling a model
-that has nothing else answers both alike.
+The bias cannot distinguish left from right: a reversed sequence gets reversed outputs. With a symmetric pooling, the
+model's answers to a sequence and to its reverse are equal.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headcount.encodings.base import Encoding
 
 
 class SymmetricAlibi(Encoding):
-    """Added to the scores."""
+    """The symmetric ALiBi encoding, which adds a bias to the attention scores."""
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """-m_h |i - j|."""
+        """Return -m_h |i - j|."""
         distance = (query_id - key_id).abs()[..., None]
         return -slopes(self.n_heads, distance.device) * distance
 

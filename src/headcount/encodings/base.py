@@ -1,4 +1,7 @@
-"""What every encoding offers: three places to touch, each left alone unless a subclass says otherwise."""
+"""The base class of all encodings, position ids, random positions, and encodings found in other models.
+
+An encoding may override `add_to_embeddings`, `rotate_qk` and `bias`. By default, these methods change nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,77 +26,77 @@ KeyIds = Int[Tensor, "#batch key"]
 
 
 class Positions(NamedTuple):
-    """Where tokens stand: an id for each, and how many tokens each row really has.
-
-    Rows that stand alike share one row of ids.
-    """
+    """The position ids of a batch of tokens."""
 
     ids: Int[Tensor, "#batch length"]
+    """The id of each position; a single row serves all rows of the batch."""
     n_tokens: Int[Tensor, " #batch"]
+    """The number of tokens in each row, without padding."""
     n_ids: int | None = None
-    """All ids are below it; None: they must be read to know."""
+    """An upper bound: every id is smaller. None if the bound is not known without reading the ids."""
     padded: bool = True
     """Whether a row may have fewer tokens than ids."""
 
     @classmethod
     def in_order(cls, length: int, device: torch.device, first: int = 0) -> Positions:
-        """Ids in order, for rows without padding."""
+        """Return consecutive ids from `first`, for rows without padding."""
         ids = torch.arange(first, first + length, device=device)[None]
         return cls(ids, torch.full((1,), first + length, device=device), n_ids=first + length)
 
     def shifted(self, by: int) -> Positions:
-        """The same with every id so much larger."""
+        """Return a copy with `by` added to every id."""
         return self._replace(ids=self.ids + by, n_ids=None if self.n_ids is None else self.n_ids + by)
 
 
 class Encoding(nn.Module):
-    """Built for a stack of this width; `causal` says that its queries never look ahead."""
+    """Base class of position encodings; `causal` means that queries of the stack never see later keys."""
 
     hard_codes: ClassVar[str] = ""
-    """The structure of the task that this encoding gives away, in words; empty if it is generic."""
+    """The structure of the task that this encoding gives to the model, in words; empty for a generic encoding."""
     forces_causal: ClassVar[bool] = False
-    """Whether it hides what lies ahead, whatever the model would see."""
+    """Whether the encoding hides later keys even in a bidirectional model."""
     hides_keys: ClassVar[bool] = False
-    """Whether its bias may be -inf for a key that is not ahead."""
+    """Whether the bias may be -inf for a key that is not later than the query."""
     uses_ids: ClassVar[bool] = True
-    """Whether it makes any use of position ids."""
+    """Whether the encoding uses position ids at all."""
     needs_length: ClassVar[bool] = False
-    """Whether it depends on the length of the whole sequence, which a decoder does not know yet."""
+    """Whether the encoding depends on the length of the whole sequence, which a decoder does not know in advance."""
     has_table: ClassVar[bool] = False
-    """Whether it has a row of its own for each of `n_positions` ids, and none for later ones."""
+    """Whether the encoding has a table with one row for each of `n_positions` ids, and none for later ids."""
     n_rows: int | None = None
-    """Rows of that table; None without one."""
+    """The number of rows of that table; None without a table."""
     refuses_past_table: bool = False
-    """Whether an id past the table is an error."""
+    """Whether an id past the end of the table is an error."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__()
         self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
 
     def step(self, n: int) -> float:
-        """How far apart neighbours stand in a sequence of `n`, in steps of the sinusoids that it may be made of."""
+        """Return the distance of neighbouring tokens in a sequence of `n`, in units of the sinusoids' argument."""
         return 1.0
 
     def forward(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """The touch on the embeddings, as a layer of the model."""
+        """Apply `add_to_embeddings`, as a layer of the model."""
         return self.add_to_embeddings(x, positions)
 
     def assign_ids(self, positions: Positions) -> Positions:
-        """The positions that the touches below will be asked about; called once for each sequence."""
+        """Return the positions that the methods below will receive; called once per sequence."""
         return positions
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """Touch the embeddings of tokens that stand at these positions."""
+        """Return the embeddings with the encoding of their positions added."""
         return x
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
-        """Touch queries and keys."""
+        """Return the queries and keys after the encoding of their positions."""
         return query, key
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
-        """Touch the scores: what is added for each pair of ids. None if nothing is.
+        """Return the bias that is added to the score of each pair of ids, or None for no bias.
 
-        -inf hides the key, which `forces_causal` (what is ahead) or `hides_keys` (anything else) must announce.
+        A bias of -inf hides the key. An encoding that hides keys must set `forces_causal` (it hides later keys) or
+        `hides_keys` (it hides other keys).
         """
         return None
 
@@ -101,43 +104,43 @@ class Encoding(nn.Module):
 def build_encoding(
     settings: EncodingSettings, d_model: int, n_heads: int, *, causal: bool = False, random_positions: int | None = None
 ) -> Encoding:
-    """The encoding that the settings name."""
-    made: Encoding = ENCODINGS.get(settings.encoding)(d_model, n_heads, settings, causal=causal)
-    return made if random_positions is None else Randomised(made, random_positions)
+    """Build the encoding that the settings name."""
+    encoding: Encoding = ENCODINGS.get(settings.encoding)(d_model, n_heads, settings, causal=causal)
+    return encoding if random_positions is None else Randomised(encoding, random_positions)
 
 
 class Randomised(Encoding):
-    """Another encoding, asked about random ids (Ruoss et al. 2023, arXiv 2305.16843).
+    """A wrapper that gives another encoding random ids (Ruoss et al. 2023, arXiv 2305.16843).
 
-    Of the ids 0 .. N-1 a random subset is drawn, in order, and given to the tokens. Trained on short sequences, the
-    model has then met every id up to N. In training the subset changes at every step; otherwise it depends on the
-    length alone, so that the same sequence always gets the same answer.
+    The tokens get a random subset of the ids 0 .. N-1, in increasing order. A model trained on short sequences has then
+    seen every id up to N. In training, the subset changes at every step. Otherwise it depends on the length alone, so
+    that a sequence always gets the same answer.
     """
 
     def __init__(self, inner: Encoding, n_ids: int) -> None:
         super().__init__(inner.d_model, inner.n_heads, EncodingSettings(), causal=inner.causal)
         self.inner, self.n_ids = inner, n_ids
         self.hard_codes, self.forces_causal = inner.hard_codes, inner.forces_causal  # type: ignore[misc]
-        # Padding gets the id 0, so what is ahead of it are the tokens.
+        # Padding gets the id 0, so all tokens count as later than padding.
         self.hides_keys = inner.hides_keys or inner.forces_causal  # type: ignore[misc]
 
     def assign_ids(self, positions: Positions) -> Positions:
-        """The same order, other ids."""
+        """Replace the ids by a random subset of all ids, in the same order."""
         length = positions.ids.shape[1]
         if length > self.n_ids:
             raise InputError(
-                f"{length} tokens are more than the {self.n_ids} random positions there are",
+                f"a sequence of {length} tokens does not fit into {self.n_ids} random positions",
                 "train with a larger --random-positions",
             )
-        # A row's own tokens decide, not the padding behind them: 8 tokens are spread over all ids, beside 16 or alone.
+        # The subset depends on a row's number of tokens, not on its padding: 8 tokens get the same ids in any batch.
         if not positions.padded:
             lengths, which = [length], positions.n_tokens
         elif torch.compiler.is_compiling() or positions.n_tokens.device.type != "cpu":
-            # Drawing for every length there may be is quicker than waiting for a GPU, and all that a graph can do.
+            # Drawing a subset for every possible length is faster than waiting for a GPU, and works in a graph.
             lengths, which = list(range(length + 1)), positions.n_tokens
         else:
-            found, which = positions.n_tokens.unique(return_inverse=True)
-            lengths = found.tolist()
+            distinct, which = positions.n_tokens.unique(return_inverse=True)
+            lengths = distinct.tolist()
         draw = drawn_subsets if self.training else fixed_subsets
         subsets = draw(self.n_ids, lengths, length).to(positions.ids.device)
         subsets = subsets if len(lengths) == 1 else subsets[which]
@@ -146,20 +149,20 @@ class Randomised(Encoding):
         return positions._replace(ids=ids, n_ids=self.n_ids)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """As the inner encoding does."""
+        """Apply the inner encoding."""
         return self.inner.add_to_embeddings(x, positions)
 
     def rotate_qk(self, query: Queries, key: Keys, query_ids: QueryIds, key_ids: KeyIds) -> tuple[Queries, Keys]:
-        """As the inner encoding does."""
+        """Apply the inner encoding."""
         return self.inner.rotate_qk(query, key, query_ids, key_ids)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"] | None:
-        """As the inner encoding does."""
+        """Return the bias of the inner encoding."""
         return self.inner.bias(query_id, key_id)
 
 
 class FoundTable(Encoding):
-    """Rows that were found in somebody's model, added to the embeddings there; learned, or not."""
+    """A table of position vectors found in another model, which adds them to its embeddings."""
 
     has_table: ClassVar[bool] = True
     refuses_past_table = True
@@ -170,24 +173,24 @@ class FoundTable(Encoding):
         self.rows = nn.Parameter(rows.detach().float().cpu().clone(), requires_grad=is_learned)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """X + row(ids)."""
+        """Return x + rows[ids]."""
         return x + self.rows[positions.ids].to(x.dtype)
 
 
 @dataclass(frozen=True)
 class EncodingInUse:
-    """An encoding as a model has trained it."""
+    """The encoding of a trained model."""
 
     name: str
-    """Of a table that was found, where it is in the model."""
+    """The name of the encoding or, for a table found in another model, the path of the table."""
     encoding: Encoding
     n_trained: int
-    """Positions met in training: 0 to one less than this."""
+    """The number of positions used in training: 0 to n_trained - 1."""
     n_heads: int
     initial: Encoding | None = None
-    """As it was before training, where that is known."""
+    """The encoding before training; None if it is not known."""
     random_positions: int | None = None
-    """Training drew its positions from this many; None if it counted from 0."""
+    """The number of ids that training drew random positions from; None if positions counted from 0."""
     hard_codes: str = ""
 
 
@@ -196,27 +199,27 @@ class HasPositions(Protocol):
 
     @property
     def name(self) -> str:
-        """As it was named."""
+        """The name of the model."""
 
     @property
     def weights_sha256(self) -> str:
-        """Every result names it."""
+        """The digest of the weights, which every result records."""
 
     def encoding_in_use(self) -> EncodingInUse:
-        """Its positions; in an encoder-decoder, those of the encoder."""
+        """Return the trained encoding; in an encoder-decoder, that of the encoder."""
 
 
 def drawn_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Int[Tensor, "lengths width"]:
-    """For each length n, n random ids in order; then 0, for padding."""
+    """Draw n random ids in increasing order for each length n, padded with 0 to `width`."""
     return torch.stack([F.pad(torch.randperm(n_ids)[:n].sort().values, (0, width - n)) for n in lengths])
 
 
-# An operator of its own, since no graph can hold a generator that is seeded anew at every call.
+# A custom operator, because a graph cannot contain a generator that is seeded at every call.
 @torch.library.custom_op(
     "headcount::fixed_subsets", mutates_args=(), schema="(int n_ids, int[] lengths, int width) -> Tensor"
 )
 def fixed_subsets(n_ids: int, lengths: Sequence[int], width: int) -> Tensor:
-    """The same, always with the same ids."""
+    """Return n ids in increasing order for each length n, padded with 0 to `width`; always the same ids."""
     return torch.stack([F.pad(_fixed_ids(n_ids, n), (0, width - n)) for n in lengths])
 
 

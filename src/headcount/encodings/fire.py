@@ -2,9 +2,9 @@
 
     bias(i, j) = f( psi(i - j) / psi(max(L, i)) )        psi(x) = log(c x + 1)
 
-f is a small network with one output per head, c > 0 and the threshold L > 0 are learned. Dividing by the query's own
-position squeezes any length into [0, 1]; max(L, i), not min, keeps short sequences apart. The paper looks back only;
-for a key ahead we take psi(j - i) with a minus sign and divide by psi(max(L, j)), which stays within [-1, 0].
+f is a small network with one output per head; c > 0 and the threshold L > 0 are learned. Dividing by the query's own
+position maps any length into [0, 1]; max(L, i) keeps short sequences apart. The paper considers earlier keys only. For
+a later key we use -psi(j - i) / psi(max(L, j)), which lies in [-1, 0].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HIDDEN = 32
 
 
 class Fire(Encoding):
-    """Added to the scores."""
+    """The FIRE encoding, which adds a learned bias to the attention scores."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)
@@ -30,11 +30,11 @@ class Fire(Encoding):
         self.raw_threshold = nn.Parameter(torch.tensor(16.0))
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """F of the normalised distance."""
+        """Return f of the normalised distance."""
         back = query_id - key_id
         reach = torch.maximum(torch.maximum(query_id, key_id).to(self.raw_threshold), F.softplus(self.raw_threshold))
-        near = self._psi(back.abs().to(reach)) / self._psi(reach) * back.sign()
-        return self.network(near[..., None])
+        normalised = self._psi(back.abs().to(reach)) / self._psi(reach) * back.sign()
+        return self.network(normalised[..., None])
 
     def _psi(self, x: Tensor) -> Tensor:
         return torch.log1p(F.softplus(self.raw_c) * x)

@@ -1,11 +1,11 @@
-"""Learned positions: one free vector per position, looked up in a table of `n_positions` rows.
+"""Learned positions: one learned vector per position, in a table of `n_positions` rows.
 
-What lies past the table was never trained, and what to do about it is a stated choice (`past_table`):
+Positions past the table have no trained vector. The setting `past_table` chooses what happens there:
 
-    error       refuse
-    clamp       repeat the last row, so that all later positions look alike
-    untrained   go on with rows as the table was initialised: random vectors (report 003 believed that it clamped,
-                while its table of 300 rows had simply never been trained past the 16th)
+    error       raise an error
+    clamp       repeat the last row, so that all later positions have the same vector
+    untrained   use random rows as at initialisation (report 003 assumed clamping, but its table of 300 rows had
+                never been trained past row 16)
 """
 
 from typing import ClassVar
@@ -19,7 +19,7 @@ from headcount.errors import InputError
 
 
 class Learned(Encoding):
-    """Added to the embeddings."""
+    """A learned table of position vectors, which are added to the embeddings."""
 
     has_table: ClassVar[bool] = True
 
@@ -27,11 +27,11 @@ class Learned(Encoding):
         super().__init__(d_model, n_heads, settings, causal=causal)
         self.past_table, self.n_rows = settings.past_table, settings.n_positions
         self.refuses_past_table = self.past_table == "error"
-        # Unit variance, as the token embeddings: a weaker table is drowned out by the tokens.
+        # Unit variance, like the token embeddings: with a smaller variance the tokens dominate.
         self.rows = nn.Embedding(settings.n_positions, d_model)
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """X + row(ids)."""
+        """Return x + rows[ids]."""
         ids, table = positions.ids, self.rows.weight
         last = int(ids.max()) if positions.n_ids is None else positions.n_ids - 1
         if last < len(table):
@@ -47,11 +47,11 @@ class Learned(Encoding):
         return x + torch.cat([table, fresh])[ids].to(x.dtype)
 
 
-# An operator of its own, since no graph can hold a generator that is seeded anew at every call.
+# A custom operator, because a graph cannot contain a generator that is seeded at every call.
 @torch.library.custom_op("headcount::fresh_rows", mutates_args=(), schema="(int n_rows, int d_model) -> Tensor")
 def fresh_rows(n_rows: int, d_model: int) -> Tensor:
-    """Rows [n_rows, d_model] as a table is initialised, always the same ones."""
-    # torch draws normal numbers 16 at a time: at another width, the last rows would depend on how many are drawn.
+    """Return untrained rows [n_rows, d_model], drawn as at initialisation; always the same ones."""
+    # torch draws normal numbers 16 at a time: without this width, the last rows would depend on n_rows.
     width = -(-d_model // 16) * 16
     drawn = torch.randn(n_rows, width, generator=torch.Generator().manual_seed(0))
     return drawn[:, :d_model].contiguous()

@@ -1,10 +1,10 @@
-"""Sinusoidal positions scaled by the sequence's own length: report 000's, under its true name.
+"""Sinusoidal positions scaled by the length of the sequence (the encoding of report 000).
 
     PE(512 p / n)        for the p-th of n tokens, PE as in sinusoidal.py
 
-Every sequence is stretched onto the same 512 places, so a model can learn "the value here should be near its relative
-place" and pass any test whose negatives are shuffles, at any length, without ever comparing neighbours. Places of
-neighbours lie 512 / n apart, so beyond the training lengths they come ever closer.
+Every sequence is stretched onto the same 512 places. A model can learn "a value should match its relative place" and
+pass any test whose negatives are shuffles, at any length, without comparing neighbours. Neighbours lie 512 / n apart,
+so beyond the training lengths they come closer and closer.
 """
 
 from typing import ClassVar
@@ -16,17 +16,17 @@ PLACES = 512
 
 
 class LengthNormalised(Encoding):
-    """Added to the embeddings."""
+    """Length-normalised sinusoids, which are added to the embeddings."""
 
     hard_codes: ClassVar[str] = "relative place"
     needs_length: ClassVar[bool] = True
 
     def step(self, n: int) -> float:
-        """512 places for all of them."""
+        """Return 512 / n."""
         return PLACES / n
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """X + PE(512 ids / n)."""
+        """Return x + PE(512 ids / n)."""
         places = positions.ids * (PLACES / positions.n_tokens.clamp(min=1)[:, None])
         return x + sinusoids(places, self.d_model).to(x.dtype)
 

@@ -1,7 +1,7 @@
-"""No positions at all.
+"""No position encoding.
 
-A bidirectional encoder then sees a set: with a symmetric pooling its output is the same for every order of the
-tokens. A causal mask alone tells positions apart: the i-th token sees i tokens (Haviv et al. 2022, "Transformer
+A bidirectional encoder then sees a set: with a symmetric pooling, its output does not depend on the order of tokens. A
+causal mask alone distinguishes positions, because the i-th token sees i tokens (Haviv et al. 2022, "Transformer
 language models without positional encodings still learn positional information", arXiv 2203.16634).
 """
 
@@ -11,7 +11,7 @@ from headcount.encodings.base import Encoding
 
 
 class NoPositions(Encoding):
-    """Acts on nothing."""
+    """An encoding that changes nothing."""
 
     uses_ids: ClassVar[bool] = False
 

@@ -2,7 +2,7 @@
 
     bias_h(i, j) = b_h[clip(j - i, -k, k)]        k = `clip_distance`
 
-All keys farther than k share one number, so their summed weight grows with the length.
+All keys farther away than k share one bias, so their summed attention weight grows with the length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headcount.encodings.base import Encoding
 
 
 class Relative(Encoding):
-    """Added to the scores."""
+    """Clipped relative positions: a learned bias per distance, added to the attention scores."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)
@@ -23,7 +23,7 @@ class Relative(Encoding):
         self.rows = nn.Embedding(2 * self.clip + 1, n_heads)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """b_h[clip(j - i)]."""
+        """Return b_h[clip(j - i, -k, k)]."""
         return self.rows((key_id - query_id).clamp(-self.clip, self.clip) + self.clip)
 
 

@@ -3,9 +3,9 @@
     PE(p, 2i)   = sin(p w_i)
     PE(p, 2i+1) = cos(p w_i)        w_i = 10000^(-2i / d_model)
 
-Computed from the ids at every call: there is no table to run out of. Two properties that `headcount positions`
-computes: PE(p + k) = R_k PE(p), where R_k turns the i-th pair by the angle k w_i; and PE(t) . PE(s) =
-sum_i cos(w_i (t - s)), which depends on t - s alone.
+The vectors are computed from the ids at every call, so no table limits the length. `headcount positions` computes two
+properties: PE(p + k) = R_k PE(p), where R_k rotates the i-th pair by the angle k w_i; and PE(t) . PE(s) =
+sum_i cos(w_i (t - s)), which depends on t - s only.
 """
 
 import math
@@ -18,22 +18,22 @@ from headcount.encodings.base import Embeddings, Encoding, Positions
 
 
 class Sinusoidal(Encoding):
-    """Added to the embeddings."""
+    """Sinusoidal position vectors, which are added to the embeddings."""
 
     def add_to_embeddings(self, x: Embeddings, positions: Positions) -> Embeddings:
-        """X + PE(ids)."""
+        """Return x + PE(ids)."""
         return x + sinusoids(positions.ids, self.d_model).to(x.dtype)
 
 
 def sinusoids(places: Tensor, d_model: int) -> Float[Tensor, "*places d_model"]:
-    """PE(p) for each place p, which need not be whole."""
+    """Return PE(p) for each place p, which may be fractional."""
     angle = places[..., None].float() * frequencies(d_model, places.device)
     # An odd d_model has one sine more than it has cosines.
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(start_dim=-2)[..., :d_model]
 
 
 def frequencies(d_model: int, device: torch.device) -> Float[Tensor, " pair"]:
-    """The w_i."""
+    """Return the frequencies w_i."""
     even = torch.arange(0, d_model, 2, device=device, dtype=torch.float32)
     return torch.exp(even * (-math.log(10000.0) / d_model))
 

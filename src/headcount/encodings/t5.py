@@ -2,8 +2,9 @@
 
     bias_h(i, j) = b_h[bucket(j - i)]
 
-Small distances have a bucket each; larger ones share buckets whose width grows logarithmically up to a distance of
-128, and everything farther shares the last. Looking both ways, half of the 32 buckets lie ahead.
+Each small distance has its own bucket. Larger distances share buckets whose width grows logarithmically up to a
+distance of 128; all larger distances share the last bucket. In a bidirectional model, half of the 32 buckets are for
+later keys.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ N_BUCKETS, FARTHEST = 32, 128
 
 
 class T5(Encoding):
-    """Added to the scores."""
+    """T5's relative positions: a learned bias per bucket, added to the attention scores."""
 
     def __init__(self, d_model: int, n_heads: int, settings: EncodingSettings, *, causal: bool = False) -> None:
         super().__init__(d_model, n_heads, settings, causal=causal)
         self.rows = nn.Embedding(N_BUCKETS, n_heads)
 
     def bias(self, query_id: Int[Tensor, ...], key_id: Int[Tensor, ...]) -> Float[Tensor, "... head"]:
-        """b_h[bucket(j - i)]."""
+        """Return b_h[bucket(j - i)]."""
         ahead = key_id - query_id
         if self.causal:
             return self.rows(bucket(-ahead.clamp(max=0), N_BUCKETS))
@@ -37,10 +38,10 @@ class T5(Encoding):
 
 
 def bucket(distance: Int[Tensor, ...], n: int) -> Int[Tensor, ...]:
-    """Which of `n` buckets a distance falls into: the first half one by one, then ever wider ones."""
-    alone = n // 2
-    wide = torch.log(distance.clamp(min=1) / alone) / math.log(FARTHEST / alone) * (n - alone)
-    return distance.where(distance < alone, (alone + wide.long()).clamp(max=n - 1))
+    """Return the bucket, among `n`, of each distance: n/2 buckets of width 1, then buckets of growing width."""
+    n_exact = n // 2
+    wide = torch.log(distance.clamp(min=1) / n_exact) / math.log(FARTHEST / n_exact) * (n - n_exact)
+    return distance.where(distance < n_exact, (n_exact + wide.long()).clamp(max=n - 1))
 
 
 PART = T5

@@ -36,7 +36,7 @@ from headcount.external.user_code import user_code_errors
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import Weights, read_attention
 from headcount.models.finite import require_numbers
-from headcount.models.reading import Alike, AttentionChunk, Places, ShowChunk, rows_at_once
+from headcount.models.reading import AlignedExamples, AttentionChunk, Places, ShowChunk, rows_at_once
 from headcount.runs.run import shuffle_weights
 from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
@@ -135,7 +135,7 @@ class AdapterAttention:
                 if progress:
                     progress(done)
 
-    def alike(self, examples: Examples) -> Alike:
+    def aligned_examples(self, examples: Examples) -> AlignedExamples:
         """Those of the commonest pattern; of a classifier, the longest sequences."""
         groups = self._by_pattern(examples)
         pattern = max(groups, key=(lambda each: each[1]) if self._is_class else (lambda each: len(groups[each])))
@@ -145,11 +145,11 @@ class AdapterAttention:
         if self._is_class:
             names = list(map(str, range(len(layout.source_places))))
             words = f"the sequences of {pattern[1]} in "
-            return Alike(rows, words, _labels(layout.source_places, names, shown[layout.source]))
+            return AlignedExamples(rows, words, _labels(layout.source_places, names, shown[layout.source]))
         words = f"the examples that are as long as {question} = {answer} in " if len(rows) < len(examples) else ""
-        return Alike(rows, words, *_axes(cast(SequenceTask, self.task), layout, shown))
+        return AlignedExamples(rows, words, *_axes(cast(SequenceTask, self.task), layout, shown))
 
-    def written(self, examples: Examples) -> None:
+    def value_outputs(self, examples: Examples) -> None:
         """Not known: values are inside of others' attention."""
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:

@@ -22,7 +22,7 @@ from headcount.data.dataset import (
 )
 from headcount.data.from_task import task_dataset
 from headcount.errors import InputError
-from headcount.hooks.replay import rows_at_once
+from headcount.hooks.replay import rows_per_pass
 from headcount.hooks.sites import Sites
 from headcount.runs.run import Run
 from headcount.seeds import stream
@@ -182,7 +182,7 @@ def _most_rows(sites: Sites, dataset: EvalDataset, rows: Rows) -> int | None:
     if not dataset.width:
         return None
     longest = int(dataset.lengths[rows].max())
-    return max(2, min(ROOM // (longest * dataset.width), rows_at_once(sites, longest)))
+    return max(2, min(ROOM // (longest * dataset.width), rows_per_pass(sites, longest)))
 
 
 def _reference(

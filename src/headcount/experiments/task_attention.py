@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headcount.heads import HeadId, HeadSite
-from headcount.models.reading import Alike, AttentionChunk, ShowChunk, Written
+from headcount.models.reading import AlignedExamples, AttentionChunk, ShowChunk, ValueOutputs
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 
 
@@ -63,10 +63,10 @@ class TaskAttention(Protocol):
     ) -> None:
         """`show` all weights while these examples are answered with right answers; `progress` counts examples."""
 
-    def alike(self, examples: Examples) -> Alike:
+    def aligned_examples(self, examples: Examples) -> AlignedExamples:
         """The most of these examples in which each position means the same."""
 
-    def written(self, examples: Examples) -> Mapping[HeadSite, Written] | None:
+    def value_outputs(self, examples: Examples) -> Mapping[HeadSite, ValueOutputs] | None:
         """What the heads add to the residual stream, key by key; None if that is not known."""
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:

@@ -1,19 +1,20 @@
-"""What acts on a model's heads, or reads them: usable alone, on any PyTorch module.
+"""Ablate and read the heads of any PyTorch module; usable without the rest of headcount.
 
-    sites         where heads meet the residual stream: the output projections, and how they are found
-    parameters    output projections that are parameters: their products, as modules that hooks act on
-    families      layouts of Hugging Face models: a table
-    wrapping      any model, called with tensors, its heads named
-    gates         ablate, scale or replace heads while a model runs; read z and contributions
-    decoding      at which position a pass begins, while a model decodes
-    replacements  what replaces the output of an ablated head: a table
-    attention     read attention weights, off any model
-    replay        one pass, cached, and many interventions replayed from it as one job
+    sites         the output projections of a model's attention blocks, and how they are found
+    parameters    output projections that are parameters instead of modules
+    families      table of the layouts of Hugging Face models
+    wrapping      a wrapper that names the heads of any model and calls it with tensors
+    gates         ablate, scale or replace heads during a forward pass; read z and contributions
+    decoding      the first position of each pass during decoding
+    replacements  table of replacements for the output of an ablated head
+    attention     read the attention weights of any model
+    recording     record the module calls of a pass, and return recorded outputs
+    replay        cache one pass, and replay many interventions from it in one batch
     own_attention check that each head's slice of z depends on its own attention pattern
-    proof         show that the above reach what they should
+    proof         show that gates and captures act on a model
 
-Everything here is written against output projections, not against a model class: any PyTorch module that has them
-will do. Nothing here needs more of headcount than its names of heads, errors, limits and registry.
+The code depends on output projections, not on model classes, so it works for any PyTorch module that has them. It
+imports only `errors`, `heads`, `limits` and `registry` from headcount.
 """
 
 from headcount.registry import Registry

@@ -1,15 +1,15 @@
-"""Attention weights, read off any model: whatever it computes them with.
+"""Read the attention weights of any model, no matter how the model computes them.
 
-Attention weights are a softmax over keys, and every way to compute them comes by `softmax` or by PyTorch's
-`scaled_dot_product_attention`, which is shown here what it was given and computes them again. The weights of a site are
-the last ones of its number of heads before its output projection is called; whether rows or heads come first in them is
-told by the product that became z. They are handed over site by site, so that no more than one site's are in memory.
+Attention weights are a softmax over keys. A model computes them with a softmax function, or inside PyTorch's
+`scaled_dot_product_attention`, whose arguments are used here to compute the weights again. The weights of a site are
+the last ones with the right number of heads before its output projection is called. The product that became z shows
+whether rows or heads come first. Weights are passed on site by site, so that only one site's weights are in memory.
 
 (Hugging Face models return weights only if they were loaded with attn_implementation="eager".)
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -32,23 +32,23 @@ PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bm
 def read_attention(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], show: Callable[[HeadSite, Weights], None]
 ) -> Any:
-    """Make one pass and `show` every site's attention weights as they come; returns the model's output."""
-    seen = _Seen()
+    """Run one pass, call `show` with the attention weights of each site, and return the model's output."""
+    seen = _SeenTensors()
     turns, shown = SharedSiteCounter(sites), set[HeadSite]()
 
-    def reached(module: nn.Module, args: Any) -> None:
+    def on_projection(module: nn.Module, args: Any) -> None:
         name = turns.next(module)
         if name in shown:
             raise InstrumentError(f"the output projection of {name} was called twice in one pass")
         shown.add(name)
         z, n_heads = input_of(name, args), len(sites[name].heads)
         if sites[name].head_axis is not None:
-            z = join_heads(split_heads(name, z, n_heads, sites[name].head_axis))  # side by side
-        show(name, _of_site(name, n_heads, len(inputs[0]), z, *seen.take()))
+            z = join_heads(split_heads(name, z, n_heads, sites[name].head_axis))  # concatenated in the last axis
+        show(name, _site_weights(name, n_heads, len(inputs[0]), z, *seen.take()))
 
     with ExitStack() as hooks, torch.no_grad(), eval_mode(model), unfused(sites), seen:
         for projection in sites.projections:
-            hooks.callback(projection.register_forward_pre_hook(reached).remove)
+            hooks.callback(projection.register_forward_pre_hook(on_projection).remove)
         output = model(*inputs)
     if missed := [str(site) for site in sites if site not in shown]:
         raise InstrumentError(f"the output projection of {', '.join(missed)} was never called")
@@ -56,36 +56,41 @@ def read_attention(
 
 
 def attention_of(model: nn.Module, sites: Sites, *inputs: Tensor) -> dict[HeadSite, Weights]:
-    """Every site's attention weights [row, head, query, key] at once: for short inputs."""
-    found: dict[HeadSite, Weights] = {}
-    read_attention(model, sites, inputs, found.__setitem__)
-    return found
+    """Return the attention weights [row, head, query, key] of all sites; use this for short inputs only."""
+    weights: dict[HeadSite, Weights] = {}
+    read_attention(model, sites, inputs, weights.__setitem__)
+    return weights
 
 
-class _Seen(TorchFunctionMode):
-    """Keeps what may be attention weights, and products that may be z, until somebody takes them."""
+def softmax_axis(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """Return the axis that a softmax function was called with; None if it was not given."""
+    axis: int | None = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
+    return axis
+
+
+class _SeenTensors(TorchFunctionMode):
+    """Collects tensors that may be attention weights, and products that may be z."""
 
     def __init__(self) -> None:
         super().__init__()
         self._weights, self._products = list[Tensor](), list[Tensor]()
 
     def take(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Everything since the last time."""
+        """Return the weights and products collected since the last call."""
         taken, self._weights, self._products = (self._weights, self._products), [], []
         return taken
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func is F.multi_head_attention_forward:  # PyTorch's own attention: what is inside is not shown here
+        if func is F.multi_head_attention_forward:  # the functions called inside do not reach this mode
             weights: Any = func(*args, **kwargs | {"need_weights": True, "average_attn_weights": False})[1]
             self._weights.append(weights)
         elif func is F.scaled_dot_product_attention:
             self._weights.append(computed_weights(*args, **kwargs))
             self._products.append(result)
         elif func in SOFTMAX and result.dim() >= 3:
-            dim = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
-            if dim in (-1, result.dim() - 1):  # over keys
+            if softmax_axis(args, kwargs) in (-1, result.dim() - 1):  # over keys
                 self._weights.append(result)
         elif func in PRODUCTS and self._weights and result.dim() in (3, 4):
             self._products.append(result)
@@ -102,63 +107,65 @@ def computed_weights(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The weights inside PyTorch's `scaled_dot_product_attention`, by its documentation."""
+    """Compute the weights inside PyTorch's `scaled_dot_product_attention`, following its documentation."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
     score = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
-        seen = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
-        score = score.masked_fill(~seen, -torch.inf)
+        is_visible = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
+        score = score.masked_fill(~is_visible, -torch.inf)
     if attn_mask is not None:
         score = score.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else score + attn_mask
-    return score.softmax(dim=-1).nan_to_num(0.0)  # a query that may see nothing attends to nothing
+    return score.softmax(dim=-1).nan_to_num(0.0)  # a query that sees no key attends to nothing
 
 
-def _of_site(
+def _site_weights(
     name: HeadSite, n_heads: int, n_rows: int, z: Tensor, weights: Sequence[Tensor], products: Sequence[Tensor]
 ) -> Weights:
-    """The last weights that may be those of a site."""
-    fit, turned = (_read(weights, n_rows, n_heads, is_turned, z) for is_turned in (False, True))
-    if turned and not _is_z(products, n_rows, n_heads, False, z):
-        if _is_z(products, n_rows, n_heads, True, z):
-            fit = turned
-        elif any(each.dim() == 3 and len(each) == n_rows * n_heads for each in weights):
+    """Return the last weights that have the right shape for a site."""
+    candidates, heads_first = (_by_row(weights, n_rows, n_heads, is_heads_first, z) for is_heads_first in (False, True))
+    if heads_first and not _has_z(products, n_rows, n_heads, False, z):
+        if _has_z(products, n_rows, n_heads, True, z):
+            candidates = heads_first
+        elif any(tensor.dim() == 3 and len(tensor) == n_rows * n_heads for tensor in weights):
             raise InstrumentError(
                 f"the weights before the output projection of {name} have rows and heads in one axis, in unknown order",
                 "give one row at a time",
             )
-    if len({each.shape for each in fit}) > 1:  # another softmax: a mixture's, or of a block that is not among the sites
-        fit = [each for each in fit if (each.shape[2] == each.shape[3]) == (name.kind == "self")]
-    shown = "; it showed tensors of " + ", ".join(str(tuple(each.shape)) for each in weights) if weights else ""
-    if not fit:
+    if len({tensor.shape for tensor in candidates}) > 1:  # some are of another softmax, such as a mixture of experts
+        is_self = name.kind == "self"
+        candidates = [tensor for tensor in candidates if (tensor.shape[2] == tensor.shape[3]) == is_self]
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in weights)
+    seen = f"; it computed softmaxes of shape {shapes}" if weights else ""
+    if not candidates:
         raise InstrumentError(
             f"no attention weights of {n_heads} heads were seen before the output projection of {name}",
-            "the model computes them neither by softmax nor by scaled_dot_product_attention" + shown,
+            "the model computes them neither by softmax nor by scaled_dot_product_attention" + seen,
         )
-    if len({each.shape for each in fit}) > 1:
-        raise InstrumentError(f"which of several are the attention weights of {name} cannot be told" + shown)
-    return fit[-1]
+    if len({tensor.shape for tensor in candidates}) > 1:
+        raise InstrumentError(f"several softmaxes may be the attention weights of {name}" + seen)
+    return candidates[-1]
 
 
-def _read(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_turned: bool, z: Tensor) -> list[Tensor]:
-    """Those that can be read as [row, head, query, ...]; if they are turned, heads come before rows."""
-    axes = (n_heads, n_rows) if is_turned else (n_rows, n_heads)
+def _by_row(tensors: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> list[Tensor]:
+    """Return the tensors of shape [row, head, query, ...], or [head, row, query, ...] if heads come first."""
+    axes = (n_heads, n_rows) if is_heads_first else (n_rows, n_heads)
     n_queries = z.shape[int(len(z) == n_rows)] if z.dim() == 3 else None
-    found = []
+    readable = []
     for tensor in tensors:
-        if tensor.dim() == 3 and len(tensor) == n_rows * n_heads and not (is_turned and 1 in axes):
-            tensor = tensor.unflatten(0, axes)  # if either is 1, there is but one way
+        if tensor.dim() == 3 and len(tensor) == n_rows * n_heads and not (is_heads_first and 1 in axes):
+            tensor = tensor.unflatten(0, axes)  # with one row or one head, both orders are the same
         if tensor.dim() == 4 and tensor.shape[:2] == axes and tensor.shape[2] == (n_queries or tensor.shape[2]):
-            found.append(tensor.transpose(0, 1) if is_turned else tensor)
-    return found
+            readable.append(tensor.transpose(0, 1) if is_heads_first else tensor)
+    return readable
 
 
-def _is_z(products: Sequence[Tensor], n_rows: int, n_heads: int, is_turned: bool, z: Tensor) -> bool:
-    """Whether one of these products, so read, is what the projection was given."""
+def _has_z(products: Sequence[Tensor], n_rows: int, n_heads: int, is_heads_first: bool, z: Tensor) -> bool:
+    """Return whether z is one of these products, read in this order of axes."""
     rounding = 1e-3 * float(z.abs().max())
-    for product in reversed(_read(products, n_rows, n_heads, is_turned, z)):
-        side_by_side = product.transpose(1, 2).flatten(start_dim=2).to(z)
+    for product in reversed(_by_row(products, n_rows, n_heads, is_heads_first, z)):
+        joined = product.transpose(1, 2).flatten(start_dim=2).to(z)
         for given in (z, z.transpose(0, 1)) if z.dim() == 3 else ():
-            if given.shape == side_by_side.shape and torch.allclose(given, side_by_side, rtol=0, atol=rounding):
+            if given.shape == joined.shape and torch.allclose(given, joined, rtol=0, atol=rounding):
                 return True
     return False

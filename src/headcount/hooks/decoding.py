@@ -1,7 +1,7 @@
-"""At which position of its sequence a pass begins, while a model decodes.
+"""Determine the first position of each forward pass while a model decodes.
 
-Whoever replaces a head's output position by position has to know where a pass is. Without a cache every pass begins at
-0; with one, a pass brings the next position only, and begins where the last one ended.
+Code that replaces a head's output position by position needs the position of a pass in the sequence. Without a cache,
+every pass begins at position 0. With a cache, a pass has the next position only and begins where the last one ended.
 """
 
 import inspect
@@ -15,14 +15,14 @@ from headcount.heads import HeadSite
 from headcount.hooks.sites import Sites
 
 CACHE = "past_key_values"
-"""How Hugging Face models call what they are given of earlier passes."""
+"""The name of the cache argument of Hugging Face models."""
 
 
 class DecodingPositions:
-    """Tells the first position of each pass at a site: exactly where the model is given a cache that tells its length.
+    """Determines the first position of each pass at a site: exactly, if the model gets a cache that knows its length.
 
-    Of other models: a pass over several positions begins at 0. A pass over a single one begins where the site's last
-    pass ended, or at 0 if the encoder has run since (a new question).
+    For other models, a pass over several positions begins at 0. A pass over a single position begins where the site's
+    last pass ended, or at 0 if the encoder has run since then (a new question).
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class DecodingPositions:
         self._ends: dict[HeadSite, int] = {}
 
     def first(self, site: HeadSite, n_queries: int) -> int:
-        """The position of the first of a pass's queries; to be asked once a pass."""
+        """Return the position of a pass's first query; call this once per pass and site."""
         begins = 0 if n_queries > 1 else self._ends.get(site, 0)
         if site.stack == "encoder":
             begins = 0
@@ -41,7 +41,7 @@ class DecodingPositions:
 
     @contextmanager
     def watching(self, model: nn.Module, sites: Sites) -> Iterator[None]:
-        """While this model runs."""
+        """Watch the passes of this model inside the context."""
         with ExitStack() as hooks:
             hooks.callback(model.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             hooks.callback(model.register_forward_hook(self._leave, always_call=True).remove)
@@ -52,7 +52,7 @@ class DecodingPositions:
 
     def _enter(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if CACHE in inspect.signature(model.forward).parameters:
-            length = getattr(kwargs.get(CACHE), "get_seq_length", int)  # given none, it begins at 0
+            length = getattr(kwargs.get(CACHE), "get_seq_length", int)  # without a cache, the pass begins at 0
             self._cached = int(length())
 
     def _leave(self, model: nn.Module, args: Any, output: Any) -> None:

@@ -1,6 +1,6 @@
-"""What there is to know of a family of models: where its heads are, and what they are made of.
+"""Families of Hugging Face models: where their attention blocks are, and how these are laid out.
 
-Everything is written as paths from the family's base model (`model.bert`, `model.transformer`, or the model itself).
+All paths start at the family's base model (`model.bert`, `model.transformer`, or the model itself).
 """
 
 from dataclasses import dataclass
@@ -17,44 +17,46 @@ class AttentionLayout:
     """The attention blocks of one stack and kind."""
 
     path: str
-    """Of the module that computes z; `*` stands for the layer."""
+    """The path of the module that computes z; `*` stands for the layer."""
     projection: str
-    """Of the output projection, whose input is z; from the same module, `..` leading to the one above it."""
+    """The path of the output projection, relative to that module; `..` at the start means its parent module."""
     stack: str = "layer"
     kind: str = "self"
     n_heads: str = "num_attention_heads"
-    """What the configuration calls the number of (query) heads."""
+    """The name of the number of (query) heads in the configuration."""
     query: str = ""
+    """The name of the layer that computes the queries of all heads, concatenated."""
     key: str = ""
+    """The name of the layer that computes the keys."""
     value: str = ""
-    """The layers whose outputs are the heads' queries, keys and values, side by side."""
+    """The name of the layer that computes the values."""
     fused: str = ""
-    """Or one layer for all three."""
+    """The name of a single layer that computes queries, keys and values, instead of the three above."""
     by_head: bool = False
-    """Whether a fused layer has q, k and v of one head beside each other; else all queries, all keys, all values."""
+    """Whether the fused layer's outputs are ordered by head; otherwise all queries, then all keys, then all values."""
 
     def projection_path(self) -> str:
-        """From the base model."""
+        """Return the path of the output projection from the base model."""
         home = self.path.rpartition(".")[0] if self.projection.startswith("..") else self.path
         return f"{home}.{self.projection.removeprefix('..')}"
 
 
 @dataclass(frozen=True)
 class Family:
-    """One way to lay out a model."""
+    """The layout of one family of models."""
 
     summary: str
     model_types: tuple[str, ...]
-    """What configurations call it."""
+    """The values of `model_type` in the configurations of this family."""
     blocks: tuple[AttentionLayout, ...]
     inputs: tuple[str, ...] = TEXT
-    """What a pass is given, in the order in which tensors may be given without names."""
+    """The names of the model's inputs, in the order of positional tensors."""
     is_grouped: bool = False
-    """Whether several query heads may share a key and value head."""
+    """Whether several query heads may share a key and value head (grouped-query attention)."""
     takes_turns: bool = False
-    """Whether one block serves several layers, called once for each."""
+    """Whether several layers share one attention block, which is called once per layer."""
     has_position_bias: bool = False
-    """Whether blocks hand a bias for every head from layer to layer."""
+    """Whether the first block of a stack computes a position bias that later blocks reuse."""
 
 
 _q_k_v_proj = partial(AttentionLayout, query="q_proj", key="k_proj", value="v_proj")
@@ -70,7 +72,7 @@ def _t5_blocks(path: str, stack: str, kind: str = "self") -> AttentionLayout:
 
 
 PARTS: dict[str, Family] = {
-    # BERT and those that kept its layout: z is computed by `attention.self` and projected by `attention.output.dense`.
+    # BERT and models with its layout: `attention.self` computes z, and `attention.output.dense` projects it.
     "bert": Family(
         "encoders laid out like BERT",
         ("bert", "roberta", "electra", "xlm-roberta", "camembert"),
@@ -81,23 +83,23 @@ PARTS: dict[str, Family] = {
         ("distilbert",),
         (AttentionLayout("transformer.layer.*.attention", "out_lin", query="q_lin", key="k_lin", value="v_lin"),),
     ),
-    # ALBERT: one block is called once per layer, so its heads are told apart by the call.
+    # ALBERT: one block is called once per layer, so the number of the call distinguishes the layers' heads.
     "albert": Family(
         "encoders whose layers share one block",
         ("albert",),
         (_query_key_value("encoder.albert_layer_groups.*.albert_layers.*.attention", "dense"),),
         takes_turns=True,
     ),
-    # GPT-2: queries, keys and values come from one layer, all queries first.
+    # GPT-2: one layer computes queries, keys and values, all queries first.
     "gpt2": Family("decoders laid out like GPT-2", ("gpt2",), (AttentionLayout("h.*.attn", "c_proj", fused="c_attn"),)),
     "gpt-neo": Family("GPT-Neo", ("gpt_neo",), (_q_k_v_proj("h.*.attn.attention", "out_proj"),)),
-    # GPT-NeoX (Pythia): one layer for queries, keys and values, head by head.
+    # GPT-NeoX (Pythia): one layer computes queries, keys and values, ordered by head.
     "gpt-neox": Family(
         "GPT-NeoX, so Pythia too",
         ("gpt_neox",),
         (AttentionLayout("layers.*.attention", "dense", fused="query_key_value", by_head=True),),
     ),
-    # Llama, Mistral, Qwen2: several query heads may share keys and values; heads are query heads.
+    # Llama, Mistral, Qwen2: several query heads may share keys and values; "heads" means query heads.
     "llama": Family(
         "decoders laid out like Llama",
         ("llama", "mistral", "qwen2"),
@@ -114,7 +116,7 @@ PARTS: dict[str, Family] = {
         ),
         inputs=BOTH,
     ),
-    # T5: the first block of a stack has a bias for every head and distance, which it hands on to the others.
+    # T5: the first block of a stack computes a bias per head and distance, which the other blocks reuse.
     "t5": Family(
         "encoder-decoders laid out like T5",
         ("t5", "mt5"),
@@ -136,12 +138,12 @@ PARTS: dict[str, Family] = {
 
 
 def family_of(model_type: str) -> Family | None:
-    """The family that a configuration's `model_type` belongs to, if we know it."""
+    """Return the family of a configuration's `model_type`, or None if it is unknown."""
     known = map(FAMILIES.get, FAMILIES.names())
     return next((family for family in known if model_type in family.model_types), None)
 
 
 def model_types() -> tuple[str, ...]:
-    """Those of the table, and those that other packages add."""
+    """Return all known model types, including those of other packages, sorted."""
     known = map(FAMILIES.get, FAMILIES.names())
     return tuple(sorted(name for family in known for name in family.model_types))

@@ -1,16 +1,16 @@
-"""Act on heads while a model runs, and read them.
+"""Ablate, scale or replace heads during a forward pass, and read their outputs.
 
     with Gates(sites, closed_gates(sites, [HeadId.parse("E0H1")])):
         model(source, decoder_input)                       # without that head
     with Capture(sites) as seen:
         model(source, decoder_input)
-    seen.z(site), seen.contributions(site)                 # what its heads found, and add to the residual stream
+    seen.z(site), seen.contributions(site)                 # the heads' outputs, before and after the projection
 
-Gates make z' = g z + (1 - g) r of z: g is per row and head, so that many experiments ride in one batch; a replacement r
-(0 unless given) is per row and position. A gate that is open for all rows leaves no hook at all, so open gates change
-no bit. Contexts nest, and leave the model as it was, whatever happens inside.
+Gates replace z by g z + (1 - g) r. The gate g has one value per row and head, so that one batch can hold many
+experiments. The replacement r (default 0) has values per row and position. A gate that is 1 for all rows installs no
+hook, so the output stays bit-identical. Contexts can be nested, and restore the model even after an exception.
 
-An intervention that did nothing is an error: gates that no forward pass came through raise when the context is left.
+An intervention without effect is an error: leaving the context raises if no forward pass reached the gates.
 """
 
 from collections import Counter
@@ -30,13 +30,13 @@ from headcount.hooks.sites import Sites, layers_inside
 
 Gate = Float[Tensor, "#row head"]
 Values = Float[Tensor, "#row #query head d_head"]
-"""What replaces the outputs of heads."""
+"""Replacements of head outputs."""
 ValuesOf = Callable[[Float[Tensor, "row query head d_head"]], Values | None]
-"""The same, made of what the heads found in the very pass."""
+"""A function that computes replacements from the head outputs of the same pass."""
 
 
 def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
-    """Gates that are shut for these heads, in every row."""
+    """Return gates that are 0 for these heads, in every row, and 1 for the other heads of their sites."""
     gates = {}
     for site, places in sites.head_slots(heads).items():
         gates[site] = torch.ones(1, len(sites[site].heads))
@@ -45,7 +45,7 @@ def closed_gates(sites: Sites, heads: Iterable[HeadId]) -> dict[HeadSite, Gate]:
 
 
 class Gates:
-    """Gates at some sites, for as long as the context lasts."""
+    """A context in which gates act on the head outputs of some sites."""
 
     def __init__(
         self,
@@ -56,20 +56,22 @@ class Gates:
         allow_prefix: bool = False,
         skipped: Mapping[nn.Module, int] | None = None,
     ) -> None:
-        """With `allow_prefix`, passes may see the first positions of a replacement, as in decoding without a cache.
+        """Check the gates against the sites.
 
-        (A decoder with a cache sees one position at a time and would get the first one's replacement at each.)
-        `skipped` counts calls of projections that do not happen because others make up for them.
+        With `allow_prefix`, a pass may have fewer positions than a replacement, as in decoding without a cache. (With a
+        cache, each pass has one position and would always get the replacement of the first one.) `skipped` counts the
+        calls of projections that a replayed pass skips.
         """
         self._sites, self._gates, self._replacements = sites, dict(gates), dict(replacements or {})
         self._allow_prefix, self._skipped = allow_prefix, skipped
         self.calls: Counter[HeadSite] = Counter()
-        """How often each gated site was passed."""
+        """The number of calls of each gated site."""
         self._stack = ExitStack()
         for name, gate in self._gates.items():
             if name not in sites:
-                there = ", ".join(map(str, sites))
-                raise InputError(f"no attention site {str(name)!r} in this model", f"it has: {there}")
+                raise InputError(
+                    f"no attention site {str(name)!r} in this model", f"it has: {', '.join(map(str, sites))}"
+                )
             n_heads = len(sites[name].heads)
             if gate.dim() != 2 or gate.shape[1] != n_heads:
                 wanted = f"give [rows or 1, {n_heads}]: a column for each head"
@@ -84,7 +86,7 @@ class Gates:
             name: gate for name, gate in self._gates.items() if gate.requires_grad or not bool((gate == 1).all())
         }
         for name in self._gates.keys() - self._acting.keys():
-            self.calls[name] = 0  # open: nothing to do, and nothing to prove
+            self.calls[name] = 0  # an open gate needs no hook and no check
         self._stack.enter_context(unfused(self._sites))
         for projection in dict.fromkeys(self._sites[name].projection for name in self._acting):
             self._stack.callback(projection.register_forward_pre_hook(self._act, with_kwargs=True).remove)
@@ -102,7 +104,7 @@ class Gates:
         if error_type is None and (odd := self._turns.unfinished()):
             raise InstrumentError(
                 f"the output projection that {odd[0]} shares was not called once for each of its sites in every pass",
-                "so gates cannot tell whose turn it was",
+                "so gates cannot assign the calls to sites",
             )
 
     def _act(
@@ -122,7 +124,7 @@ class Gates:
 
 
 def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
-    """The z that a projection was called with."""
+    """Return the z that a projection was called with."""
     if not args or not isinstance(args[0], Tensor):
         what = f"the output projection of {name} was not called with a tensor"
         raise InstrumentError(what, "its input cannot be gated; or is this a whole attention block?")
@@ -132,7 +134,7 @@ def input_of(name: HeadSite, args: tuple[Any, ...]) -> Tensor:
 def split_heads(
     name: HeadSite, z: Tensor, n_heads: int, head_axis: int | None = None
 ) -> Float[Tensor, "row query head d_head"]:
-    """Return the output of each head: a view of z."""
+    """Return z as [row, query, head, d_head], a view with one output per head."""
     if head_axis is not None:
         if not -z.dim() <= head_axis < z.dim() or z.shape[head_axis] != n_heads:
             raise InstrumentError(
@@ -147,12 +149,12 @@ def split_heads(
 
 
 def join_heads(z_BQHE: Float[Tensor, "row query head d_head"], head_axis: int | None = None) -> Tensor:
-    """Return z as the output projection takes it: the inverse of `split_heads`."""
+    """Undo `split_heads`: return z in the shape that the output projection takes."""
     return z_BQHE.flatten(start_dim=-2) if head_axis is None else z_BQHE.movedim(-2, head_axis)
 
 
 def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis: int | None = None) -> Tensor:
-    """Return the mixture g z + (1 - g) r; an open gate hands z on bit for bit."""
+    """Return g z + (1 - g) r; where the gate is 1, z is unchanged bit for bit."""
     z_BQHE = split_heads(name, z, gate.shape[1], head_axis)
     rows = (len(z), len(gate))
     if rows[0] != rows[1] and 1 not in rows:
@@ -167,10 +169,10 @@ def gated(name: HeadSite, z: Tensor, gate: Gate, value: Values | None, head_axis
 
 
 def project(projection: nn.Module, z: Tensor, product: Product | None = None) -> Tensor:
-    """Pass z through an output projection, not by a call, which would set off hooks again.
+    """Apply an output projection to z without calling the module, which would trigger hooks again.
 
-    In the precision of its weights: that of z is another one in models that run under autocast. `product` is what a
-    projection that is a parameter computed in the pass that z comes from.
+    z is converted to the dtype of the weights, because the two differ under autocast. If the projection is a parameter,
+    `product` is the function that it computed in the pass that z comes from.
     """
     weight = getattr(projection, "weight", None)
     if isinstance(weight, Tensor) and weight.is_floating_point():
@@ -180,7 +182,7 @@ def project(projection: nn.Module, z: Tensor, product: Product | None = None) ->
 
 
 class Capture:
-    """Keeps the input and the output of every output projection of the pass made inside the context."""
+    """A context that keeps the input and the output of every output projection; it must contain exactly one pass."""
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
@@ -200,36 +202,36 @@ class Capture:
     def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         name = self._turns.next(module)
         if not isinstance(output, Tensor):
-            raise _no_projection(name, module, f"returns a {type(output).__name__}, not a tensor")
-        # Copies, for the model may go on to add to its tensors in place.
+            raise _not_a_projection(name, module, f"returns a {type(output).__name__}, not a tensor")
+        # Copies, because the model may change its tensors in place later.
         kept = input_of(name, args).clone(), output.clone(), getattr(module, "product", None)
         self._kept.setdefault(name, []).append(kept)
 
     def z(self, site: HeadSite) -> Float[Tensor, "row query head d_head"]:
-        """Return the output of each head."""
+        """Return the output of each head, before the projection."""
         return split_heads(site, self._only_call(site)[0], len(self._sites[site].heads), self._sites[site].head_axis)
 
     def output(self, site: HeadSite) -> Float[Tensor, "row query d_model"]:
-        """What the block adds to the residual stream."""
+        """Return the output of the attention block, which is added to the residual stream."""
         return self._only_call(site)[1]
 
     def contributions(self, site: HeadSite) -> Float[Tensor, "row query head d_model"]:
-        """What each head adds to the residual stream; with the bias they make up the block's output.
+        """Return each head's contribution to the residual stream; their sum plus the bias is the block's output.
 
-        Through the projection itself, head by head: whatever the layout of its weights, it is linear.
+        Contributions are computed by the projection itself, one head at a time, so any layout of its weights works.
         """
-        z, bias, alone = self.z(site), self.bias(site), []
+        z, bias, contributions = self.z(site), self.bias(site), []
         for i in range(z.shape[-2]):
-            only = torch.zeros_like(z)
-            only[..., i, :] = z[..., i, :]
-            joined = join_heads(only, self._sites[site].head_axis)
-            alone.append(self._projected(site, joined) - bias)
-        return torch.stack(alone, dim=-2)
+            one_head = torch.zeros_like(z)
+            one_head[..., i, :] = z[..., i, :]
+            joined = join_heads(one_head, self._sites[site].head_axis)
+            contributions.append(self._projected(site, joined) - bias)
+        return torch.stack(contributions, dim=-2)
 
     def bias(self, site: HeadSite) -> Float[Tensor, " d_model"]:
-        """Return the projection of nothing: what the block adds when all its heads are ablated.
+        """Return the projection of zeros, which is the block's output when all its heads are ablated.
 
-        A parameter or an axis of heads may ask for all axes of z; then the bias has those of the output.
+        For a parameter or a separate head axis, the bias has the shape of the block's output.
         """
         z, projection = self._only_call(site)[0], self._sites[site].projection
         if self._sites[site].head_axis is not None or isinstance(projection, ParameterProjection):
@@ -244,7 +246,7 @@ class Capture:
             if not layers_inside(projection):
                 raise
             what = f"cannot be called with z alone ({type(error).__name__}: {error})"
-            raise _no_projection(site, projection, shortened(what, 240)) from error
+            raise _not_a_projection(site, projection, shortened(what, 240)) from error
 
     def _only_call(self, site: HeadSite) -> tuple[Tensor, Tensor, Product | None]:
         calls = self._kept.get(site, [])
@@ -256,7 +258,7 @@ class Capture:
         return calls[0]
 
 
-def _no_projection(name: HeadSite, module: nn.Module, why: str) -> InputError:
+def _not_a_projection(name: HeadSite, module: nn.Module, why: str) -> InputError:
     layers = layers_inside(module)
     return InputError(
         f"{type(module).__name__} is not an output projection of {name}: it {why}",
@@ -266,7 +268,7 @@ def _no_projection(name: HeadSite, module: nn.Module, why: str) -> InputError:
 
 @contextmanager
 def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.device]:
-    """Dropout off inside and, unless they are asked for, gradients; yields the model's device."""
+    """Switch dropout off inside the context, and gradients unless `gradients` is true; yield the model's device."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     first = next(model.parameters(), None)
@@ -278,27 +280,27 @@ def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.dev
             module.training = True
 
 
-# --- where hooks fire -------------------------------------------------------------------------------------------------
+# --- calls of output projections --------------------------------------------------------------------------------------
 
 
 @contextmanager
 def unfused(sites: Sites) -> Iterator[None]:
-    """Inside, every output projection of the sites is called as a module, so that hooks act on it; contexts may nest.
+    """Inside the context, every output projection is called as a module, so that hooks act on it; contexts can nest.
 
-    PyTorch's own attention modules and projections that are parameters compute it without a call otherwise. The fused
-    paths of `nn.TransformerEncoderLayer` and of `nn.MultiheadAttention` are off meanwhile.
+    Otherwise PyTorch's own attention modules, and projections that are parameters, compute the projection without a
+    call. The fused paths of `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` are off inside the context.
     """
     attentions = dict.fromkeys(site.mha for site in sites.values() if site.mha is not None)
-    closed = [mha for mha in attentions if "forward" not in mha.__dict__]
+    unpatched = [mha for mha in attentions if "forward" not in mha.__dict__]
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(fused and not attentions)
     try:
-        for mha in closed:
+        for mha in unpatched:
             mha.__dict__["forward"] = partial(unfused_forward, mha)
         with products_called(sites.projections):
             yield
     finally:
-        for mha in closed:
+        for mha in unpatched:
             mha.__dict__.pop("forward", None)
         torch.backends.mha.set_fastpath_enabled(fused)
 
@@ -306,9 +308,9 @@ def unfused(sites: Sites) -> Iterator[None]:
 def unfused_forward(
     mha: nn.MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Its own code, with an identity in the place of the output projection; then the projection is called, rows first.
+    """Run the module's own forward with an identity as output projection, then call the projection, rows first.
 
-    The identity hands on what it is given, bit for bit: each sum has one term that is not 0.
+    The identity returns its input bit for bit, because each of its sums has only one nonzero term.
     """
     projection, identity = mha.out_proj, nn.Module()
     identity.weight = nn.Parameter(torch.eye(query.shape[-1], device=query.device, dtype=query.dtype), False)
@@ -324,23 +326,23 @@ def unfused_forward(
 
 
 class SharedSiteCounter:
-    """Whose turn it is when a projection is called."""
+    """Determines the site of each call of a projection that several sites share."""
 
     def __init__(self, sites: Sites, skipped: Mapping[nn.Module, int] | None = None) -> None:
-        """`skipped`: calls that others make up for, as they go."""
+        """Start counting; `skipped` counts the calls that a replayed pass skips, and may grow later."""
         self._sharing = sites.projections
-        self._skipped = {} if skipped is None else skipped  # empty as yet, perhaps, and filling
+        self._skipped = {} if skipped is None else skipped
         self._n: Counter[nn.Module] = Counter()
 
     def next(self, projection: nn.Module) -> HeadSite:
-        """The site that this call belongs to."""
+        """Count one call of a projection and return its site."""
         sharing = self._sharing[projection]
         n = self._n[projection] + self._skipped.get(projection, 0)
         self._n[projection] += 1
         return sharing[n % len(sharing)]
 
     def unfinished(self) -> list[str]:
-        """Sites whose projection was called, but not a whole number of rounds."""
+        """Return the first site of each projection whose number of calls is not a multiple of its number of sites."""
         return [
             str(self._sharing[projection][0])
             for projection, n in self._n.items()

@@ -1,16 +1,16 @@
-"""Is a head a head? Its slice of z must depend on its own attention pattern, and no other slice may.
+"""Check that each slice of z is a head: it must depend on its own attention pattern, and on no other one.
 
-Two rows are passed through the model. Each softmax over keys, also one written by hand, returns a copy that gradients
-lead back to. So the gradient of one number of z tells which attention patterns, one per head and query, that number was
-computed with:
+Two rows are passed through the model. Every softmax over keys, also one written by hand, is replaced by a copy that
+records gradients. The gradient of one number of z then shows which attention patterns (one per head and query) that
+number depends on:
 
     numbers of one slice share their pattern, numbers of two slices do not    each slice is a head
     two slices share a pattern                                                too many heads, or the wrong axis
     one slice has several patterns                                            too few heads, or the wrong axis
 
-Nothing is assumed about layouts, names or weights: gradients are exactly zero where a pattern was not used. Some models
-cannot be decided: those whose weights are no shares of 1 (sigmoid or linear attention), and those that mix heads on
-purpose before the projection (a norm over all heads, talking heads). They are reported as not checked.
+The check assumes nothing about layouts, names or weights, because gradients are exactly zero for unused patterns. Some
+models cannot be checked: those whose weights do not sum to 1 (sigmoid or linear attention), and those that mix heads
+before the projection on purpose (a norm over all heads, talking heads). They are reported as not checked.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from headcount.heads import HeadSite
-from headcount.hooks.attention import PRODUCTS, SOFTMAX, computed_weights
+from headcount.hooks.attention import PRODUCTS, SOFTMAX, computed_weights, softmax_axis
 from headcount.hooks.gates import SharedSiteCounter, eval_mode, input_of, split_heads, unfused
+from headcount.hooks.parameters import tensors_in
 from headcount.hooks.sites import Sites
 
 LAYERS = (F.linear, torch.addmm, Tensor.addmm)
-"""Functions of linear layers, which mix the features that they are given."""
+"""Functions of linear layers, which mix their input features."""
 DIVISIONS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
 """Functions that end a softmax written by hand: exp(scores) / their sum."""
 PATTERN, AVERAGE, MIXTURE = 1, 2, 3
-"""Stages after a softmax: attention weights; values weighted by them; a linear layer's output of these."""
+"""Stages after a softmax: attention weights; the average of values with these weights; a linear layer's output."""
 Patterns = frozenset[tuple[int, int]]
-"""Attention patterns: which softmax, and which row of its output."""
+"""Attention patterns, each given by the index of a softmax and of a row of its output."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class HeadCheck:
     """Whether the slices of z at one site are heads."""
 
     is_checked: bool
+    """Whether the check could be made."""
     fault: str = ""
-    """What is wrong, if they are not."""
+    """The reason why the slices are not heads; empty if they are, or if the check could not be made."""
 
 
 UNDECIDED = HeadCheck(is_checked=False)
@@ -58,17 +59,17 @@ UNDECIDED = HeadCheck(is_checked=False)
 def check_heads(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite]
 ) -> dict[HeadSite, HeadCheck]:
-    """Check at these sites that each head's slice of z depends on its own attention pattern alone, by one pass."""
+    """Check at these sites, in one pass, that each head's slice of z depends only on its own attention pattern."""
     checks = dict.fromkeys(at, UNDECIDED)
     turns, origins = SharedSiteCounter(sites), _Origins()
 
-    def reached(module: nn.Module, args: Any) -> Any:
+    def on_projection(module: nn.Module, args: Any) -> Any:
         name = turns.next(module)
         z = input_of(name, args)
         if name in checks:
             site = sites[name]
             split = split_heads(name, z, len(site.heads), site.head_axis)
-            with torch._C.DisableTorchFunction():  # what is computed here is not the model's
+            with torch._C.DisableTorchFunction():  # the computations of the check are not the model's
                 checks[name] = _check(split, origins.patterns, is_mixed=origins.stage(z) == MIXTURE)
         origins.clear()
         return (z.detach(), *args[1:])
@@ -79,20 +80,20 @@ def check_heads(
         stack.enter_context(torch.no_grad())
         stack.enter_context(unfused(sites))
         for projection in sites.projections:
-            stack.callback(projection.register_forward_pre_hook(reached).remove)
-        two_rows = [each[:2].clone() for each in inputs]  # a model may squeeze the axis of a single one
+            stack.callback(projection.register_forward_pre_hook(on_projection).remove)
+        two_rows = [tensor[:2].clone() for tensor in inputs]  # a model may squeeze the axis of a single row
         try:
             with origins:
                 model(*two_rows)
-        except RuntimeError:  # code that cannot run with gradients, such as .numpy(): it ran without them
+        except RuntimeError:  # the model cannot run with gradients, for example because it calls .numpy()
             pass
     return checks
 
 
 class _Origins(TorchFunctionMode):
-    """Knows which attention patterns a tensor was computed with, from one output projection to the next.
+    """Tracks the attention patterns that a tensor depends on, from one output projection to the next.
 
-    Gradients are recorded from a softmax to the output projection only.
+    Gradients are recorded only between a softmax and the output projection.
     """
 
     def __init__(self) -> None:
@@ -101,18 +102,18 @@ class _Origins(TorchFunctionMode):
         self._stages = WeakTensorKeyDictionary()
 
     def stage(self, tensor: Tensor) -> int:
-        """How far a tensor is from a softmax; 0 if it does not descend from one."""
+        """Return the stage of a tensor after a softmax; 0 if it does not depend on one."""
         return int(self._stages.get(tensor, 0))
 
     def clear(self) -> None:
-        """Forget every pattern, and record no gradients until the next softmax."""
+        """Forget all patterns, and record no gradients until the next softmax."""
         self._softmaxes.clear()
         self._stages = WeakTensorKeyDictionary()
         torch.set_grad_enabled(False)
 
     def patterns(self, number: Tensor) -> Patterns:
         """Return the patterns of the latest softmax that a number of z depends on."""
-        weights = [each for each, _ in self._softmaxes]
+        weights = [leaf for leaf, _ in self._softmaxes]
         if not weights or not number.requires_grad:
             return frozenset()
         gradients = torch.autograd.grad(number, weights, retain_graph=True, allow_unused=True)
@@ -126,38 +127,39 @@ class _Origins(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
-            with self:  # its body, too, is to be seen
+            with self:  # so that the functions called inside reach this mode
                 return _undispatched(func)(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)
         result = func(*args, **kwargs)
         if func in SOFTMAX and result.is_floating_point() and result.dim() > 1:
-            dim = args[1] if len(args) > 1 and args[1] is not None else kwargs.get("dim")
-            return self._tracked(result, -1 if dim is None else dim)
+            axis = softmax_axis(args, kwargs)
+            return self._tracked(result, -1 if axis is None else axis)
         if func in DIVISIONS and _is_distribution(result):
             return self._tracked(result, -1)
-        stage = max((self.stage(each) for each in _tensors((args, kwargs))), default=0)
+        stage = max((self.stage(tensor) for tensor in tensors_in((args, kwargs))), default=0)
         if stage:
-            for each in _tensors(result):
-                self._stages[each] = self._next_stage(func, stage, args)
+            for tensor in tensors_in(result):
+                self._stages[tensor] = self._next_stage(func, stage, args)
         return result
 
     def _next_stage(self, func: Any, stage: int, args: Any) -> int:
-        """Return the stage of what a function computes."""
+        """Return the stage of a function's result."""
         if func in LAYERS and stage == AVERAGE:
             return MIXTURE
-        if func not in PRODUCTS or any(isinstance(each, nn.Parameter) for each in _tensors(args)):
+        if func not in PRODUCTS or any(isinstance(tensor, nn.Parameter) for tensor in tensors_in(args)):
             return stage  # talking heads multiply patterns by weights
-        return AVERAGE if any(self.stage(each) == PATTERN for each in _tensors(args)) else 0  # of another attention
+        # Without a pattern among the factors, the product is a score of the next attention.
+        return AVERAGE if any(self.stage(tensor) == PATTERN for tensor in tensors_in(args)) else 0
 
     def _tracked(self, weights: Tensor, dim: int) -> Tensor:
-        """Return the same attention weights, from here on with gradients."""
+        """Return a copy of attention weights that records gradients."""
         torch.set_grad_enabled(True)
         leaf = weights.detach().requires_grad_()
         self._softmaxes.append((leaf, dim))
-        handed_on = leaf * 1  # may be changed in place, as a leaf may not
-        self._stages[handed_on] = PATTERN
-        return handed_on
+        tracked = leaf * 1  # the model may change this copy in place, but not a leaf
+        self._stages[tracked] = PATTERN
+        return tracked
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         weights = self._tracked(computed_weights(query, key, value, *args, **kwargs).to(value), -1)
@@ -169,47 +171,43 @@ class _Origins(TorchFunctionMode):
 
 
 def _undispatched(func: Any) -> Callable[..., Any]:
-    """Return a function of PyTorch's that does not ask modes first, so that a mode sees what is inside."""
+    """Return a copy of a PyTorch function that skips function modes, so that a mode sees the functions inside."""
     return FunctionType(
         func.__code__, {**func.__globals__, "has_torch_function": lambda _: False}, argdefs=func.__defaults__
     )
 
 
 def _is_distribution(weights: Any) -> bool:
-    """Whether these are attention weights that were normalised by hand: shares of 1 over the last axis."""
+    """Return whether a tensor looks like attention weights normalised by hand: its last axis sums to 1."""
     if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.dim() < 3 or weights.shape[-1] < 2:
         return False
     sums = weights.detach().float().sum(dim=-1)
     return bool((weights >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-2))
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [each for each in pytree.tree_leaves(tree) if isinstance(each, Tensor)]
-
-
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 
 def _check(z: Tensor, patterns_of: Callable[[Tensor], Patterns], *, is_mixed: bool) -> HeadCheck:
-    """Judge the slices of z [..., head, d_head] by the patterns of some numbers of each."""
+    """Judge the slices of z [..., head, d_head] by the patterns of a few numbers of each slice."""
     last = z.shape[-1] - 1
-    features = sorted({0, min(1, last), last})  # neighbours differ where heads take turns, ends where a slice has two
+    features = sorted({0, min(1, last), last})  # neighbours reveal interleaved heads, the ends two heads in one slice
     for place in _places(z):
         slices = [[patterns_of(head[i]) for i in features] for head in z[place]]
-        slices = [[patterns for patterns in each if patterns] for each in slices]
+        slices = [[patterns for patterns in numbers if patterns] for numbers in slices]
         if all(slices):
             return judge(slices, is_mixed=is_mixed)
     return UNDECIDED
 
 
 def _places(z: Tensor) -> Iterator[tuple[int, ...]]:
-    """Yield a row and position in the middle, then the last, then the first: some may be padding."""
+    """Yield the middle row and position, then the last, then the first; some of them may be padding."""
     for share in (0.5, 1.0, 0.0):
         yield tuple(round(share * (n - 1)) for n in z.shape[:-2])
 
 
 def judge(slices: Sequence[Sequence[Patterns]], *, is_mixed: bool = False) -> HeadCheck:
-    """Judge slices of z by the attention patterns that some numbers of each depend on.
+    """Judge slices of z by the attention patterns that a few numbers of each slice depend on.
 
     >>> one, other = frozenset({(0, 0)}), frozenset({(0, 1)})
     >>> judge([[one, one], [other, other]])
@@ -219,13 +217,13 @@ def judge(slices: Sequence[Sequence[Patterns]], *, is_mixed: bool = False) -> He
     >>> judge([[one], [one]]).fault
     '2 slices of z follow 1 attention pattern'
     """
-    kinds = {patterns for each in slices for patterns in each}
+    kinds = {patterns for numbers in slices for patterns in numbers}
     n_patterns = len(frozenset[tuple[int, int]]().union(*kinds))
-    is_apart = sum(map(len, kinds)) == n_patterns  # any two are equal or have nothing in common
+    is_apart = sum(map(len, kinds)) == n_patterns  # any two sets of patterns are equal or disjoint
     if not is_apart or (len(kinds) == 1 < len(slices) and n_patterns > 1):
         fault = "a linear layer stands between its attention and z" if is_mixed else ""
         return HeadCheck(is_checked=is_mixed, fault=fault)
-    n_merged = sum(len(set(each)) > 1 for each in slices)
+    n_merged = sum(len(set(numbers)) > 1 for numbers in slices)
     if n_merged:
         return HeadCheck(True, f"{n_merged} of {len(slices)} slices of z follow several attention patterns")
     patterns = "1 attention pattern" if len(kinds) == 1 else f"{len(kinds)} attention patterns"

@@ -1,7 +1,7 @@
-"""Output projections that are parameters: `self.W_O`, multiplied with z by einsum, matmul or F.linear.
+"""Output projections that are parameters, such as `self.W_O`, multiplied with z by einsum, matmul or F.linear.
 
-No module is called there, so no hook could act. Inside `products_called`, the product of z with the parameter (or with
-a view of it) is computed by the call of a module, `ParameterProjection`, which stands for the parameter in a `Site`.
+Such a product calls no module, so hooks cannot act on it. Inside `products_called`, the product of z with the parameter
+(or a view of it) is computed by calling a module, `ParameterProjection`, which represents the parameter in a `Site`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from headcount.errors import InstrumentError
 
 Product = Callable[[Tensor], Tensor]
 ADDING = {torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm}
-"""Products that are added to the first argument."""
+"""Functions that add a product to their first argument."""
 PRODUCTS = {F.linear, torch.einsum, torch.tensordot, torch.matmul, torch.mm, torch.bmm, *ADDING}
 PRODUCTS |= {Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm}
 
 
 class ParameterProjection(nn.Module):
-    """The product of z with a parameter, as a module that hooks act on."""
+    """A module that computes the product of z with a parameter, so that hooks can act on it."""
 
     def __init__(self, holder: nn.Module, name: str) -> None:
         super().__init__()
-        self.__dict__["holder"] = holder  # not a part of this module
+        self.__dict__["holder"] = holder  # must not become a submodule
         self.name, self.is_called = name, False
         """Whether products with the parameter call this module."""
         self.product: Product | None = None
-        """The last product of the model, as a function of z: other tensors in it may be of that very pass."""
+        """The model's last product as a function of z; its other operands are those of that pass."""
 
     @property
     def weight(self) -> Tensor:
@@ -44,13 +44,13 @@ class ParameterProjection(nn.Module):
         return weight
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return the product of z with the parameter, as the model computed it last."""
+        """Return the product of z with the parameter, computed as in the model's last pass."""
         if self.product is None:
             raise InstrumentError(f"the parameter {self.name} was never multiplied with z")
         return self.product(z)
 
     def multiply(self, func: Callable[..., Tensor], args: Any, kwargs: Any, z: Tensor) -> Tensor:
-        """Call this module with z, so that it computes this product."""
+        """Compute a product by calling this module with z."""
         leaves, form = pytree.tree_flatten((args, kwargs))
         place = next(i for i, leaf in enumerate(leaves) if leaf is z)
         leaves[place] = None
@@ -66,19 +66,19 @@ class ParameterProjection(nn.Module):
 
 @contextmanager
 def products_called(projections: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, products with the parameters among these projections are calls of modules; contexts may nest."""
-    closed = [each for each in projections if isinstance(each, ParameterProjection) and not each.is_called]
-    if not closed:
+    """Compute products with the parameters among these projections by calling modules; contexts can nest."""
+    parameters = [module for module in projections if isinstance(module, ParameterProjection) and not module.is_called]
+    if not parameters:
         yield
         return
     try:
-        for each in closed:
-            each.is_called = True
-        with _ProductCalls(closed):
+        for projection in parameters:
+            projection.is_called = True
+        with _ProductCalls(parameters):
             yield
     finally:
-        for each in closed:
-            each.is_called = False
+        for projection in parameters:
+            projection.is_called = False
 
 
 class _ProductCalls(TorchFunctionMode):
@@ -87,19 +87,19 @@ class _ProductCalls(TorchFunctionMode):
     def __init__(self, projections: Iterable[ParameterProjection]) -> None:
         super().__init__()
         self._owners = WeakTensorKeyDictionary()
-        for each in projections:
-            self._owners[each.weight] = each
+        for projection in projections:
+            self._owners[projection.weight] = projection
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        owners = {owner for each in tensors if (owner := self._owners.get(each)) is not None}
+        tensors = tensors_in((args, kwargs))
+        owners = {owner for tensor in tensors if (owner := self._owners.get(tensor)) is not None}
         if len(owners) != 1:
             return func(*args, **kwargs)
         (owner,) = owners
-        others = [each for each in tensors if not self._is_weight(each)]
+        others = [tensor for tensor in tensors if not self._is_weight(tensor)]
         if func in PRODUCTS and others:
-            others = [each for each in _operands(func, args, kwargs) if not self._is_weight(each)]
+            others = [tensor for tensor in _operands(func, args, kwargs) if not self._is_weight(tensor)]
             if len(others) != 1:
                 raise InstrumentError(
                     f"the parameter {owner.name} is multiplied with {len(others)} tensors at once, so there is no z",
@@ -108,9 +108,8 @@ class _ProductCalls(TorchFunctionMode):
             return owner.multiply(func, args, kwargs, others[0])
         result = func(*args, **kwargs)
         if not others:
-            for each in pytree.tree_leaves(result):
-                if isinstance(each, Tensor):
-                    self._owners[each] = owner
+            for tensor in tensors_in(result):
+                self._owners[tensor] = owner
         return result
 
     def _is_weight(self, tensor: Tensor) -> bool:
@@ -118,8 +117,12 @@ class _ProductCalls(TorchFunctionMode):
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that a function multiplies: not what it adds."""
+    """Return the tensors that a function multiplies, without those that it adds."""
     if func is F.linear:
         return [args[0] if args else kwargs["input"]]
-    leaves = pytree.tree_leaves((args[1:] if func in ADDING else args, kwargs))
-    return [each for each in leaves if isinstance(each, Tensor)]
+    return tensors_in((args[1:] if func in ADDING else args, kwargs))
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """Return all tensors in nested lists, tuples and dictionaries."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]

@@ -1,12 +1,12 @@
-"""Show that the hooks act on a model, before anything is concluded from them.
+"""Prove that hooks act on a model, before measurements rely on them.
 
-At every site, on a few rows:
+The proof checks five statements at every site, on a few rows:
 
-    the heads' contributions and the bias add up to the block's output   (z is the heads side by side, nothing else)
-    all gates shut leave the bias alone                                  (nothing passes around the projection's input)
-    noise in place of z changes the model's output                       (the block's output is used at all)
-    noise in one row changes the output of that row alone                (rows come first, and do not mix)
-    each head's slice of z depends on its own attention pattern alone    (a head is a head: own_attention.py)
+    the heads' contributions and the bias sum to the block's output      (z consists of the heads' outputs only)
+    with all gates closed, the block outputs its bias                    (nothing bypasses the projection's input)
+    noise in place of z changes the model's output                       (the model uses the block's output)
+    noise in one row changes the output of that row only                 (rows are the first axis, and do not mix)
+    each head's slice of z depends only on its own attention pattern     (each slice is a head: own_attention.py)
 """
 
 from collections.abc import Collection, Sequence
@@ -23,34 +23,34 @@ from headcount.hooks.own_attention import check_heads
 from headcount.hooks.sites import Site, Sites, layers_inside
 
 TOLERANCE = 1e-4
-"""Largest difference between two ways to compute the same in single precision, as a share of the largest value."""
+"""Largest relative difference between two equivalent computations in single precision."""
 COARSE = 8
-"""The same for half precision, in units of its rounding."""
+"""Largest relative difference in half precision, in units of its machine epsilon."""
 ROWS = 4
 
 
 @dataclass(frozen=True)
 class SiteProof:
-    """What was found at one site."""
+    """The measurements of the proof at one site."""
 
     site: str
     sum_error: float
-    """Block output against contributions plus bias, as a share of the largest value."""
+    """Relative difference between the block's output and contributions plus bias."""
     shut_error: float
-    """Block output with all gates shut against the bias, likewise."""
+    """Relative difference between the block's output with all gates closed and the bias."""
     output_change: float
-    """How much noise in place of z changes the model's output."""
+    """Largest change of the model's output when noise replaces z."""
     cross_row_effect: float
-    """How much noise in one row changes the output of the others."""
+    """Relative change of other rows' outputs when noise replaces z in one row."""
     follows_attention: bool = False
-    """Whether each head's slice of z was seen to depend on its own attention pattern alone; False: not checked."""
+    """Whether the check of own_attention.py was made and passed; False if it could not be made."""
 
 
 def prove(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], at: Collection[HeadSite] | None = None
 ) -> tuple[SiteProof, ...]:
-    """Prove the hooks at every site, or `at` those where something is done; an error says which one failed and how."""
-    few, at = [each[:ROWS] for each in inputs], tuple(sites if at is None else at)
+    """Prove the hooks at all sites, or only those in `at`; raise an error that names the site and the failed check."""
+    few, at = [tensor[:ROWS] for tensor in inputs], tuple(sites if at is None else at)
     proofs = []
     with eval_mode(model), torch.no_grad():
         with Capture(sites) as clean:
@@ -72,7 +72,7 @@ def prove(
 def _prove_site(
     model: nn.Module, sites: Sites, name: HeadSite, inputs: Sequence[Tensor], clean: Capture, logits: Tensor
 ) -> SiteProof:
-    """Measure at one site what the gates do, in three passes."""
+    """Measure the effect of gates at one site, in three passes."""
     n_rows, n_heads = len(inputs[0]), len(sites[name].heads)
     z, output, bias = clean.z(name), clean.output(name), clean.bias(name)
     sum_error = difference(output, clean.contributions(name).sum(dim=-2) + bias)
@@ -84,7 +84,7 @@ def _prove_site(
     with Gates(sites, shut, {name: noise}):
         output_change = float((first_tensor(model(*inputs)) - logits).abs().max())
     cross_row_effect = 0.0
-    if n_rows > 1 and len(logits) == n_rows:  # what noise in the first row does to the others
+    if n_rows > 1 and len(logits) == n_rows:  # put noise into the first row, and compare the other rows
         first_shut = torch.ones(n_rows, n_heads)
         first_shut[0] = 0.0
         with Gates(sites, {name: first_shut}, {name: noise}):
@@ -93,7 +93,7 @@ def _prove_site(
 
 
 def _position_fault(contributions: Tensor) -> str:
-    """Say so if slice i of z reaches position i of the block's output alone: then the axis counts positions."""
+    """Return a message if slice i of z reaches only position i of the output; the axis then counts positions."""
     if contributions.dim() != 4 or contributions.shape[1] != contributions.shape[2] or contributions.shape[1] < 2:
         return ""
     is_reached = (contributions != 0).any(dim=-1).any(dim=0)  # [query, head]
@@ -103,7 +103,7 @@ def _position_fault(contributions: Tensor) -> str:
 
 
 def _advice(site: Site, z: Tensor) -> list[str]:
-    """Say how to name heads whose slices of z are not heads."""
+    """Return advice on how to specify the sites if slices of z are not heads."""
     n_heads, axes = len(site.heads), list(z.flatten(start_dim=-2).shape)
     advice = [f"an ablation here would not remove one head: check n_heads={n_heads}, the path and head_axis"]
     if site.head_axis is None and z.dim() == 5:
@@ -112,36 +112,37 @@ def _advice(site: Site, z: Tensor) -> list[str]:
     return advice
 
 
-def _require(found: SiteProof, most: float, layers: Sequence[str]) -> None:
+def _require(proof: SiteProof, most: float, layers: Sequence[str]) -> None:
+    """Raise an error for the first check that failed at a site."""
     block = f"if this is a whole attention block, name its output projection: {', '.join(layers)}" if layers else ""
     faults = [
-        (found.sum_error, f"its heads' contributions miss its output by {found.sum_error:.1e} of the largest value"),
-        (found.shut_error, f"with all heads silent it still adds more than its bias (by {found.shut_error:.1e})"),
-        (0.0 if found.output_change > 0 else 1.0, "noise in place of its heads changes nothing in the model's output"),
-        (found.cross_row_effect, "noise in one row changes the output of other rows: rows do not come first, or mix"),
+        (proof.sum_error, f"its heads' contributions miss its output by {proof.sum_error:.1e} of the largest value"),
+        (proof.shut_error, f"with all heads off, it still adds more than its bias (by {proof.shut_error:.1e})"),
+        (0.0 if proof.output_change > 0 else 1.0, "noise in place of its heads does not change the model's output"),
+        (proof.cross_row_effect, "noise in one row changes other rows: rows are not the first axis, or mix"),
     ]
     for error, why in faults:
         if not error <= most:  # NaN fails too
             raise InstrumentError(
-                f"the instrument does not act at {found.site}: {why}",
-                "so ablating heads there would prove nothing",
+                f"gates do not act as they should at {proof.site}: {why}",
+                "an ablation of its heads would measure something else",
                 *filter(None, [block]),
             )
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """What two ways to compute the same may differ by, as a share of the largest value."""
+    """Return the largest relative difference allowed between two equivalent computations."""
     return max(TOLERANCE, COARSE * torch.finfo(dtype).eps) if dtype in (torch.float16, torch.bfloat16) else TOLERANCE
 
 
 def difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference, as a share of the largest value."""
+    """Return the largest absolute difference divided by the largest absolute value."""
     largest = max(float(one.abs().max()), float(other.abs().max()), torch.finfo(one.dtype).tiny)
     return float((one - other).abs().max()) / largest
 
 
 def first_tensor(output: Any) -> Tensor:
-    """A model's output, or the first tensor in it."""
+    """Return a model's output if it is a tensor, else the first tensor in it."""
     if isinstance(output, Tensor):
         return output
     parts = output.values() if isinstance(output, dict) else output

@@ -1,69 +1,54 @@
-"""One forward pass, kept module call by module call; and many interventions replayed from it as one job.
+"""Cache one forward pass, and replay many interventions from it in one batch.
 
-An ablated pass is the cached one up to the first ablated head. So it is run again with the rows of many ablations
-side by side, but
+A pass with ablated heads equals the cached pass up to the first ablated head. The model is therefore run again on the
+rows of many interventions at once, with these shortcuts:
 
-    every module call that was over before that head's output projection hands back what was recorded;
-    the attention block of that head hands back its projection of the changed z, if that is what it returned before;
-    a plain layer (a projection of the encoder's memory, say) whose inputs are as recorded hands back the same;
+    a module call that had finished before that head's output projection returns its recorded output;
+    the attention block of that head returns the projection of the changed z, if it returned the projection before;
+    a plain layer (such as a projection of the encoder's memory) with its recorded inputs returns its recorded output;
     everything else is computed.
 
-What is not inside a module's forward is computed anew, which costs a little time but is never wrong. A recorded tensor
-that was changed in place later is not handed back. `sweep` compares samples with passes made without any of this.
+Code outside of modules is computed again, which costs time but is always correct. A recorded tensor that was changed in
+place later is not reused. `sweep` compares samples with passes made without these shortcuts.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from headcount.errors import InstrumentError, ReplayError
 from headcount.heads import HeadId, HeadSite
-from headcount.hooks.gates import (
-    Gates,
-    SharedSiteCounter,
-    Values,
-    closed_gates,
-    gated,
-    input_of,
-    project,
-    split_heads,
-    unfused,
-)
-from headcount.hooks.parameters import Product
+from headcount.hooks.gates import Gates, Values, closed_gates, gated, project, split_heads, unfused
 from headcount.hooks.proof import difference, first_tensor, tolerance
+from headcount.hooks.recording import BatchTiler, ModuleCall, PassRecorder, ReplayPatcher, SiteRecord
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH
 
 CHECKED = 2
-"""Rows of each group that are compared with a plain pass: two, so that rows which mix are found out."""
+"""Number of rows of each group that are compared with a plain pass; two rows reveal a model that mixes rows."""
 CACHED, FEWEST = 2**17, 256
-"""Numbers of the residual stream that one pass should have at most (beyond that, a processor's cache is too small for
-what layers make of them), and tokens that it should have at least (below that, matrix products are slow)."""
-LEAVES = (Tensor, int, float, bool, str, type(None))
-"""What a tree may consist of, so that all of its tensors are known."""
-Forward = Callable[..., Any]
+"""Largest size of the residual stream in one pass (so that activations fit into a processor's cache), and smallest
+number of tokens in one pass (so that matrix products are fast)."""
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """Heads that are ablated together, and what replaces their outputs."""
+    """Heads that are ablated together, and the replacement of their outputs."""
 
     heads: tuple[HeadId, ...]
     replacement: str = "zero"
     draw: int = 0
-    """Which donor; or which part of the inputs a mean is over, 0 being all of them."""
+    """The index of the donor, or of the part of the inputs that a mean is taken over (0: all inputs)."""
     values: Mapping[HeadSite, Values] = field(default_factory=dict)
-    """The replacement as numbers, for one batch; nothing where it is zero."""
+    """The replacement outputs of one batch by site; empty for zero ablation."""
 
 
 # --- many interventions -----------------------------------------------------------------------------------------------
@@ -72,9 +57,9 @@ class Intervention:
 def sweep(
     cached: CachedPass, interventions: Sequence[Intervention], *, batch_size: int = BATCH, checked: bool = False
 ) -> Iterator[tuple[int, Tensor]]:
-    """The model's output with each intervention, and which one it is; grouped by where passes begin to differ.
+    """Yield the index and the model's output of each intervention, grouped by the first ablated site.
 
-    If `checked`, the first rows of one intervention of each group are compared with a plain pass in the end.
+    If `checked`, the first rows of one intervention per group are compared with a plain pass at the end.
     """
     groups: dict[HeadSite, list[int]] = {}
     for i, intervention in enumerate(interventions):
@@ -89,33 +74,33 @@ def sweep(
             if checked and start == 0:
                 samples.append((interventions[part[-1]], outputs[-1, :CHECKED].clone()))
             yield from zip(part, outputs, strict=True)
-    most = max(2, batch_size // CHECKED)  # a single row would not show whether rows come first
+    most = max(2, batch_size // CHECKED)  # a single row would not reveal a batch axis that is not the first
     for start in range(0, len(samples), most):
         _compare(cached, samples[start : start + most])
 
 
 def _compare(cached: CachedPass, samples: Sequence[tuple[Intervention, Tensor]]) -> None:
-    """Outputs must be those of a plain pass; these samples ride in one."""
+    """Raise an error if replayed outputs differ from those of a plain pass; all samples share one plain pass."""
     n, interventions = min(CHECKED, cached.n_rows), [intervention for intervention, _ in samples]
     gates = Gates(cached.sites, *cached.gates_and_values(interventions, cached.sites, n))
-    slow = cached.plain(gates, n, len(samples)).unflatten(0, (len(samples), n))
-    for (intervention, outputs), plain in zip(samples, slow, strict=True):
-        _require_like(outputs, plain, f"begun at {cached.first_site(intervention.heads)}")
+    plain_outputs = cached.plain(gates, n, len(samples)).unflatten(0, (len(samples), n))
+    for (intervention, outputs), plain in zip(samples, plain_outputs, strict=True):
+        _require_equal(outputs, plain, f"begun at {cached.first_site(intervention.heads)}")
 
 
-def _require_like(outputs: Tensor, plain: Tensor, how: str) -> None:
-    found = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
-    if not found <= tolerance(outputs.dtype):
+def _require_equal(outputs: Tensor, plain: Tensor, how: str) -> None:
+    error = difference(outputs, plain) if outputs.shape == plain.shape else math.inf
+    if not error <= tolerance(outputs.dtype):
         raise ReplayError(
-            f"a pass {how} differs from a whole one by {found:.1e} of the largest value",
-            "the model's modules depend on more than what they are called with",
+            f"a pass {how} differs from a whole one by {error:.1e} of the largest value",
+            "the model's modules depend on more than their inputs",
         )
 
 
 def plain_pass(
     model: nn.Module, sites: Sites, inputs: Sequence[Tensor], intervention: Intervention, base: Collection[HeadId] = ()
 ) -> Any:
-    """The same by gates alone, from the first layer on."""
+    """Run a full pass with an intervention, without any cache."""
     with (
         Gates(sites, closed_gates(sites, base)),
         Gates(sites, closed_gates(sites, intervention.heads), intervention.values),
@@ -123,8 +108,8 @@ def plain_pass(
         return model(*inputs)
 
 
-def rows_at_once(sites: Sites, n_tokens: int) -> int:
-    """How many rows of so many tokens a pass should have, by the width of the model's heads."""
+def rows_per_pass(sites: Sites, n_tokens: int) -> int:
+    """Return how many rows of `n_tokens` tokens a pass should have, given the width of the model."""
     widths = []
     for site in sites.values():
         weight = getattr(site.projection, "weight", None)
@@ -136,10 +121,10 @@ def rows_at_once(sites: Sites, n_tokens: int) -> int:
 
 
 class CachedPass:
-    """A pass of `model` over `inputs` with the heads of `base` ablated; make it inside `torch.no_grad()`.
+    """A recorded pass of `model` over `inputs` with the heads of `base` ablated; build it inside `torch.no_grad()`.
 
-    With a `former` pass over the same inputs, which has fewer heads ablated, what that computed before the first of the
-    others is taken from there.
+    `previous` may be a pass over the same inputs with fewer heads ablated. Its calls before the first newly ablated
+    head are then reused.
     """
 
     def __init__(
@@ -148,116 +133,73 @@ class CachedPass:
         sites: Sites,
         inputs: Sequence[Tensor],
         base: Collection[HeadId] = (),
-        former: CachedPass | None = None,
+        previous: CachedPass | None = None,
     ) -> None:
         self.model, self.sites, self.inputs, self.base = model, sites, tuple(inputs), tuple(base)
         self.n_rows = len(inputs[0])
-        self._calls: dict[nn.Module, list[ModuleCall]] = {}
+        self._calls: dict[nn.Module, list[ModuleCall]]
         self._tilers: dict[int, BatchTiler] = {}
         self._patched: dict[HeadSite, dict[nn.Module, list[ModuleCall]]] = {}
-        self.site_records: dict[HeadSite, SiteRecord] = {}
-        """The sites as the pass came by them."""
-        self.output = self._record(former)
+        self.site_records: dict[HeadSite, SiteRecord]
+        """The records of the sites, in the order in which the pass reached them."""
+        self.output = self._record(previous)
 
     def without(self, heads: Collection[HeadId]) -> CachedPass:
-        """The pass that has these heads ablated as well, computed anew from the first of them on."""
+        """Return the pass with these heads ablated as well, computed again from the first of them on."""
         return CachedPass(self.model, self.sites, self.inputs, (*self.base, *heads), self)
 
     def check(self) -> None:
-        """The first rows of a plain pass must come to the same."""
+        """Raise an error if the first rows differ from those of a plain pass."""
         n = min(CHECKED, self.n_rows)
         gates = Gates(self.sites, closed_gates(self.sites, self.base))
-        _require_like(first_tensor(self.output)[:n], self.plain(gates, n), "that moved on from another")
+        _require_equal(first_tensor(self.output)[:n], self.plain(gates, n), "that reuses another")
 
     def plain(self, gates: Gates, n: int, times: int = 1) -> Tensor:
-        """The output of a plain pass over the first rows, `times` over."""
+        """Return the output of a plain pass over the first n rows, repeated `times` times."""
         tiler = BatchTiler(n, times)
-        inputs = [tiler.repeat(each[:n] if len(each) == self.n_rows else each) for each in self.inputs]
+        inputs = [tiler.repeat(tensor[:n] if len(tensor) == self.n_rows else tensor) for tensor in self.inputs]
         try:
             with gates:
                 return first_tensor(self.model(*inputs))
         except RuntimeError as error:
             raise InstrumentError(
                 f"a plain pass over {times} times {n} rows failed: {error}",
-                "rows should come first in everything that the model is given",
+                "the first axis of every input must be the batch",
             ) from error
 
     @property
     def n_bytes(self) -> int:
-        """Memory that the recorded tensors take."""
-        held = (each.held or () for calls in self._calls.values() for each in calls)
-        tensors = {tensor.data_ptr(): tensor.nbytes for some in held for tensor, _ in some}
-        return sum(tensors.values())
+        """The bytes of memory of all recorded tensors."""
+        calls = (call for calls in self._calls.values() for call in calls)
+        return sum({tensor.data_ptr(): tensor.nbytes for call in calls for tensor, _ in call.held or ()}.values())
 
     def z(self, site: HeadSite) -> Tensor:
         """Return the outputs of a site's heads, [row, query, head, d_head]."""
         return split_heads(site, self.site_records[site].z, len(self.sites[site].heads), self.sites[site].head_axis)
 
     def first_site(self, heads: Collection[HeadId]) -> HeadSite:
-        """Where a pass without these heads begins to differ."""
+        """Return the first site at which a pass without these heads differs."""
         touched = self.sites.head_slots(heads)
         return next(site for site in self.site_records if site in touched)
 
-    def _record(self, former: CachedPass | None) -> Any:
-        names, closed = self.sites.projections, closed_gates(self.sites, self.base)
-        concerned = list(dict.fromkeys([*self.model.modules(), *names]))  # a parameter's projection is not in the model
+    def _record(self, previous: CachedPass | None) -> Any:
+        """Run the model and record its calls; calls before the first newly ablated head come from `previous`."""
+        closed = closed_gates(self.sites, self.base)
+        # The projection of a parameter is not among the model's modules.
+        modules = list(dict.fromkeys([*self.model.modules(), *self.sites.projections]))
         patcher: ReplayPatcher | None = None
         patching: AbstractContextManager[None] = nullcontext()
-        if former is not None:
-            order, site = list(former.site_records), former.first_site(set(self.base) - set(former.base))
-            closed = {each: closed[each] for each in order[order.index(site) :] if each in closed}
-            patcher = ReplayPatcher(former.site_records[site], None, BatchTiler(self.n_rows, 1))
-            patching = patcher.patching(former._patched_modules(site))
-            unused = former._unused_calls(site)
-            concerned = [module for module, calls in former._calls.items() if not unused.issuperset(calls)]
-        skipped = None if patcher is None else patcher.n_skipped
-        turns = SharedSiteCounter(self.sites, skipped)
-        open_calls: list[ModuleCall] = []
-        n_over = 0
-
-        def before(module: nn.Module, args: Any) -> None:
-            call = ModuleCall(module)
-            for caller in open_calls:
-                caller.inside.append(call)
-            open_calls.append(call)
-            self._calls.setdefault(module, []).append(call)
-
-        def after(module: nn.Module, args: Any, output: Any) -> None:
-            nonlocal n_over
-            call = open_calls.pop()
-            name = turns.next(module) if module in names else None
-            if former is not None and patcher is not None and (old := patcher.take(module)) is not None:
-                self._adopt(old, former, open_calls)
-                n_over += 1 + len(old.inside)
-                return
-            call.finish(args, output, n_over)
-            n_over += 1
-            if name is not None:
-                if name in self.site_records:
-                    raise InstrumentError(
-                        f"the output projection of {name} was called twice in one pass",
-                        "a gate could not tell the calls apart",
-                    )
-                z = input_of(name, args)
-                product = getattr(module, "product", None)
-                self.site_records[name] = SiteRecord(z, z._version, call, call, product)
-            elif not any(inner.module in names for inner in call.inside):
-                for inner in call.inside:  # they keep no tensors: this call hands back its own
-                    inner.inputs, inner.output, inner.held = (), None, None
-            else:
-                returned = {id(tensor) for tensor in tensors_in(output) or ()}
-                for record in self.site_records.values():  # who returns a carrier's very tensor, unchanged, carries it
-                    is_returned = record.call.is_intact and id(record.call.output) in returned
-                    if is_returned and record.carrier in call.inside:
-                        record.carrier = call
-
-        with ExitStack() as hooks, unfused(self.sites), patching:
-            if closed:
-                hooks.enter_context(Gates(self.sites, closed, skipped=skipped))
-            handles = [module.register_forward_pre_hook(before) for module in concerned]
-            handles += [module.register_forward_hook(after) for module in concerned]
-            for handle in handles:
-                hooks.callback(handle.remove)
+        if previous is not None:
+            order, site = list(previous.site_records), previous.first_site(set(self.base) - set(previous.base))
+            closed = {later: closed[later] for later in order[order.index(site) :] if later in closed}
+            patcher = ReplayPatcher(previous.site_records[site], None, BatchTiler(self.n_rows, 1))
+            patching = patcher.patching(previous._patched_modules(site))
+            unused = previous._unused_calls(site)
+            modules = [module for module, calls in previous._calls.items() if not unused.issuperset(calls)]
+        recorder = PassRecorder(self.sites, patcher, None if previous is None else previous.site_records)
+        self._calls, self.site_records = recorder.calls, recorder.site_records
+        gates = Gates(self.sites, closed, skipped=None if patcher is None else patcher.n_skipped)
+        with unfused(self.sites), patching, gates if closed else nullcontext(), recorder.watching(modules):
             output = self.model(*self.inputs)
         if missed := [str(site) for site in self.sites if site not in self.site_records]:
             raise InstrumentError(
@@ -265,27 +207,14 @@ class CachedPass:
             )
         return output
 
-    def _adopt(self, call: ModuleCall, former: CachedPass, open_calls: Sequence[ModuleCall]) -> None:
-        """A call that a former pass stands for, with all that it called; it takes the place of the one just made."""
-        family = [call, *call.inside]
-        for caller in open_calls:
-            caller.inside[-1:] = family
-        self._calls[call.module].pop()
-        for each in family:
-            self._calls.setdefault(each.module, []).append(each)
-        for site, record in former.site_records.items():
-            if record.call in family:  # who carries it beyond this call is found out again
-                carrier = record.carrier if record.carrier in family else call
-                self.site_records[site] = replace(record, carrier=carrier)
-
     def replay(self, interventions: Sequence[Intervention]) -> Any:
-        """The output with each intervention, their rows one block after another: [intervention * row, ...].
+        """Return the output with each intervention, [intervention * row, ...].
 
-        All of them must begin to differ at the same site.
+        The first ablated site of all interventions must be the same.
         """
         first = {self.first_site(intervention.heads) for intervention in interventions}
         if len(first) != 1:
-            raise ValueError(f"changes that begin at different sites: {', '.join(map(str, first))}")
+            raise ValueError(f"interventions that begin at different sites: {', '.join(map(str, first))}")
         (site,) = first
         if len(interventions) not in self._tilers:
             self._tilers[len(interventions)] = BatchTiler(self.n_rows, len(interventions))
@@ -295,33 +224,33 @@ class CachedPass:
             patcher = ReplayPatcher(self.site_records[site], self._projected(site, interventions), tiler)
             patching = patcher.patching(self._patched_modules(site))
             with unfused(self.sites), patching, Gates(self.sites, gates, values, skipped=patcher.n_skipped):
-                output = self.model(*(tiler.repeat(each) for each in self.inputs))
+                output = self.model(*map(tiler.repeat, self.inputs))
         except RuntimeError as error:
             raise ReplayError(
                 f"a pass begun at {site}, with {tiler.times} times {tiler.n} rows, failed: {error}",
-                "rows should come first in everything that the model's modules hand to each other",
+                "the first axis of every tensor that modules pass to each other must be the batch",
             ) from error
         if not patcher.has_acted:
             raise ReplayError(
-                f"the output projection of {site} was called when the pass was recorded, and now it was not",
-                "its heads were not ablated: the model does not do the same in every pass",
+                f"the output projection of {site} was called in the recorded pass, but not in the replayed one",
+                "its heads were not ablated: the model does not make the same calls in every pass",
             )
         return output
 
     def gates_and_values(
         self, interventions: Sequence[Intervention], sites: Iterable[HeadSite], n_rows: int
     ) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
-        """Gates and replacements for the first rows, with each intervention; the heads of the base stay ablated.
+        """Return the gates and replacements of these interventions for the first rows, by site.
 
-        A replacement is for an intervention's own heads and no others.
+        The heads of the base stay ablated. A replacement applies to the heads of its own intervention only.
         """
         slots = [self.sites.head_slots((*intervention.heads, *self.base)) for intervention in interventions]
         gates, values = {}, {}
         for site in sites:
-            if any(site in each for each in slots):
+            if any(site in ablated for ablated in slots):
                 gate = torch.ones(len(interventions), len(self.sites[site].heads))
-                for row, each in zip(gate, slots, strict=True):
-                    row[list(each.get(site, ()))] = 0.0
+                for row, ablated in zip(gate, slots, strict=True):
+                    row[list(ablated.get(site, ()))] = 0.0
                 gates[site] = gate.repeat_interleave(n_rows, dim=0)
             if any(site in intervention.values for intervention in interventions):
                 z = self.z(site)[:n_rows]
@@ -334,7 +263,7 @@ class CachedPass:
         return gates, values
 
     def _projected(self, site: HeadSite, interventions: Sequence[Intervention]) -> Tensor:
-        """The output of a site's projection with each intervention."""
+        """Return the output of a site's projection with each intervention."""
         record, projection, head_axis = self.site_records[site], self.sites[site].projection, self.sites[site].head_axis
         if record.z._version != record.version:
             raise ReplayError(f"z at {site} is changed in place later in the pass", "no pass can begin there")
@@ -344,9 +273,9 @@ class CachedPass:
             z = record.z.repeat(len(interventions), *[1] * (record.z.dim() - 1))
             mixed = gated(site, z, gates[site], values.get(site), head_axis)
             return project(projection, mixed, record.product).to(record.call.output.dtype)
-        # Of a plain layer, the output less that of the ablated heads, which is quicker.
+        # For a plain layer it is faster to subtract the contributions of the ablated heads from the output.
         z, output = self.z(site), record.call.output
-        weight_DHE = weight.to(z.dtype).unflatten(1, (z.shape[-2], -1))  # as autocast does
+        weight_DHE = weight.to(z.dtype).unflatten(1, (z.shape[-2], -1))  # the dtypes differ under autocast
         changed = output.new_empty(len(interventions), *output.shape)
         for part, intervention in zip(changed, interventions, strict=True):
             own = list(self.sites.head_slots(intervention.heads)[site])
@@ -357,182 +286,30 @@ class CachedPass:
         return changed.flatten(end_dim=1)
 
     def _patched_modules(self, site: HeadSite) -> dict[nn.Module, list[ModuleCall]]:
-        """The modules that may hand back what was recorded when a pass begins at this site.
+        """Return the modules, with their calls, that may return recorded outputs when a pass begins at this site.
 
-        They have a call that was over by then, carries the change or is plain, and is not inside one that was over.
+        These have a call that had finished before the site, is the site's carrier, or is of a plain layer.
         """
         if site not in self._patched:
-            record, every = self.site_records[site], [call for calls in self._calls.values() for call in calls]
-            concerned = {
-                call for call in every if call.order < record.call.order or call is record.carrier or call.inputs
+            record, all_calls = self.site_records[site], [call for calls in self._calls.values() for call in calls]
+            reusable = {
+                call for call in all_calls if call.order < record.call.order or call is record.carrier or call.inputs
             }
-            modules = {call.module for call in concerned - self._unused_calls(site)}
+            modules = {call.module for call in reusable - self._unused_calls(site)}
             self._patched[site] = {module: calls for module, calls in self._calls.items() if module in modules}
         return self._patched[site]
 
     def _unused_calls(self, site: HeadSite) -> set[ModuleCall]:
-        """Calls that do not happen when a pass begins at this site, for they are inside of others that hand back."""
-        last, every = self.site_records[site].call.order, (call for calls in self._calls.values() for call in calls)
-        return {inner for call in every if call.order < last and call.is_intact for inner in call.inside}
+        """Return the calls that do not happen when a pass begins at this site: their caller returns its output."""
+        last, all_calls = self.site_records[site].call.order, (call for calls in self._calls.values() for call in calls)
+        return {inner for call in all_calls if call.order < last and call.is_intact for inner in call.inside}
 
 
 def _plain_weight(projection: nn.Module) -> Tensor | None:
-    """The weight [out, in] of a plain layer, GPT-2's transposed ones included."""
+    """Return the weight [out, in] of a linear layer (also GPT-2's transposed Conv1D), or None for other modules."""
     if type(projection) is nn.Linear:
         return projection.weight
     if type(projection).__name__ == "Conv1D" and type(projection).__module__ == "transformers.pytorch_utils":
         weight = projection.weight
         return weight.T if isinstance(weight, Tensor) else None
     return None
-
-
-# --- what was recorded, and who hands it back -------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class ModuleCall:
-    """One call of one module."""
-
-    module: nn.Module
-    inside: list[ModuleCall] = field(default_factory=list)
-    """Calls that were made meanwhile."""
-    inputs: tuple[Tensor, ...] = ()
-    """What a plain layer was given: one of PyTorch's own that has no others inside."""
-    output: Any = None
-    held: tuple[tuple[Tensor, int], ...] | None = None
-    """Every tensor of the above and its version, which counts changes in place; None if they cannot be handed back."""
-    order: int = -1
-    """How many calls were over before this one was."""
-
-    def finish(self, args: Any, output: Any, order: int) -> None:
-        """Keep what it was given (if it is a plain layer) and what it returned."""
-        if type(self.module).__module__.startswith("torch.nn.modules") and not any(self.module.children()):
-            self.inputs = tuple(tensors_in(args) or ())
-        self.output, self.order = output, order
-        found = tensors_in(output)
-        self.held = None if found is None else tuple((tensor, tensor._version) for tensor in (*self.inputs, *found))
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether what it returned can still be handed back."""
-        return self.held is not None and all(tensor._version == version for tensor, version in self.held)
-
-
-@dataclass(eq=False)
-class SiteRecord:
-    """One site in the recorded pass."""
-
-    z: Tensor
-    version: int
-    call: ModuleCall
-    carrier: ModuleCall
-    """The outermost call that returned the projection's output itself."""
-    product: Product | None = None
-    """What a projection that is a parameter computed."""
-
-
-class ReplayPatcher:
-    """Lets modules hand back what was recorded while a pass is run again.
-
-    Where there is no `projected` output of the site, its block is run again too.
-    """
-
-    def __init__(self, record: SiteRecord, projected: Tensor | None, tiler: BatchTiler) -> None:
-        self.record, self.projected, self.tiler = record, projected, tiler
-        self.n_called: Counter[nn.Module] = Counter()
-        self.n_skipped: Counter[nn.Module] = Counter()
-        """Calls that did not happen because whoever would have made them was skipped."""
-        self.has_acted = False
-        """Whether the change was handed over."""
-        self._handed_back: ModuleCall | None = None
-
-    def take(self, module: nn.Module) -> ModuleCall | None:
-        """The call that this module has just handed back, if it has."""
-        call, self._handed_back = self._handed_back, None
-        return call if call is not None and call.module is module else None
-
-    @contextmanager
-    def patching(self, patched: Mapping[nn.Module, Sequence[ModuleCall]]) -> Iterator[None]:
-        """Inside, modules hand back what was recorded, wherever that is what they would compute."""
-        before = {module: module.__dict__.get("forward") for module in patched}
-        try:
-            for module, calls in patched.items():
-                module.__dict__["forward"] = self._forward(module, calls, module.forward)
-            yield
-        finally:
-            for module, own in before.items():
-                if own is None:
-                    module.__dict__.pop("forward", None)
-                else:
-                    module.__dict__["forward"] = own
-
-    def _forward(self, module: nn.Module, calls: Sequence[ModuleCall], forward: Forward) -> Forward:
-        record, repeat = self.record, self.tiler.repeat
-
-        def patched_forward(*args: Any, **kwargs: Any) -> Any:
-            n = self.n_called[module]
-            self.n_called[module] += 1
-            call = calls[n] if n < len(calls) else None
-            self._handed_back = None
-            if call is record.carrier and self.projected is not None:
-                self.has_acted = True
-                self._skip(call)
-                was = record.call.output
-                return pytree.tree_map_only(Tensor, lambda x: self.projected if x is was else repeat(x), call.output)
-            if call is None or not call.is_intact:
-                return forward(*args, **kwargs)
-            if call.order < record.call.order or self._is_unchanged(call, args, kwargs):
-                self._skip(call)
-                self._handed_back = call
-                return pytree.tree_map_only(Tensor, repeat, call.output)
-            return forward(*args, **kwargs)
-
-        return patched_forward
-
-    def _skip(self, call: ModuleCall) -> None:
-        """What this call would have called is not called now."""
-        for inner in call.inside:
-            self.n_called[inner.module] += 1
-            self.n_skipped[inner.module] += 1
-
-    def _is_unchanged(self, call: ModuleCall, args: Any, kwargs: Any) -> bool:
-        """Whether a plain layer was given just what was recorded: such a layer depends on nothing else."""
-        found = tensors_in((args, kwargs)) or []
-        return bool(found) and len(found) == len(call.inputs) and all(map(self.tiler.repeats, found, call.inputs))
-
-
-def tensors_in(tree: Any) -> list[Tensor] | None:
-    """Every tensor, in order; None if there is something whose tensors cannot be known."""
-    leaves = pytree.tree_leaves(tree)
-    if not all(isinstance(leaf, LEAVES) for leaf in leaves):
-        return None
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-class BatchTiler:
-    """The rows of one pass, repeated for several; knows its repetitions again."""
-
-    def __init__(self, n: int, times: int) -> None:
-        self.n, self.times = n, times
-        self._made: dict[int, tuple[Tensor, Tensor, int]] = {}
-
-    def repeat(self, tensor: Tensor) -> Tensor:
-        """All rows, `times` over; a tensor that has no rows of the pass, such as a table, stays as it is."""
-        _, made, version = self._made.get(id(tensor), (tensor, None, -1))
-        if made is None or made._version != version:
-            made = tensor
-            if self.times > 1 and tensor.dim() and len(tensor) == self.n:
-                made = tensor.repeat(self.times, *[1] * (tensor.dim() - 1))
-            self._made[id(tensor)] = tensor, made, made._version  # both kept, so that no other gets their ids
-        return made
-
-    def repeats(self, tensor: Tensor, recorded: Tensor) -> bool:
-        """Whether a tensor holds the recorded rows, `times` over, bit for bit."""
-        _, made, version = self._made.get(id(recorded), (recorded, None, -1))
-        if made is tensor and tensor._version == version:
-            return True  # our own repetition, not changed in place since
-        if tensor.shape[1:] != recorded.shape[1:] or len(tensor) != self.times * self.n or len(recorded) != self.n:
-            return False
-        if not torch.equal(tensor[0], recorded[0]):
-            return False  # most that differ do so at once
-        return torch.equal(tensor.unflatten(0, (self.times, self.n)), recorded.expand(self.times, *recorded.shape))

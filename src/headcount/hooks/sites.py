@@ -1,9 +1,9 @@
-"""Where heads meet the residual stream, and how that is found in other people's modules.
+"""Sites: the output projections of a model's attention blocks, and how to find them in any module.
 
-The input of an attention block's output projection is its heads' outputs, z: side by side [..., head * d_head], or with
-an axis of their own. That is the one place where a head can be ablated, scaled, replaced and measured, in everybody's
-models alike. Projections, modules or parameters, are found by path; paths are guessed, too, to be confirmed by whoever
-asked.
+The input of an attention block's output projection is z, the outputs of its heads. They are concatenated in the last
+axis, [..., head * d_head], or have an axis of their own. In any model, this is the place where a head can be ablated,
+scaled, replaced and measured. Projections (modules or parameters) are given by path. Paths can also be guessed from
+names, for the user to confirm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headcount.registry import suggestion
 
 NamedPatterns = str | Sequence[str]
 LISTED = 40
-"""Heads that an error lists at most."""
+"""Largest number of heads that an error lists."""
 _CROSS = re.compile(r"cross|enc_?dec|enc(oder)?_?att|src_att|memory|context|multihead_attn", re.IGNORECASE)
 _SELF = re.compile(r"(^|[._])self", re.IGNORECASE)
 _DECODER, _ENCODER = re.compile(r"(^|[._])dec", re.IGNORECASE), re.compile(r"(^|[._])enc", re.IGNORECASE)
@@ -36,79 +36,79 @@ _LAST |= {"fc_out", "output", "linear_out", "final_linear", "w_out", "out_linear
 _LAST |= {"fc", "linear", "unify_heads", "unifyheads", "projection", "out_projection", "output_proj", "w_concat"}
 _LAST |= {"output_projection", "combine_heads", "proj_out", "final_proj", "linear_o", "last_linear", "fc_output"}
 _FOUR = frozenset(("linears", "linear_layers", "projections", "proj_layers"))
-"""One list for the layers of q, k, v and z, in this order."""
+"""Names of a list that holds the layers of q, k, v and z, in this order."""
 _ATTENTION = re.compile(r"att|mha|mhsa|multi_?head|^(sa|ca)$", re.IGNORECASE)
-"""What blocks of attention are called, or their classes."""
+"""Matches names of attention blocks or of their classes."""
 _QUANTISED = ("AffineQuantizedTensor", "Params4bit", "Int8Params")
 
 
 @runtime_checkable
 class SupportsHeads(Protocol):
-    """A model that knows where its heads are."""
+    """A model that names its output projections and heads."""
 
     @property
     def projections(self) -> Mapping[HeadSite, nn.Module]:
         """The output projection of every site that has heads."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """The heads of a site, in the order in which they stand in z."""
+        """Return the heads of a site, in their order in z."""
 
 
 @runtime_checkable
 class SupportsSites(Protocol):
-    """A model that was given its sites."""
+    """A model that has its `Sites`."""
 
     @property
     def head_sites(self) -> Sites:
-        """Where its heads are."""
+        """The sites of its heads."""
 
 
 SUPPORTED = (SupportsSites, SupportsHeads)
-"""Models that tell where their heads are."""
+"""Protocols of models that know where their heads are."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One output projection, and the heads side by side in its input."""
+    """One output projection, and the heads in its input."""
 
     projection: nn.Module
     heads: tuple[HeadId, ...]
     call: int = 0
-    """Which call of the projection in a pass, where several sites share one (ALBERT's layers)."""
+    """The index of the projection's call in a pass, if several sites share the projection (ALBERT's layers)."""
     mha: nn.MultiheadAttention | None = None
-    """PyTorch's own attention, if that is whose projection it is: it must be opened to call it."""
+    """The `nn.MultiheadAttention` that the projection belongs to, if any; it does not call its projection by itself."""
     head_axis: int | None = None
-    """The axis of z that counts heads: 1 in [batch, head, position, d_head]. None: side by side in the last axis."""
+    """The axis of z that counts heads: 1 in [batch, head, position, d_head]; None if heads share the last axis."""
 
 
 class Sites(dict[HeadSite, Site]):
-    """Every output projection of a model; they do not change."""
+    """All output projections of a model by site; immutable."""
 
     def __init__(self, sites: Mapping[HeadSite, Site]) -> None:
         super().__init__(sites)
         self.heads: tuple[HeadId, ...] = tuple(head for site in self.values() for head in site.heads)
         self.projections: dict[nn.Module, tuple[HeadSite, ...]] = {}
-        """Every output projection, and the sites that take turns with it: one, as a rule."""
-        self._slots: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # asked for again and again
+        """Each output projection with the sites that use it; usually one."""
+        self._slots: dict[tuple[HeadId, ...], dict[HeadSite, tuple[int, ...]]] = {}  # a cache of `head_slots`
         if not self:
             raise InputError("this model has no heads", "there is nothing to ablate, read or cut")
-        for name, site in sorted(self.items(), key=lambda each: each[1].call):
+        for name, site in sorted(self.items(), key=lambda item: item[1].call):
             _require_unquantised(name, site.projection)
             sharing = self.projections[site.projection] = (*self.projections.get(site.projection, ()), name)
             if site.call != len(sharing) - 1:
                 share = f"{sharing[0]} and {name} share" if len(sharing) > 1 else f"{name} is call {site.call} of"
                 raise InputError(
                     f"{share} one output projection",
-                    "a gate could not tell their heads apart; if they take turns in every pass, say which call is "
-                    "whose: Site(projection, heads, call=1)",
+                    "a gate cannot distinguish their heads; if each site calls it once per pass, number the calls: "
+                    "Site(projection, heads, call=1)",
                 )
 
     @classmethod
     def empty(cls) -> Sites:
-        """Of a model that has lost all of its heads."""
-        made = cls.__new__(cls)
-        made.heads, made.projections, made._slots = (), {}, {}
-        return made
+        """Return the sites of a model whose heads have all been cut out."""
+        sites = cls.__new__(cls)
+        sites.heads, sites.projections, sites._slots = (), {}, {}
+        return sites
 
     @classmethod
     def of(
@@ -119,20 +119,20 @@ class Sites(dict[HeadSite, Site]):
         head_axis: int | None = None,
         **named: NamedPatterns,
     ) -> Sites:
-        """Return the sites that a model names itself, or those whose output projections are at these paths.
+        """Return the sites that a model names itself, or the sites of the output projections at the given paths.
 
         `*` stands for a layer's number: Sites.of(model, "encoder_layers.*.self_attn.W_o", n_heads=4). A path leads to a
-        module whose input is z, or to a parameter that z is multiplied with. Which stack and kind is meant is read off
-        the path; say it if that fails: Sites.of(model, cross="dec.*.attn2.o", n_heads=4), with the names `layer` (a
-        single stack), `encoder`, `decoder` and `cross`.
+        module whose input is z, or to a parameter that z is multiplied with. The stack and the kind of attention are
+        inferred from the path. If that fails, name them: Sites.of(model, cross="dec.*.attn2.o", n_heads=4), with the
+        names `layer` (a single stack), `encoder`, `decoder` and `cross`.
 
         `head_axis` is the axis of z that counts heads: 1 if z is [batch, head, position, d_head], 2 if it is [batch,
-        position, head, d_head]. Without it, heads stand side by side in the last axis of z.
+        position, head, d_head]. Without it, the heads are concatenated in the last axis of z.
         """
         model = unwrap(model)
         if patterns or named:
-            found = _find_sites(model, patterns, named, n_heads)
-            return cls({name: replace(site, head_axis=_axis(site, head_axis)) for name, site in found.items()})
+            sites = _find_sites(model, patterns, named, n_heads)
+            return cls({name: replace(site, head_axis=_axis(site, head_axis)) for name, site in sites.items()})
         if isinstance(model, SupportsSites):
             return model.head_sites
         if not isinstance(model, SupportsHeads):
@@ -144,42 +144,42 @@ class Sites(dict[HeadSite, Site]):
         return cls({site: Site(projection, model.heads_at(site)) for site, projection in model.projections.items()})
 
     def head_slots(self, heads: Iterable[HeadId]) -> dict[HeadSite, tuple[int, ...]]:
-        """The places in z of these heads, site by site."""
+        """Return the places of these heads in z, by site."""
         heads = tuple(heads)
         if heads not in self._slots:
             slots: dict[HeadSite, set[int]] = {}
             for head in heads:
                 if head.site not in self or head not in self[head.site].heads:
-                    names = [each.short for each in self.heads]
+                    names = [known.short for known in self.heads]
                     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
                     raise InputError(
                         f"no head {str(head)!r} in this model", f"it has: {', '.join(names[:LISTED])}{more}"
                     )
                 slots.setdefault(head.site, set()).add(self[head.site].heads.index(head))
-            self._slots[heads] = {site: tuple(sorted(found)) for site, found in slots.items()}
+            self._slots[heads] = {site: tuple(sorted(places)) for site, places in slots.items()}
         return self._slots[heads]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module itself, out of what torch.compile and DataParallel put around it."""
+    """Return the module inside the wrappers of torch.compile and DataParallel."""
     inner: object = model
     while isinstance(inner, nn.Module):
         model, inner = inner, getattr(inner, "_orig_mod", None)
         if inner is None and type(model).__name__ in ("DataParallel", "DistributedDataParallel"):
             inner = model.module
-    compiled = [path or "itself" for path, each in model.named_modules() if each._compiled_call_impl is not None]
+    compiled = [path or "itself" for path, module in model.named_modules() if module._compiled_call_impl is not None]
     if compiled:
         raise InputError(
-            f"{type(model).__name__} was compiled in place ({compiled[0]}): compiled code may pass hooks by",
+            f"{type(model).__name__} was compiled in place ({compiled[0]}): compiled code may bypass hooks",
             "instrument a copy that was not compiled",
         )
     return model
 
 
 def _require_unquantised(name: HeadSite, projection: nn.Module) -> None:
-    """Quantised weights do not add up head by head."""
-    home, weight = type(projection).__module__, type(getattr(projection, "weight", None)).__name__
-    if ".quantized" in home or "bitsandbytes" in home or weight in _QUANTISED:
+    """Raise an error if the weights are quantised, because contributions of heads do not add up then."""
+    package, weight = type(projection).__module__, type(getattr(projection, "weight", None)).__name__
+    if ".quantized" in package or "bitsandbytes" in package or weight in _QUANTISED:
         raise InputError(
             f"the output projection of {name} is quantised ({type(projection).__name__})",
             "its heads' contributions do not add up: load the model in float32",
@@ -189,35 +189,42 @@ def _require_unquantised(name: HeadSite, projection: nn.Module) -> None:
 # --- sites by path ----------------------------------------------------------------------------------------------------
 
 
+def _regex(pattern: str) -> re.Pattern[str]:
+    """Compile a path pattern, in which `*` stands for one part of the path."""
+    return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+
+
+def _layer_numbers(item: tuple[str, nn.Module]) -> list[int]:
+    """Return the numbers in a path, by which layers are sorted."""
+    return [int(number) for number in re.findall(r"\d+", item[0])]
+
+
 def modules_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
-    """Paths and modules that a pattern matches, `*` being any part of a path; by the numbers in them."""
-    shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
-    everywhere = model.named_modules(remove_duplicate=False)  # a projection that layers share is not that of one layer
-    found = [(path, module) for path, module in everywhere if shape.fullmatch(path)]
-    return sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", each[0])])
+    """Return the paths and modules that match a pattern, sorted by the numbers in the paths."""
+    modules = model.named_modules(remove_duplicate=False)  # a module that layers share has one path per layer
+    return sorted((item for item in modules if _regex(pattern).fullmatch(item[0])), key=_layer_numbers)
 
 
 def parameters_at(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
-    """Return paths and projections of the parameters that a pattern matches; layers that share one share both."""
-    shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
-    found, projections = list[tuple[str, nn.Module]](), dict[int, ParameterProjection]()
+    """Return the paths and projections of the parameters that match a pattern; layers may share a projection."""
+    matches, projections = list[tuple[str, nn.Module]](), dict[int, ParameterProjection]()
     for path, parameter in model.named_parameters(remove_duplicate=False):
-        if shape.fullmatch(path):
+        if _regex(pattern).fullmatch(path):
             above, _, name = path.rpartition(".")
             new = ParameterProjection(model.get_submodule(above), name)
-            found.append((path, projections.setdefault(id(parameter), new)))
-    return sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", each[0])])
+            matches.append((path, projections.setdefault(id(parameter), new)))
+    return sorted(matches, key=_layer_numbers)
 
 
 def find_mha(model: nn.Module) -> dict[HeadSite, Site]:
-    """PyTorch's own attention modules, which tell how many heads they have."""
-    found, n_layers = {}, Counter[str]()
+    """Return the sites of all `nn.MultiheadAttention` modules, which know their number of heads."""
+    sites, n_layers = {}, Counter[str]()
     attentions = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)]
     for (path, module), role in zip(attentions, _roles([path for path, _ in attentions]), strict=True):
         name = HeadSite(_ROLES[role][0], n_layers[role], _ROLES[role][1])
         n_layers[role] += 1
-        found[name] = _site_at(model, name, path, module, None)
-    return found
+        sites[name] = _site_at(model, name, path, module, None)
+    return sites
 
 
 def _find_sites(
@@ -226,14 +233,14 @@ def _find_sites(
     named: Mapping[str, NamedPatterns],
     n_heads: int | Mapping[str, int] | None,
 ) -> dict[HeadSite, Site]:
-    """Every module that a pattern matches."""
-    asked = [(pattern, _role(pattern, alone=len(patterns) == 1)) for pattern in patterns]
+    """Return the sites of all modules or parameters that the patterns match."""
+    roles = [(pattern, _role(pattern, alone=len(patterns) == 1)) for pattern in patterns]
     for role, given in named.items():
         if role not in _ROLES:
             raise InputError(f"no kind of site {role!r}", suggestion(role, _ROLES))
-        asked += [(pattern, role) for pattern in ([given] if isinstance(given, str) else given)]
-    found: dict[HeadSite, Site] = {}
-    for pattern, role in asked:
+        roles += [(pattern, role) for pattern in ([given] if isinstance(given, str) else given)]
+    sites: dict[HeadSite, Site] = {}
+    for pattern, role in roles:
         matches = modules_at(model, pattern) or parameters_at(model, pattern)
         if not matches:
             starred = list(dict.fromkeys(_starred(path) for path in _paths(model)))
@@ -244,19 +251,19 @@ def _find_sites(
             )
         for layer, (path, module) in enumerate(matches):
             name = HeadSite(_ROLES[role][0], layer, _ROLES[role][1])
-            if name in found:
+            if name in sites:
                 raise InputError(
                     f"{pattern!r} and another pattern both mean {name}",
                     "say which is which: Sites.of(model, encoder=..., decoder=..., cross=..., n_heads=...)",
                 )
-            found[name] = _site_at(model, name, path, module, n_heads)
-    return found
+            sites[name] = _site_at(model, name, path, module, n_heads)
+    return sites
 
 
 def _site_at(
     model: nn.Module, name: HeadSite, path: str, module: nn.Module, n_heads: int | Mapping[str, int] | None
 ) -> Site:
-    """An output projection, or PyTorch's attention, which may be meant by its projection."""
+    """Return the site of an output projection or of an `nn.MultiheadAttention`, which may be given by its out_proj."""
     above, _, last = path.rpartition(".")
     is_own = isinstance(module, nn.MultiheadAttention) or last != "out_proj"
     mha = module if is_own else model.get_submodule(above)
@@ -265,10 +272,10 @@ def _site_at(
         if count is not None and count != mha.num_heads:
             raise InputError(f"{path} has {mha.num_heads} heads, not {count}", "leave n_heads out for such modules")
         return Site(mha.out_proj, tuple(map(name.head, range(mha.num_heads))), mha=mha)
-    if not isinstance(count, int):  # a pasted n_heads=..., perhaps
+    if not isinstance(count, int):  # such as a pasted n_heads=...
         count = _count_above(model, path, module)
-        outputs = "" if count is None else f"; a module above it says {count}"
-        raise InputError(f"how many heads end in {path}?", f"say n_heads=...{outputs}")
+        hint = "" if count is None else f"; a module above it says {count}"
+        raise InputError(f"how many heads end in {path}?", f"say n_heads=...{hint}")
     if candidates := _projections_inside(path, module):
         raise InputError(
             f"{path} is a whole attention block ({type(module).__name__}), not an output projection",
@@ -281,43 +288,43 @@ def _site_at(
 
 
 def _axis(site: Site, head_axis: int | None) -> int | None:
-    """Refuse an axis that cannot count heads."""
+    """Return the axis of heads; raise an error if it cannot count heads."""
     if head_axis is not None and site.mha is not None:
-        raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads stand side by side")
+        raise InputError("head_axis is given for nn.MultiheadAttention", "leave it out: its heads share the last axis")
     if head_axis == 0:
         raise InputError("head_axis=0 is the axis of the batch", "rows come first in z; [batch, head, ...] has axis 1")
     return head_axis
 
 
 def _paths(model: nn.Module) -> list[str]:
-    """Return the paths of all modules, then those of parameters that are no module's weight or bias."""
+    """Return the paths of all modules, then of all parameters that are not called weight or bias."""
     named = (path for path, _ in (*model.named_modules(), *model.named_parameters()))
     return [path for path in named if path.rpartition(".")[2] not in ("", "weight", "bias")]
 
 
 def _projections_inside(path: str, module: nn.Module) -> list[str]:
     """Return paths that look like output projections inside a whole attention block; none for any other module."""
-    own, found = (path.rpartition(".")[2], type(module).__name__), list[str]()
-    for each in () if isinstance(module, nn.Sequential) else layers_inside(module):
-        *above, last = each.split(".")
+    own, projections = (path.rpartition(".")[2], type(module).__name__), list[str]()
+    for layer in () if isinstance(module, nn.Sequential) else layers_inside(module):
+        *above, last = layer.split(".")
         if last.lower() in _LAST and any(map(_ATTENTION.search, (*own, *above))):
-            found.append(f"{path}.{each}")
-    return found
+            projections.append(f"{path}.{layer}")
+    return projections
 
 
 def layers_inside(module: nn.Module) -> list[str]:
-    """Return the paths of weights inside a module that has several, as a whole attention block does."""
-    inside = [path.removesuffix(".weight") for path, each in module.named_parameters() if each.dim() > 1]
+    """Return the paths of the weight matrices inside a module if there are several, as in an attention block."""
+    inside = [path.removesuffix(".weight") for path, weight in module.named_parameters() if weight.dim() > 1]
     return inside if len(inside) > 1 else []
 
 
 def _width(module: nn.Module) -> int | None:
-    """How many numbers a projection takes, where that can be read."""
+    """Return the number of input features of a projection, or None if it is not known."""
     return next((getattr(module, name) for name in ("in_features", "nx") if hasattr(module, name)), None)
 
 
 def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
-    """What a module on the way to this one calls its number of heads."""
+    """Return the number of heads according to an attribute of a module on the path, or None."""
     if isinstance(module, nn.MultiheadAttention):
         return module.num_heads
     parts, width = path.split("."), _width(module)
@@ -326,7 +333,7 @@ def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
         for holder in (above, getattr(above, "config", None)):
             for name in _COUNTS:
                 count = getattr(holder, name, None)
-                if isinstance(count, nn.ModuleList):  # a module for each head
+                if isinstance(count, nn.ModuleList):  # one module per head
                     count = len(count)
                 if type(count) is int and count > 0 and not (width or 0) % count:
                     return count
@@ -334,13 +341,13 @@ def _count_above(model: nn.Module, path: str, module: nn.Module) -> int | None:
 
 
 def _role(pattern: str, *, alone: bool) -> str:
-    """What a path tells about the stack and the kind of attention."""
+    """Infer the stack and the kind of attention from a path."""
     stack, _, block = _starred(pattern).rpartition("*")
     if _CROSS.search(block) and not _SELF.search(block):
         return "cross"
     for part in (stack or block).split("."):
         is_encoder, is_decoder = _ENCODER.search(part), _DECODER.search(part)
-        if (is_encoder is None) != (is_decoder is None):  # a part called encoder_decoder tells nothing
+        if (is_encoder is None) != (is_decoder is None):  # a part called encoder_decoder is ambiguous
             return "encoder" if is_encoder else "decoder"
     if alone:
         return "layer"
@@ -351,15 +358,16 @@ def _role(pattern: str, *, alone: bool) -> str:
 
 
 def _roles(paths: Sequence[str]) -> list[str]:
-    """Those of several, so that they fit each other."""
+    """Infer the roles of several paths so that they are consistent with each other."""
     roles = [_role(path, alone=True) for path in paths]
-    if "cross" in roles and "decoder" not in roles:  # a decoder alone; or a single stack whose attention is called so
-        turned = {"layer": "decoder"} if "layer" in roles else {"cross": "layer"} if set(roles) == {"cross"} else {}
-        return [turned.get(role, role) for role in roles]
+    if "cross" in roles and "decoder" not in roles:  # a decoder without encoder, or a stack with a misleading name
+        renamed = {"layer": "decoder"} if "layer" in roles else {"cross": "layer"} if set(roles) == {"cross"} else {}
+        return [renamed.get(role, role) for role in roles]
     return roles
 
 
 def _starred(path: str) -> str:
+    """Replace the layer numbers of a path by `*`."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
@@ -368,18 +376,18 @@ def _starred(path: str) -> str:
 
 @dataclass(frozen=True)
 class Guess:
-    """Modules that may be output projections."""
+    """Modules of one pattern that may be output projections."""
 
     pattern: str
     n_layers: int
     n_heads: int | None
-    """If some module above has such a number."""
+    """The number of heads according to a module above, or None."""
     role: str
-    """`layer`, `encoder`, `decoder` or `cross`, as far as the path tells."""
+    """`layer`, `encoder`, `decoder` or `cross`, inferred from the path."""
 
 
 def guess(model: nn.Module) -> list[Guess]:
-    """Modules whose names and places are like those of output projections, as patterns; no block is listed twice."""
+    """Return patterns of modules and parameters whose names suggest output projections; each block occurs once."""
     layers: dict[str, list[tuple[str, nn.Module]]] = {}
     model = unwrap(model)
     for path, module in model.named_modules():
@@ -392,20 +400,20 @@ def guess(model: nn.Module) -> list[Guess]:
         if parameter.dim() > 1 and last.lower() in _LAST and any(map(_ATTENTION.search, above)):
             layers.setdefault(_starred(path), []).extend(parameters_at(model, path))
     guesses = []
-    for (pattern, found), role in zip(layers.items(), _roles(list(layers)), strict=True):
-        counts = {_count_above(model, *each) for each in found}
-        guesses.append(Guess(pattern, len(found), counts.pop() if len(counts) == 1 else None, role))
+    for (pattern, matches), role in zip(layers.items(), _roles(list(layers)), strict=True):
+        counts = {_count_above(model, *match) for match in matches}
+        guesses.append(Guess(pattern, len(matches), counts.pop() if len(counts) == 1 else None, role))
     return guesses
 
 
 def _projection_pattern(model: nn.Module, path: str, module: nn.Module) -> str | None:
-    """The pattern of a module that may be an output projection; None of any other."""
+    """Return the pattern of a module that may be an output projection, or None for other modules."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or any(module.children()):
         return None
     above, _, last = path.rpartition(".")
     number = ""
-    if last.isdigit() and above:  # to_out = Sequential(Linear, Dropout); linears = four layers, the last one for z
+    if last.isdigit() and above:  # to_out = Sequential(Linear, Dropout), or linears = [q, k, v, output]
         holder, place = model.get_submodule(above), int(last)
         above, _, last = above.rpartition(".")
         is_fourth = last.lower() in _FOUR and place == 3 == len(holder._modules) - 1
@@ -416,32 +424,32 @@ def _projection_pattern(model: nn.Module, path: str, module: nn.Module) -> str |
         return None
     parts = above.split(".")
     blocks = [model.get_submodule(".".join(parts[:end])) for end in range(1, len(parts) + 1)] if above else []
-    if any(isinstance(each, nn.MultiheadAttention) for each in blocks):
-        return None  # PyTorch's own, which is listed itself
-    if not any(_ATTENTION.search(name) for name in (*parts, *(type(each).__name__ for each in blocks))):
+    if any(isinstance(block, nn.MultiheadAttention) for block in blocks):
+        return None  # the nn.MultiheadAttention is listed instead
+    if not any(_ATTENTION.search(name) for name in (*parts, *(type(block).__name__ for block in blocks))):
         return None
     return f"{_starred(f'{above}.{last}')}{number}"
 
 
 def in_one_stack(guesses: Sequence[Guess]) -> list[Guess]:
-    """A decoder alone (or an encoder) is the one stack that texts are read by, whatever its path is called."""
-    is_alone = len({each.role for each in guesses}) == 1
-    return [replace(each, role="layer") for each in guesses] if is_alone else list(guesses)
+    """Call the stack `layer` if all guesses belong to one stack, whatever its path suggests."""
+    is_single = len({candidate.role for candidate in guesses}) == 1
+    return [replace(candidate, role="layer") for candidate in guesses] if is_single else list(guesses)
 
 
 def sites_calls(guesses: Sequence[Guess]) -> list[str]:
-    """The guesses as calls that whoever asked may confirm: one, unless two of them mean the same sites."""
+    """Return the guesses as calls of Sites.of; one call, unless several guesses have the same role."""
     calls: list[dict[str, Guess]] = []
-    for each in guesses:
-        free = next((call for call in calls if each.role not in call), None)
+    for candidate in guesses:
+        free = next((call for call in calls if candidate.role not in call), None)
         if free is None:
             calls.append(free := {})
-        free[each.role] = each
-    written = []
+        free[candidate.role] = candidate
+    lines = []
     for call in calls:
-        paths = ", ".join(f'{role}="{each.pattern}"' for role, each in call.items())
-        counts = {role: str(each.n_heads or "...") for role, each in call.items()}
+        paths = ", ".join(f'{role}="{candidate.pattern}"' for role, candidate in call.items())
+        counts = {role: str(candidate.n_heads or "...") for role, candidate in call.items()}
         several = "{" + ", ".join(f'"{role}": {count}' for role, count in counts.items()) + "}"
         heads = several if len(set(counts.values())) > 1 else next(iter(counts.values()))
-        written.append(f"Sites.of(model, {paths}, n_heads={heads})")
-    return written
+        lines.append(f"Sites.of(model, {paths}, n_heads={heads})")
+    return lines

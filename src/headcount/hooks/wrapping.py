@@ -1,11 +1,11 @@
-"""Any model, with its heads named our way.
+"""Wrap any model so that its heads have names and its output is one tensor.
 
     wrapped = wrap(AutoModel.from_pretrained(...))
-    print(wrapped)                                   what was found
+    print(wrapped)                                   its heads and output projections
     wrapped(input_ids, attention_mask)               the model's output, as one tensor
 
-Hugging Face models of the families we know, PyTorch's own attention, and modules whose sites are given. A family that
-we do not know is asked for its output projections; what its module tree suggests is offered, and never just taken.
+This works for known families of Hugging Face models, for PyTorch's own attention, and for modules with given sites. For
+other models, an error suggests sites based on module names; suggestions are never used without confirmation.
 """
 
 import inspect
@@ -23,20 +23,20 @@ from headcount.hooks.proof import first_tensor
 from headcount.hooks.sites import SUPPORTED, Site, Sites, find_mha, guess, in_one_stack, modules_at, sites_calls, unwrap
 
 CUT = "headcount_cut"
-"""Where a configuration keeps the names of heads that were cut out."""
+"""The key of a configuration for the names of the heads that were cut out."""
 FOLDED = "headcount_folded_over"
-"""And over how many examples the means were taken that they left behind, if they did."""
+"""The key for the number of examples whose mean outputs were folded into biases."""
 BIASED = "headcount_biased"
-"""And the attention blocks whose output projections were given a bias for that."""
+"""The key for the attention blocks whose output projections got a bias for that."""
 BRIDGED = "blocks.*.attn.o._original_component"
-"""Where TransformerLens 4 has output projections, whatever model is behind its bridge."""
+"""The path of the output projections in the bridge of TransformerLens 4."""
 OUTPUTS = ("logits", "last_hidden_state")
-"""What counts as a model's output, in this order."""
+"""The attributes that are a model's output; the first one that exists is used."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Wrapped(nn.Module):
-    """A model that is called with tensors, returns one, and knows its heads."""
+    """A model with named heads that takes tensors and returns one tensor."""
 
     def __init__(
         self, model: nn.Module, sites: Sites, inputs: Sequence[str] = (), family: Family | None = None
@@ -48,11 +48,11 @@ class Wrapped(nn.Module):
         self._always: dict[str, Any] = {"use_cache": False} if self.inputs and "use_cache" in takes else {}
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """Those of one block."""
+        """Return the heads of one site."""
         return self.head_sites[site].heads
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        """The model's logits or, without a head on top, its last hidden state."""
+        """Return the model's logits or, if it has none, its last hidden state."""
         if self.inputs:
             if len(inputs) > len(self.inputs):
                 raise InputError(f"{len(inputs)} tensors given", f"this model takes {', '.join(self.inputs)}")
@@ -61,7 +61,7 @@ class Wrapped(nn.Module):
         return output_tensor(self.model(*inputs, **self._always | named))
 
     def __repr__(self) -> str:
-        n = sum(each.numel() for each in self.model.parameters())
+        n = sum(weight.numel() for weight in self.model.parameters())
         return f"{type(self.model).__name__}, {len(self.heads)} heads, {n:,} parameters"
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Wrapped(nn.Module):
 
 
 def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] | None = None) -> Wrapped:
-    """Name a model's heads; `sites` tells where they are if we cannot know, `inputs` how its tensors are called.
+    """Wrap a model; `sites` gives its output projections if they cannot be inferred, `inputs` the names of its inputs.
 
     >>> wrap(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True))
     TransformerEncoderLayer, 2 heads, 464 parameters
@@ -100,11 +100,12 @@ def wrap(model: nn.Module, sites: Sites | None = None, *, inputs: Sequence[str] 
 
 
 def unknown_family(model: nn.Module, advice: str = "") -> InputError:
-    """What a model of no known family is told: where its heads may be, or that it has no attention at all."""
+    """Build the error for a model of no known family: it suggests sites, or says that there is no attention."""
     name, model_type = type(model).__name__, getattr(getattr(model, "config", None), "model_type", None)
     of_type, guesses = f" (model_type {model_type!r})" if model_type else "", guess(model)
     calls = sites_calls(in_one_stack(guesses) if advice else guesses)
-    if model_type and not any("att" in f"{path} {type(each).__name__}".lower() for path, each in model.named_modules()):
+    names = (f"{path} {type(module).__name__}".lower() for path, module in model.named_modules())
+    if model_type and not any("att" in module_name for module_name in names):
         return InputError(
             f"{name} has no attention heads: none of its modules is called attention{of_type}",
             "there is nothing here to ablate, read or cut",
@@ -121,68 +122,68 @@ def unknown_family(model: nn.Module, advice: str = "") -> InputError:
 
 
 def input_names(model: nn.Module) -> tuple[str, ...]:
-    """What a model of Hugging Face's is given, whose order of arguments differs from family to family."""
+    """Return the names of a Hugging Face model's inputs; their order in `forward` differs between families."""
     takes = inspect.signature(model.forward).parameters
     config = getattr(model, "config", None)
     family = family_of(str(getattr(config, "model_type", "")))
     names = family.inputs if family else (*BOTH, "pixel_values")
-    required = {name for name, each in takes.items() if each.default is each.empty and each.kind not in _VARIADIC}
+    required = {name for name, p in takes.items() if p.default is p.empty and p.kind not in _VARIADIC}
     if config is None or required - set(names) or not {"input_ids", "pixel_values", names[0]} & takes.keys():
         return ()
-    # Those that it asks for: an encoder alone would swallow, and ignore, what is meant for a decoder.
+    # Only the names in the signature: an encoder alone would accept and ignore the inputs of a decoder.
     return tuple(name for name in names if name in takes)
 
 
 def projection_paths(model: nn.Module, sites: Sites) -> dict[HeadSite, str]:
-    """Where in the model each site's output projection is, and which call of it is meant where sites take turns."""
+    """Return the path of each site's output projection, with the number of the call if sites share a projection."""
     paths = {module: path for path, module in model.named_modules()}
-    found = {}
+    labels = {}
     for name, site in sites.items():
         turn = f" (call {site.call})" if len(sites.projections[site.projection]) > 1 else ""
         path = paths.get(site.projection, "?")
         if isinstance(site.projection, ParameterProjection):
             path = f"{paths.get(site.projection.holder, '?')}.{site.projection.name}".lstrip(".")
-        found[name] = path + turn
-    return found
+        labels[name] = path + turn
+    return labels
 
 
 def output_tensor(output: Any) -> Tensor:
-    """The tensor that counts as a model's output."""
+    """Return the tensor in a model's output that counts as the output."""
     for name in OUTPUTS:
-        if isinstance(found := getattr(output, name, None), Tensor):
-            return found
+        if isinstance(tensor := getattr(output, name, None), Tensor):
+            return tensor
     return first_tensor(output)
 
 
 def base_of(model: nn.Module) -> nn.Module:
-    """The model without the head that it was given for its task."""
+    """Return the base model, without a task-specific head on top."""
     return getattr(model, getattr(model, "base_model_prefix", "") or "", model)
 
 
 def blocks_at(
     model: nn.Module, family: Family
 ) -> Iterator[tuple[HeadSite, AttentionLayout, nn.Module, nn.Module, int]]:
-    """Every attention block: its name, its layout, what computes z, what projects it, and which call it is."""
+    """Yield each attention block: its site, layout, attention module, output projection and index of the call."""
     base = base_of(model)
     for blocks in family.blocks:
-        found = modules_at(base, blocks.path)
-        if not found and blocks.stack == "decoder":
-            continue  # an encoder alone
+        attentions = modules_at(base, blocks.path)
+        if not attentions and blocks.stack == "decoder":
+            continue  # the model is an encoder without decoder
         projections, n_calls = modules_at(base, blocks.projection_path()), Counter[int]()
-        if not found or len(projections) != len(found):
-            at = blocks.projection_path() if found else blocks.path
+        if not attentions or len(projections) != len(attentions):
+            at = blocks.projection_path() if attentions else blocks.path
             raise InputError(
                 f"{type(model).__name__} has nothing at {at}, where {family.summary} have their heads",
                 "this version of the model is laid out differently: give its sites, wrap(model, Sites.of(...))",
             )
-        for layer, place in enumerate(_shared_blocks(model) if family.takes_turns else range(len(found))):
+        for layer, place in enumerate(_shared_blocks(model) if family.takes_turns else range(len(attentions))):
             site = HeadSite(blocks.stack, layer, blocks.kind)
-            yield site, blocks, found[place][1], projections[place][1], n_calls[place]
+            yield site, blocks, attentions[place][1], projections[place][1], n_calls[place]
             n_calls[place] += 1
 
 
 def _shared_blocks(model: nn.Module) -> Iterator[int]:
-    """For every layer the number of its block, where layers take turns with groups of blocks (ALBERT)."""
+    """Yield the index of each layer's block in a model whose layers share groups of blocks (ALBERT)."""
     config: Any = model.config
     n_layers, n_groups, inner = config.num_hidden_layers, config.num_hidden_groups, config.inner_group_num
     for i in range(n_layers):
@@ -191,13 +192,13 @@ def _shared_blocks(model: nn.Module) -> Iterator[int]:
 
 
 def cut_from(model: nn.Module) -> tuple[HeadId, ...]:
-    """The heads that were cut out of a model."""
+    """Return the heads that were cut out of a model, according to its configuration."""
     return tuple(map(HeadId.parse, getattr(getattr(model, "config", None), CUT, ())))
 
 
 def _sites_of(model: nn.Module, family: Family) -> Sites:
     sites, cut, config = {}, set(cut_from(model)), model.config
-    if getattr(config, "add_cross_attention", False) and not any(each.kind == "cross" for each in family.blocks):
+    if getattr(config, "add_cross_attention", False) and not any(blocks.kind == "cross" for blocks in family.blocks):
         raise InputError(
             f"{type(model).__name__} was given cross-attention, where headcount does not look in {family.summary}",
             "give its sites: wrap(model, Sites.of(model, layer=..., cross=..., n_heads=...))",

@@ -1,16 +1,16 @@
-"""Transformers written to be read.
+"""The transformers that headcount trains, written for readability.
 
-Shapes. A name's suffix lists its axes, and signatures spell them out:
+Shapes: the suffix of a name lists its axes, and signatures spell them out.
 
     B  batch      row of a batch
     L  length     position in a sequence
     Q  query      position that attends
-    K  key        position that is attended to
+    K  key        position that receives attention
     S  source     position in the encoder's input
     T  target     position in the decoder's input
     H  head
     D  d_model    width of the residual stream
     E  d_head     width of one head, d_model / n_heads
 
-so `weights_BHQK` is one attention weight per row, head, query and key.
+For example, `weights_BHQK` holds one attention weight per row, head, query and key.
 """

@@ -1,16 +1,16 @@
 """Attention from scratch (Vaswani et al. 2017, "Attention is all you need", section 3.2).
 
-Each position asks a question (its query), every position offers a label (its key) and a content (its value):
+Every position i has a query q_i, a key k_i and a value v_i:
 
-    score(i, j)   = q_i . k_j / sqrt(d_head) + bias(i, j)        how well j's label answers i's question
-    weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the j that i may attend to
+    score(i, j)   = q_i . k_j / sqrt(d_head) + bias(i, j)        how well key j matches query i
+    weight(i, j)  = exp score(i, j) / sum_j' exp score(i, j')    over the keys j that query i may see
     z_i           = sum_j weight(i, j) v_j
 
-A head does this in its own d_head dimensions. The heads' z, side by side, go through one output projection into the
-residual stream; `MultiHeadAttention.output` is therefore the place where a head can be ablated.
+Each head does this in its own d_head dimensions. The heads' z are concatenated and pass through one output projection
+into the residual stream. A head is therefore ablated at the input of `MultiHeadAttention.output`.
 
-`attend` is that text as code. `attend_fused` gives the same z by PyTorch's fused kernel, without ever holding the
-weights; it runs whenever nobody asks for them. A position that may attend to nothing gets z = 0, never NaN.
+`attend` implements these formulas. `attend_fused` computes the same z with PyTorch's fused kernel, which does not store
+the weights; it is used unless the weights are needed. A query that sees no key gets z = 0, never NaN.
 """
 
 import math
@@ -38,16 +38,16 @@ def attend(
     *,
     bias_hides: bool = True,
 ) -> tuple[Queries, Weights]:
-    """The textbook: what each head's queries gather, and the weights they gathered it with.
+    """Return z and the attention weights, computed by the textbook formulas.
 
-    Without `bias_hides`, the bias is known to hide nothing that the mask leaves open.
+    `bias_hides=False` states that the bias hides no key that the mask leaves visible.
     """
     mask = _hide(mask, bias) if bias_hides else mask
     score_BHQK = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         score_BHQK = score_BHQK + bias
     if mask is not None:
-        # The lowest finite number, not -inf: a row with nothing to attend to would otherwise be 0/0.
+        # The lowest finite number, not -inf: a query without any visible key would otherwise give 0/0.
         score_BHQK = score_BHQK.masked_fill(~mask, torch.finfo(score_BHQK.dtype).min)
     weights_BHQK = score_BHQK.softmax(dim=-1)
     if mask is not None:
@@ -66,10 +66,10 @@ def attend_fused(
     all_see: bool = False,
     is_causal: bool = False,
 ) -> Queries:
-    """The same z in one kernel, which takes mask and bias as a single additive term.
+    """Return z, computed by PyTorch's fused kernel, which takes mask and bias as one additive term.
 
-    With `all_see`, every query is known to see some key. With `is_causal`, the mask is known to hide just what lies
-    ahead, and the kernel needs none.
+    `all_see=True` states that every query sees at least one key. `is_causal=True` states that the mask hides exactly
+    the later keys; the kernel then needs no mask.
     """
     if is_causal and bias is None:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -83,7 +83,7 @@ def attend_fused(
 
 
 def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
-    """A bias of -inf hides a position just as a mask does."""
+    """Combine the mask with the keys that a bias of -inf hides."""
     if bias is None:
         return mask
     open_BHQK = ~bias.isneginf()
@@ -91,13 +91,13 @@ def _hide(mask: Mask | None, bias: Bias | None) -> Mask | None:
 
 
 class KeyValueCache:
-    """Keys and values that one attention block keeps between decoding steps."""
+    """The keys and values that one attention block keeps between decoding steps."""
 
     key: Tensor | None = None
     value: Tensor | None = None
 
     def append(self, key: Keys, value: Keys) -> tuple[Tensor, Tensor]:
-        """Add new positions; returns all there are."""
+        """Append new positions and return all keys and values."""
         if self.key is not None and self.value is not None:
             key, value = torch.cat([self.key, key], dim=2), torch.cat([self.value, value], dim=2)
         self.key, self.value = key, value
@@ -106,39 +106,33 @@ class KeyValueCache:
 
 @runtime_checkable
 class AttentionReader(Protocol):
-    """Is shown every site's weights, the queries of one site in order but perhaps only some at a time."""
+    """An object that receives the attention weights of every site; a site's queries come in order, in chunks."""
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Weights of the next queries over these of the site's keys; over the rest they are 0."""
+        """Receive the weights of the next queries over the keys in this slice; weights of other keys are 0."""
 
 
 class AttentionCache(dict[HeadSite, Tensor]):
-    """Keeps all of them: [batch, head, query, key] by site."""
+    """A reader that keeps all attention weights, [batch, head, query, key] by site."""
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """Add the next queries."""
-        whole = F.pad(weights, (keys.start, n_keys - keys.stop))
-        self[site] = torch.cat([self[site], whole], dim=2) if site in self else whole
+        """Append the weights of the next queries."""
+        over_all_keys = F.pad(weights, (keys.start, n_keys - keys.stop))
+        self[site] = torch.cat([self[site], over_all_keys], dim=2) if site in self else over_all_keys
 
 
 LOG_N_SCALE = 0.4
-"""What the scores are multiplied with at first, per log n: about 1 at 12 keys."""
-
-
-def current_name(name: str) -> str:
-    """Of a weight, as it is called now; files of before have a former name."""
-    return name.replace(".sharpness", ".log_n_scale")
+"""The initial value of s_h; scores are multiplied by s_h log n, which is about 1 for 12 keys."""
 
 
 class MultiHeadAttention(nn.Module):
     """Self-attention, or cross-attention when `memory` is given.
 
-    With `scalable_softmax`, scores are multiplied by s_h log n, where n is how many keys a query sees and s_h is
-    learned for each head (Nakanishi 2025, "Scalable-softmax is superior for attention", arXiv 2501.19399). Softmax over
-    more keys is flatter; this keeps it as sharp as it was. (Adding log n instead would change nothing: softmax ignores
-    it.)
+    With `scalable_softmax`, scores are multiplied by s_h log n, where n is the number of keys that a query sees and s_h
+    is learned per head (Nakanishi 2025, "Scalable-softmax is superior for attention", arXiv 2501.19399). A softmax over
+    more keys is flatter; the factor compensates for that. (Adding log n instead would have no effect on a softmax.)
 
-    Of the `n_heads` heads only those `kept` are there, as wide as they would be among all.
+    If `kept` is given, only these of the `n_heads` heads exist; the width of a head stays d_model / n_heads.
     """
 
     def __init__(
@@ -165,10 +159,10 @@ class MultiHeadAttention(nn.Module):
         read: Callable[[Weights, slice, int], None] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """What attention adds to the residual stream.
+        """Return the output of attention, which is added to the residual stream.
 
-        `read` is shown the weights of some queries, the keys they are about, and how many keys there are. One row of
-        `x` may attend to a memory of many rows, and becomes many.
+        `read` is called with the weights of a chunk of queries, the slice of their keys, and the number of keys. A
+        single row of `x` may attend to a memory of many rows; the output then has as many rows as the memory.
         """
         masking = masking or AttentionMask()
         k_BHKE, v_BHKE = self._keys_and_values(x, memory, cache)
@@ -179,7 +173,7 @@ class MultiHeadAttention(nn.Module):
             n_BHQ1 = masking.n_visible(n_queries, n_keys, self.log_n_scale.device)[:, None, :, None]
             scale_BHQ1 = self.log_n_scale[None, :, None, None] * n_BHQ1.to(self.log_n_scale).log()
             q_BHQE = q_BHQE * scale_BHQ1
-        found = []
+        chunks = []
         for rows, keys in masking.chunks(n_queries, n_keys):
             mask, bias = masking.mask_for(rows, keys, n_queries, n_keys, q_BHQE.device), masking.bias(rows, keys)
             if bias is not None:
@@ -195,13 +189,13 @@ class MultiHeadAttention(nn.Module):
             else:
                 z_BHQE, weights_BHQK = attend(*inputs, bias_hides=masking.bias_hides)
                 read(weights_BHQK, keys, n_keys)
-            found.append(z_BHQE)
-        z_BHQE = found[0] if len(found) == 1 else torch.cat(found, dim=2)
+            chunks.append(z_BHQE)
+        z_BHQE = chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=2)
         return self.output(z_BHQE.transpose(1, 2).flatten(start_dim=2))
 
     def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
         if memory is not None and cache is not None and cache.key is not None and cache.value is not None:
-            return cache.key, cache.value  # the memory does not change while an answer is decoded
+            return cache.key, cache.value  # the memory does not change during decoding
         source = x if memory is None else memory
         key, value = self._split(self.key(source)), self._split(self.value(source))
         return (key, value) if cache is None else cache.append(key, value)
@@ -210,15 +204,15 @@ class MultiHeadAttention(nn.Module):
         return x_BLD.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def _narrowed(self, bias: Float[Tensor, "#batch #whole #query #key"]) -> Bias:
-        """An encoding serves all layers, so its bias is of all heads, or the same for all."""
+        """Select the bias of the kept heads; an encoding serves all layers and returns the biases of all heads."""
         return bias if len(self.kept) == self.n_heads or bias.shape[1] == 1 else bias[:, list(self.kept)]
 
 
 def _scaled(bias: Bias, scale: Tensor | None, rows: slice) -> Bias:
-    """The bias times how sharp these queries are; what it hides stays hidden."""
+    """Multiply the bias by the scale of these queries; keys that the bias hides stay hidden."""
     if scale is None:
         return bias
-    hidden = bias.isneginf()  # apart, for 0 times infinity is NaN, here or in the gradient
+    hidden = bias.isneginf()  # handled separately, because 0 times infinity is NaN, here or in the gradient
     if scale.shape[2] > 1:
         scale = scale[:, :, rows]
     return (bias.masked_fill(hidden, 0.0) * scale).masked_fill(hidden, -torch.inf)

@@ -1,15 +1,14 @@
-"""What the queries of one attention block may see, and what their positions add to the scores.
+"""Masks and biases of one attention block, computed for a chunk of queries at a time.
 
-Nothing here is as large as queries times keys: masks and biases are made for a few queries at a time, so memory grows
-with the length and not with its square. Under a window, a few queries see only the keys around them, and time grows
-with the length alone as well.
+Memory grows linearly with the length, because masks and biases exist for a few queries at a time only. With a window, a
+chunk of queries is scored against the keys around it only, so time grows linearly as well.
 
-    causal, 8 tokens, pieces of 4       window of 1, 8 tokens, pieces of 4
+    causal, 8 tokens, chunks of 4       window of 1, 8 tokens, chunks of 4
     queries 0-3   keys 0-3              queries 0-3   keys 0-4
     queries 4-7   keys 0-7              queries 4-7   keys 3-7
 
-No layer reads the values of a tensor to decide what to do: reading waits for a GPU, and no graph could be made of the
-model. Where padding may stand is known before the first layer (`Padding`), by whoever made the batch.
+No layer branches on the values of a tensor: that would wait for a GPU, and the model could not be exported as a graph.
+The caller therefore states before the first layer where a batch has padding (`Padding`).
 """
 
 from collections.abc import Iterator
@@ -28,38 +27,39 @@ from headcount.encodings.base import Encoding, Keys, Positions, Queries
 Mask = Bool[Tensor, "#batch #head #query #key"]
 Bias = Float[Tensor, "#batch #head #query #key"]
 Padding = Literal["none", "behind", "anywhere"]
-"""Where a batch may have padding: nowhere, only behind a row's first token, or anywhere, even in a whole row."""
+"""Where a batch may have padding: nowhere, only after a row's first token, or anywhere (a whole row may be padding)."""
 PAIRS = 2**20
-"""Most pairs of a query and a key that are scored together, each in every head."""
+"""Largest number of query-key pairs per head that are scored together."""
 NARROW = 64
-"""Fewest queries together under a window: fewer would waste time, more would see keys in vain."""
+"""Smallest number of queries in a chunk under a window; smaller chunks are slower."""
 
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """Every query sees every key unless a field hides some. The last query stands beside the last key."""
+    """The keys that each query sees: all keys, unless a field hides some. The last query is at the last key's place."""
 
     mask: Mask | None = None
-    """Keys that are open; the rest, such as padding, is hidden."""
+    """True for visible keys; hidden keys are, for example, padding."""
     causal: bool = False
-    """No query attends to what is ahead."""
+    """Whether later keys are hidden."""
     window: int | None = None
-    """No query attends farther than this many tokens."""
+    """The largest distance of a visible key."""
     encoding: Encoding | None = None
     queries: Positions | None = None
+    """The positions of the queries, for the encoding."""
     keys: Positions | None = None
-    """Positions of the queries and of the keys, for the encoding."""
+    """The positions of the keys, for the encoding."""
     padding: Padding = "anywhere"
     """Where `mask` may hide a key."""
 
     def rotate_qk(self, query: Queries, key: Keys) -> tuple[Queries, Keys]:
-        """The encoding's touch on queries and keys."""
+        """Apply the encoding to queries and keys."""
         if self.encoding is None or self.queries is None or self.keys is None:
             return query, key
         return self.encoding.rotate_qk(query, key, self.queries.ids, self.keys.ids)
 
     def chunks(self, n_queries: int, n_keys: int) -> Iterator[tuple[slice, slice]]:
-        """Queries that are scored together, and the keys that one of them may see."""
+        """Yield slices of queries that are scored together, each with the slice of keys that they may see."""
         past = n_keys - n_queries if self.causal or self.window is not None else 0
         rows = 1 if self.mask is None else len(self.mask)
         together = max(1, PAIRS // (rows * n_keys))
@@ -72,7 +72,7 @@ class AttentionMask:
             yield slice(start, stop), slice(first, min(last, past + stop) if self.causal else last)
 
     def mask_for(self, queries: slice, keys: slice, n_queries: int, n_keys: int, device: torch.device) -> Mask | None:
-        """Which of these queries may attend to which of these keys; None if each at all."""
+        """Return the mask of a chunk, or None if every query of the chunk sees every key of it."""
         mask = self.mask
         if mask is not None:  # it may be broadcast along either axis
             n_rows, n_columns = mask.shape[2:]
@@ -89,31 +89,31 @@ class AttentionMask:
         return reduce(and_, parts)
 
     def is_causal_block(self, queries: slice, keys: slice) -> bool:
-        """Whether each of these queries sees just the keys up to its own: a kernel can do that without a mask."""
+        """Return whether the mask of a chunk is purely causal, so that a fused kernel needs no mask."""
         return self.causal and self.window is None and self.mask is None and queries == keys and queries.start == 0
 
     @property
     def bias_hides(self) -> bool:
-        """Whether the encoding may hide a key that is open here."""
+        """Whether the encoding's bias may hide a key that the mask leaves visible."""
         encoding = self.encoding
         return encoding is not None and (encoding.hides_keys or (encoding.forces_causal and not self.causal))
 
     def all_see(self, n_queries: int, n_keys: int) -> bool:
-        """Whether each query is known to see a key: the row's first or, where no key is padding, the one beside it."""
+        """Return whether every query surely sees a key: the first key of its row or the key at its own place."""
         has_reach = self.causal or self.window is not None
         if self.bias_hides or (has_reach and n_queries > n_keys):
             return False
         return self.mask is None or (self.padding == "behind" and self.window is None)
 
     def bias(self, queries: slice, keys: slice) -> Bias | None:
-        """What the encoding adds to the scores of these pairs."""
+        """Return the encoding's bias for the scores of a chunk, or None for no bias."""
         if self.encoding is None or self.queries is None or self.keys is None:
             return None
         added = self.encoding.bias(self.queries.ids[:, queries, None], self.keys.ids[:, None, keys])
         return None if added is None else added.movedim(-1, 1)
 
     def n_visible(self, n_queries: int, n_keys: int, device: torch.device) -> Int[Tensor, "#batch #query"]:
-        """How many keys each query may see; 1 if none, for the log of 0 has no gradient."""
+        """Return the number of keys that each query sees, but at least 1, because log 0 has no gradient."""
         total = torch.full((1, 1), n_keys, device=device)
         if self.mask is not None:
             total = self.mask.expand(-1, -1, -1, n_keys).sum(dim=-1)[:, 0]
@@ -126,7 +126,7 @@ class AttentionMask:
 
 
 def padding_of(tokens: NDArray[Any] | Int[Tensor, "batch length"], pad_id: int | None) -> Padding:
-    """Where these tokens have padding, read off them; while a graph is made there is nothing to read: anywhere.
+    """Return where these tokens have padding; while a graph is traced, tokens cannot be read: 'anywhere'.
 
     >>> padding_of(torch.tensor([[3, 5, 9], [3, 9, 9]]), pad_id=9)
     'behind'

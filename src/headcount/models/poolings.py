@@ -1,4 +1,4 @@
-"""From a sequence to one vector: a class for each pooling, and the table of their names."""
+"""Poolings, which turn a sequence of vectors into one vector, and the table of their names."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -13,12 +13,12 @@ Pooled = Float[Tensor, "batch d_pooled"]
 
 
 class Pooling(nn.Module, ABC):
-    """Built with the width of the sequence; `d_pooled` is the width of what it makes."""
+    """Base class of poolings; `d_pooled` is the width of the pooled vector."""
 
     symmetric: ClassVar[bool] = True
-    """Whether it knows no order: any permutation of the sequence gives the same."""
+    """Whether the result is the same for any permutation of the sequence."""
     hard_codes: ClassVar[str] = ""
-    """The structure of the task that this pooling gives away, in words; empty if it is generic."""
+    """The structure of the task that this pooling gives to the model, in words; empty for a generic pooling."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -26,61 +26,61 @@ class Pooling(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """One vector for each sequence, whatever stands where `is_token` is false."""
+        """Return one vector per sequence; positions where `is_token` is false have no influence."""
 
 
 def hide(x: Float[Tensor, "batch length d"], is_token: Tokens, value: float) -> Float[Tensor, "batch length d"]:
-    """The sequence with padding replaced."""
+    """Replace padding by `value`."""
     return x.masked_fill(~is_token[..., None], value)
 
 
 class Max(Pooling):
-    """The largest value of each dimension over positions: one position can decide at any length."""
+    """The maximum of each dimension over positions; one position can decide at any length."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Max over tokens."""
+        """Return the maximum over tokens."""
         return hide(x, is_token, -torch.inf).amax(dim=1)
 
 
 class Min(Pooling):
-    """The smallest value of each dimension over positions."""
+    """The minimum of each dimension over positions."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Min over tokens."""
+        """Return the minimum over tokens."""
         return hide(x, is_token, torch.inf).amin(dim=1)
 
 
 class Mean(Pooling):
-    """The mean over positions. What one position holds counts 1/n: it is diluted as sequences grow."""
+    """The mean over positions; a single position has weight 1/n, so its signal is diluted in long sequences."""
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Sum over tokens / number of tokens."""
+        """Return the mean over tokens."""
         return hide(x, is_token, 0.0).sum(dim=1) / is_token.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class First(Pooling):
-    """The first token's vector, which must gather everything by attention."""
+    """The vector of the first token, which must collect all information by attention."""
 
     symmetric: ClassVar[bool] = False
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """x_0."""
+        """Return x_0."""
         return x[:, 0]
 
 
 class Last(Pooling):
-    """The last token's vector, padding not counted; in a causal model the only one that has seen everything."""
+    """The vector of the last token before the padding; in a causal model, only this token sees the whole sequence."""
 
     symmetric: ClassVar[bool] = False
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """x_(n-1)."""
+        """Return x_(n-1) of a sequence of n tokens."""
         last = is_token.sum(dim=1).clamp(min=1) - 1
         return x[torch.arange(len(x), device=x.device), last]
 
 
 class AttentionPooling(Pooling):
-    """A weighted mean whose weights are a softmax of one learned score per position.
+    """The weighted mean over positions, with weights from a softmax of one learned score per position.
 
     Lin et al. 2017, "A structured self-attentive sentence embedding", arXiv 1703.03130, with one linear score.
     """
@@ -90,31 +90,30 @@ class AttentionPooling(Pooling):
         self.score = nn.Linear(d_model, 1)
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Sum of weight_i x_i."""
+        """Return the sum of weight_i x_i."""
         weights = hide(self.score(x), is_token, torch.finfo(x.dtype).min).softmax(dim=1)
         return (weights * hide(x, is_token, 0.0)).sum(dim=1)
 
 
 class LseMax(Pooling):
-    """A soft maximum in training, the maximum itself at test.
+    """Log-sum-exp in training, the maximum at test time.
 
-    training   log sum_i exp x_i        every position gets a gradient, the largest most
-    test       max_i x_i                does not grow with the length, as the sum would
+    training   log sum_i exp x_i        every position gets a gradient, the largest one the most
+    test       max_i x_i                does not grow with the length, unlike the log-sum-exp
     """
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Log-sum-exp or max over tokens."""
-        # The lowest finite number, not -inf, whose log-sum-exp over nothing but padding has no gradient.
+        """Return the log-sum-exp over tokens in training, else the maximum."""
+        # The lowest finite number, not -inf: a row of -inf (padding only) would have no gradient.
         hidden = hide(x, is_token, torch.finfo(x.dtype).min)
         return hidden.logsumexp(dim=1) if self.training else hidden.amax(dim=1)
 
 
 class ScoreMax(Pooling):
-    """One score per position, then the largest and the smallest.
+    """The maximum and the minimum over positions of one learned score.
 
-    Each position scores, alone, how sure it is that something is wrong there; the surest decides. Nothing depends on
-    how many positions there are. Both ends are handed on, since a score that begins with the wrong sign could not turn
-    round.
+    A score can express the evidence of one position, and the strongest evidence decides, independent of the length.
+    Both extremes are returned, because a score that starts with the wrong sign could not learn to change it.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -123,17 +122,17 @@ class ScoreMax(Pooling):
         self.d_pooled = 2
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """Max and min of the scores."""
+        """Return the maximum and the minimum of the scores."""
         score = self.score(x)
         ends = hide(score, is_token, -torch.inf).amax(dim=1), hide(score, is_token, torch.inf).amin(dim=1)
         return torch.cat(ends, dim=1)
 
 
 class NeighbourDifference(Pooling):
-    """Report 003's pooling: [min, least difference of neighbours, mean difference of neighbours, first, last].
+    """The pooling of report 003: [minimum, minimal neighbour difference, mean neighbour difference, first, last].
 
-    The differences hand the order of neighbours to the model, so that even a model without any positions tells sorted
-    from unsorted: what is measured with this pooling is not the encoding.
+    The differences give the model the order of neighbours. Even a model without positions can then recognise sorted
+    sequences, so experiments with this pooling do not measure the encoding.
     """
 
     symmetric: ClassVar[bool] = False
@@ -144,7 +143,7 @@ class NeighbourDifference(Pooling):
         self.d_pooled = 5 * d_model
 
     def forward(self, x: Sequences, is_token: Tokens) -> Pooled:
-        """The least difference of a single token is 0, as is its mean."""
+        """Return the five concatenated vectors; both differences are 0 for a sequence of one token."""
         n = is_token.sum(dim=1, keepdim=True).clamp(min=1)
         last = x[torch.arange(len(x), device=x.device), n[:, 0] - 1]
         step, is_pair = x[:, 1:] - x[:, :-1], is_token[:, 1:] & is_token[:, :-1]

@@ -1,4 +1,4 @@
-"""Attention as it is read while a model runs: which queries and keys a piece of it is about, and how a key counts."""
+"""Read attention weights from headcount's own models during a forward pass, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -20,58 +20,62 @@ from headcount.models.masking import AttentionMask
 from headcount.models.transformer import Classifier, Model
 
 Places = NDArray[np.int64]
-"""Of each query or key, which of the task's it is; -1 for none, such as a token that the task does not have."""
+"""The task's position of each query or key; -1 for a token that the task does not have."""
 WEIGHTINGS = ("attention weight", "norm-weighted attention")
-"""How a key may count: without and with norms."""
+"""Two ways to weight a key: by its attention weight, or by that weight times the norm of its transformed value."""
 AT_ONCE, PAIRS_AT_ONCE = 256, 2**20
-"""Examples, and pairs of a query and a key, in one forward pass."""
+"""Largest number of examples, and of query-key pairs, in one forward pass."""
 SMALLEST = 1e-30
-"""A row that attends nowhere stays 0."""
+"""Lower bound of a denominator, so that a row without any attention stays 0."""
 
 
 @dataclass(frozen=True)
 class AttentionChunk:
-    """Weights of some queries at one site, in some examples of a task."""
+    """The attention weights of a chunk of queries at one site, for some examples of a task."""
 
     site: HeadSite
     rows: NDArray[np.int64]
-    """Which of the examples."""
+    """The indices of the examples."""
     weights: Weights
     queries: slice
+    """The model's positions of the queries."""
     keys: slice
-    """Which of the model's own positions; over keys that are left out, weights are 0."""
+    """The model's positions of the keys; keys outside the slice have weight 0."""
     shape: tuple[int, int]
-    """How many queries and keys the site has."""
+    """The number of queries and of keys at the site."""
     query_places: Places
     key_places: Places
     sees: Bool[Tensor, "query key"]
-    """Which of these keys each query may see."""
+    """Which keys each query may see."""
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Examples in which each position of the model means the same, and what it means."""
+class AlignedExamples:
+    """Examples in which each position of the model has the same meaning, with labels of the positions."""
 
     rows: NDArray[np.int64]
+    """The indices of the examples."""
     words: str
-    """Which of the examples these are; empty for all."""
+    """A description of the selection, such as "the sequences of 8 in "; empty if all examples are aligned."""
     source: tuple[str, ...]
+    """The label of each source position."""
     decoder_input: tuple[str, ...] = ()
+    """The label of each position of the decoder input."""
     steps: tuple[str, ...] = ()
-    """What is predicted at each position of the decoder."""
+    """The label of the prediction at each position of the decoder."""
 
 
 @dataclass(frozen=True)
-class Written:
-    """What the keys of a site hold, and what becomes of it in the residual stream."""
+class ValueOutputs:
+    """The values of one site and the part of the output projection that transforms them."""
 
     values: Float[Tensor, "example head key d_head"]
     output: Float[Tensor, "head d_model d_head"]
-    """Each head's part of the output projection."""
+    """The columns of the output projection that belong to each head."""
 
 
 def rows_at_once(width: int) -> int:
-    """Examples so many tokens wide that fit into a forward pass."""
+    """Return how many examples of `width` tokens fit into one forward pass."""
     return max(1, min(AT_ONCE, PAIRS_AT_ONCE // width**2))
 
 
@@ -80,7 +84,7 @@ ShowChunk = Callable[[AttentionChunk], None]
 
 @dataclass
 class ChunkReader:
-    """Hands on what one of headcount's own models shows: its positions are those of its task."""
+    """An attention reader for headcount's own models, whose positions are those of the task."""
 
     model: Model
     norms: ValueNorms
@@ -90,12 +94,12 @@ class ChunkReader:
     _done: dict[HeadSite, int] = field(default_factory=dict)
 
     def begin(self, rows: NDArray[np.int64], widths: tuple[int, ...]) -> None:
-        """These of the examples come next, so many tokens wide in each stack, from their first query on."""
+        """Announce the next examples and their widths in tokens, one width per stack."""
         self.rows, self.widths = rows, widths
         self._done.clear()
 
     def read(self, site: HeadSite, weights: Weights, keys: slice, n_keys: int) -> None:
-        """The next queries."""
+        """Call `show` with the weights of the next queries."""
         weights, first = self.norms.share(site, weights, keys), self._done.get(site, 0)
         queries = slice(first, first + weights.shape[2])
         self._done[site] = queries.stop
@@ -108,7 +112,7 @@ class ChunkReader:
 def visible_keys(
     model: Model, site: HeadSite, queries: slice, keys: slice, n_keys: int, device: torch.device
 ) -> Bool[Tensor, "query key"]:
-    """Which of these keys each of these queries may see, where nothing is padding."""
+    """Return which keys each query may see in a sequence without padding."""
     if isinstance(model, Classifier):
         is_causal = model.config.causal or model.positions.forces_causal
     else:
@@ -120,18 +124,20 @@ def visible_keys(
 
 
 class ValueNorms(ExitStack):
-    """||f(x_j)|| of every head and key, of the last pass made inside the context.
+    """A context that records ||f(x_j)|| of every head and key in the last forward pass.
 
-    A large weight on a key whose value is small adds little. What key j adds at query i is a_ij f(x_j), where f is the
-    head's value projection and then its part of the output projection; its norm is a_ij ||f(x_j)|| (Kobayashi et al.
-    2020, "Attention is not only a weight", arXiv 2004.10102). Shown is each key's share of these norms, so that rows
-    sum to 1 like those of weights, and equal them where all norms are alike.
+    A large weight on a key with a small value contributes little. Key j contributes a_ij f(x_j) to query i, where f is
+    the head's value projection followed by the head's part of the output projection. The norm of the contribution is
+    a_ij ||f(x_j)|| (Kobayashi et al. 2020, "Attention is not only a weight", arXiv 2004.10102). `share` divides these
+    norms by their sum over keys, so that rows sum to 1; if all norms are equal, the result equals the weights.
     """
 
     def __init__(self, model: Model, is_wanted: bool = True) -> None:
         super().__init__()
-        found = {site: block.attention for site, block in model.blocks.items()} if is_wanted else {}
-        self.attentions = {site: each for site, each in found.items() if isinstance(each, MultiHeadAttention)}
+        blocks = model.blocks.items() if is_wanted else ()
+        self.attentions = {
+            site: block.attention for site, block in blocks if isinstance(block.attention, MultiHeadAttention)
+        }
         self.values: dict[HeadSite, Float[Tensor, "batch head length d_head"]] = {}
         self._norms: dict[HeadSite, Float[Tensor, "batch head key"]] = {}
 
@@ -145,7 +151,7 @@ class ValueNorms(ExitStack):
         self._norms.pop(site, None)
 
     def share(self, site: HeadSite, weights: Weights, keys: slice = slice(None)) -> Weights:
-        """Each key's share of the norms that a query gathers; where these are not wanted, the weights as they are."""
+        """Return each key's share of a query's contribution norms, or the weights if norms are not wanted."""
         if not self.attentions:
             return weights
         if site not in self._norms:

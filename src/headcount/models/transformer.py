@@ -1,11 +1,11 @@
-"""Transformers: a residual stream, blocks that read from it and add to it, and two models made of them.
+"""The two transformers that headcount trains, and the layers they share.
 
-An encoder-decoder reads a source and writes an answer, one token at a time:
+An encoder-decoder encodes a source and decodes an answer, one token at a time:
 
     source          [3 7 4 + 8 1 4]  -> encoder -> memory
     decoder input   [<s> 1 1 8]      -> decoder, attending to the memory -> logits for [1 1 8 8]
 
-A classifier has layers over a sequence, a pooling, and one logit per class:
+A classifier consists of layers over a sequence, a pooling, and one logit per class:
 
     numbers         [3 5 5 9]        -> layers -> pooling -> logits [unsorted, sorted]
 """
@@ -28,19 +28,19 @@ from headcount.models.poolings import Pooling
 
 Stream = Float[Tensor, "batch length d_model"]
 Rows = Float[Tensor, "#batch length d_model"]
-"""A stream, or one row that many rows of a memory share."""
+"""A residual stream, or a single row that attends to a memory of many rows."""
 SourceStream = Float[Tensor, "batch source d_model"]
 Caches = dict[HeadSite, KeyValueCache]
 Tokens = Int[Tensor, "batch length"]
 DecoderInput = Int[Tensor, "#batch target"]
-"""One row of it serves all sources."""
+"""Decoder input tokens; a single row serves all sources."""
 N_WAVES = 16
 
 
 class Residual(nn.Module):
-    """Adds a block's output to the stream, with LayerNorm before the block or after the sum.
+    """A residual connection, with LayerNorm before the block (pre) or after the sum (post).
 
-    There is no use in a LayerNorm before a block that `reads` nothing.
+    `reads=False` states that the block ignores its input; pre-LayerNorm is then left out.
     """
 
     def __init__(self, config: StackConfig, *, reads: bool = True) -> None:
@@ -50,14 +50,14 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Rows, block: Callable[[Tensor], Tensor]) -> Stream:
-        """The stream after the block."""
+        """Return the stream after the block."""
         if self.pre:
             return x + self.dropout(block(self.norm(x)))
         return self.norm(x + self.dropout(block(x)))
 
 
 class AttentionBlock(nn.Module):
-    """One attention site in the stream."""
+    """The attention of one site, with its residual connection."""
 
     def __init__(self, config: StackConfig, site: HeadSite) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class AttentionBlock(nn.Module):
 
     @property
     def heads(self) -> tuple[HeadId, ...]:
-        """Those that are there, in the order of their outputs."""
+        """The heads that are not cut out, in the order of their outputs."""
         return tuple(map(self.site.head, self.attention.kept))
 
     def drop_attention(self) -> None:
-        """Without heads, only the bias of the output projection is left; and a LayerNorm before that has no use."""
-        assert isinstance(self.attention, MultiHeadAttention), "it had some"
+        """Replace the attention by the bias of its output projection, and drop a pre-LayerNorm."""
+        assert isinstance(self.attention, MultiHeadAttention), "the block has heads"
         headless = HeadlessAttention(self.attention.output.out_features)
         headless.output["bias"] = self.attention.output.bias
         self.attention = headless
@@ -93,14 +93,14 @@ class AttentionBlock(nn.Module):
         weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Stream:
-        """The stream after attention; `weights` is shown this site's attention weights."""
+        """Return the stream after attention; `weights` receives the attention weights of this site."""
         cache = None if caches is None else caches.setdefault(self.site, KeyValueCache())
         read = None if weights is None else partial(weights.read, self.site)
         return self.residual(x, lambda normed: self.attention(normed, memory, masking=masking, read=read, cache=cache))
 
 
 class FeedForward(nn.Module):
-    """Two linear layers applied to each position alone."""
+    """Two linear layers, applied to each position separately, with a residual connection."""
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
@@ -110,12 +110,12 @@ class FeedForward(nn.Module):
         self.residual = Residual(config)
 
     def forward(self, x: Stream) -> Stream:
-        """The stream after the layers."""
+        """Return the stream after the layers."""
         return self.residual(x, self.layers)
 
 
 class Layer(nn.Module):
-    """Self-attention, in a decoder cross-attention to the source, then a feed-forward network."""
+    """Self-attention, then cross-attention to the memory (in a decoder), then a feed-forward network."""
 
     def __init__(self, config: StackConfig, site: HeadSite, cross_site: HeadSite | None = None) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Layer(nn.Module):
         weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Stream:
-        """The stream after this layer."""
+        """Return the stream after this layer."""
         x = self.self_attention(x, masking=masking, weights=weights, caches=caches)
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory, masking=memory_masking, weights=weights, caches=caches)
@@ -141,32 +141,32 @@ class Layer(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """Linear layers as Glorot and Bengio 2010 have them, without a bias."""
+    """Initialise a linear layer as in Glorot and Bengio 2010, with zero bias."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
 
 
 class HeadlessAttention(nn.Module):
-    """Stands where multi-head attention stood: of the output projection only the bias is left."""
+    """The replacement of an attention block without heads: the bias of its output projection."""
 
     kept: tuple[int, ...] = ()
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.output = nn.ParameterDict({"bias": torch.zeros(d_model)})  # by the name that it has in the projection
+        self.output = nn.ParameterDict({"bias": torch.zeros(d_model)})  # keeps the parameter's name, output.bias
 
     def forward(self, x: Rows, memory: SourceStream | None = None, **ignored: object) -> Stream:
-        """The same for every position, and for as many rows as attention would have made."""
+        """Return the bias for every position and row."""
         rows = x if memory is None else memory
         return self.output["bias"].expand(len(rows), x.shape[1], -1)
 
 
-# --- what both models have in common ----------------------------------------------------------------------------------
+# --- both models ------------------------------------------------------------------------------------------------------
 
 
 class Transformer(nn.Module):
-    """A model whose attention is in `AttentionBlock`s; a head keeps its name when others are cut out."""
+    """Base class of both models; a head keeps its name when other heads are cut out."""
 
     def __init__(self, config: StackConfig, pad_id: int | None) -> None:
         super().__init__()
@@ -175,29 +175,29 @@ class Transformer(nn.Module):
 
     @property
     def blocks(self) -> dict[HeadSite, AttentionBlock]:
-        """Every attention block, also one that lost all of its heads."""
-        found = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
-        return {site: found[site] for site in self.config.sites}
+        """All attention blocks by site, including blocks whose heads are all cut out."""
+        blocks = {module.site: module for module in self.modules() if isinstance(module, AttentionBlock)}
+        return {site: blocks[site] for site in self.config.sites}
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
-        """Every attention site that has heads."""
+        """All attention sites that have heads."""
         return tuple(site for site, block in self.blocks.items() if block.heads)
 
     @property
     def heads(self) -> tuple[HeadId, ...]:
-        """Every head that is there."""
+        """All heads that are not cut out."""
         return tuple(head for block in self.blocks.values() for head in block.heads)
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """The heads of one site, in the order in which its weights and its projection have them."""
+        """Return the heads of one site, in the order of the attention weights and of the projection's input."""
         return self.blocks[site].heads
 
     @property
     def projections(self) -> dict[HeadSite, nn.Linear]:
-        """The output projection of every site that has heads: it reads their outputs side by side."""
+        """The output projection of every site that has heads; its input is the concatenation of their outputs."""
         attentions = {site: block.attention for site, block in self.blocks.items()}
-        return {site: each.output for site, each in attentions.items() if isinstance(each, MultiHeadAttention)}
+        return {site: module.output for site, module in attentions.items() if isinstance(module, MultiHeadAttention)}
 
     def _encode(
         self,
@@ -211,17 +211,17 @@ class Transformer(nn.Module):
         causal: bool = False,
         first: int = 0,
     ) -> tuple[Stream, Bool[Tensor, "batch length"], AttentionMask]:
-        """The stream after the layers, which positions are tokens, and what each of them may see.
+        """Return the stream after the layers, which positions are tokens, and the attention mask.
 
-        Padding is masked, so it never changes an answer. Unless `padding` says where there may be some, the tokens are
-        read to find out, which waits for a GPU. `first` is added to every id.
+        Padding is masked, so it never changes an answer. If `padding` is not given, the tokens are read to find out
+        where there is padding, which waits for a GPU. `first` is added to every position id.
         """
         is_token = source == source if self.pad_id is None else source != self.pad_id
         padding = padding or padding_of(source, self.pad_id)
         where = Positions.in_order(source.shape[1], source.device)
         where = where._replace(padded=False) if padding == "none" else where._replace(n_tokens=is_token.sum(dim=1))
         where = encoding.assign_ids(where).shifted(first)
-        mask = None if padding == "none" else is_token[:, None, None, :]  # kernels are quicker without a mask
+        mask = None if padding == "none" else is_token[:, None, None, :]  # kernels are faster without a mask
         causal = causal or encoding.forces_causal
         masking = AttentionMask(mask, causal, self.config.window, encoding, queries=where, keys=where, padding=padding)
         x = self.dropout(encoding(embed(source), where))
@@ -230,7 +230,7 @@ class Transformer(nn.Module):
         return x, is_token, masking
 
     def _final_norm(self) -> nn.Module:
-        """Pre-LN leaves the stream unnormalised at the end of a stack; post-LN has just normalised it."""
+        """Return the LayerNorm at the end of a pre-LN stack; the output of a post-LN stack is normalised already."""
         return nn.LayerNorm(self.config.d_model) if self.config.norm == "pre" else nn.Identity()
 
 
@@ -238,14 +238,14 @@ class Transformer(nn.Module):
 
 
 class Memory(NamedTuple):
-    """What the encoder hands to the decoder, and which of it the decoder may see."""
+    """The encoder's output, and the mask with which the decoder attends to it."""
 
     x: SourceStream
     masking: AttentionMask
 
 
 class EncoderDecoder(Transformer):
-    """Reads a source, writes an answer."""
+    """An encoder-decoder, which encodes a source and decodes an answer."""
 
     config: EncoderDecoderConfig
     pad_id: int
@@ -273,13 +273,13 @@ class EncoderDecoder(Transformer):
         weights: AttentionReader | None = None,
         padding: Padding | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
-        """Logits after every fed token; `weights` is shown each site's attention weights."""
+        """Return the logits after each token of the decoder input; `weights` receives the attention weights."""
         return self.decode(decoder_input, self.encode(source, weights=weights, padding=padding), weights=weights)
 
     def encode(
         self, source: Tokens, *, weights: AttentionReader | None = None, padding: Padding | None = None
     ) -> Memory:
-        """Read the source."""
+        """Encode the source."""
         x, _, masking = self._encode(source, self.source_tokens, self.source_positions, self.encoder, weights, padding)
         return Memory(self.encoder_norm(x), AttentionMask(masking.mask, padding=masking.padding))
 
@@ -292,7 +292,7 @@ class EncoderDecoder(Transformer):
         weights: AttentionReader | None = None,
         caches: Caches | None = None,
     ) -> Float[Tensor, "batch target n_tokens"]:
-        """Logits after each fed token; with caches, `n_past` tokens went before and are not fed again."""
+        """Return the logits after each token; with caches, the `n_past` earlier tokens are not passed again."""
         new = Positions.in_order(decoder_input.shape[1], decoder_input.device, first=n_past)
         known = Positions.in_order(n_past + decoder_input.shape[1], decoder_input.device)
         masking = AttentionMask(
@@ -308,9 +308,10 @@ class EncoderDecoder(Transformer):
 def greedy(
     model: EncoderDecoder, memory: Memory, first: int, n_tokens: int, *, use_cache: bool = True
 ) -> Int[Tensor, "batch n_tokens"]:
-    """The `n_tokens` tokens that the model writes about `memory` after it is fed `first`, and then its own.
+    """Decode `n_tokens` tokens greedily, starting from the token `first`.
 
-    With the cache each step feeds one token; without it each step feeds all tokens again. Same tokens either way.
+    With the cache, each step passes one token through the decoder; without it, each step passes all tokens again. The
+    result is the same.
     """
     caches: Caches | None = {} if use_cache else None
     predicted = torch.full((len(memory.x), 1), first, device=memory.x.device)
@@ -325,7 +326,7 @@ def greedy(
 
 
 class Classifier(Transformer):
-    """Tells the class of a sequence; without a `pad_id`, padding is read like anything else."""
+    """A classifier of sequences; if `pad_id` is None, padding is treated like any other token."""
 
     config: ClassifierConfig
 
@@ -345,22 +346,22 @@ class Classifier(Transformer):
     def forward(
         self, source: Tokens, *, weights: AttentionReader | None = None, first: int = 0, padding: Padding | None = None
     ) -> Float[Tensor, "batch n_classes"]:
-        """One logit per class; `weights` is shown each site's attention weights, `first` is added to every id."""
+        """Return one logit per class; `weights` receives the attention weights, `first` is added to every id."""
         parts = self.tokens, self.positions, self.layers
         x, is_token, _ = self._encode(source, *parts, weights, padding, causal=self.config.causal, first=first)
         return self.to_logits(self.pooling(self.norm(x), is_token))
 
     @property
     def hard_codes(self) -> tuple[str, ...]:
-        """The structure of the task that this model was given; nothing if it is generic."""
+        """The structure of the task that the architecture gives to the model; empty for a generic architecture."""
         window = f"window of ±{self.config.window}" if self.config.window else ""
         return tuple(filter(None, (window, self.positions.hard_codes, self.pooling.hard_codes)))
 
 
 class FourierNumberEmbedding(nn.Module):
-    """A linear map of v, sin(k pi v / n) and cos(k pi v / n) for k = 1 .. 16, of the value v among n.
+    """Embed a number v < n by a linear map of v, sin(k pi v / n) and cos(k pi v / n) for k = 1 .. 16.
 
-    Near numbers get near vectors, which a table would have to learn number by number (after Tancik et al. 2020,
+    Close numbers get close vectors, which a table would have to learn number by number (after Tancik et al. 2020,
     "Fourier features let networks learn high frequency functions in low dimensional domains", arXiv 2006.10739).
     """
 
@@ -374,7 +375,7 @@ class FourierNumberEmbedding(nn.Module):
         self.mix = nn.Linear(1 + 2 * N_WAVES, d_model)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "batch length d_model"]:
-        """The vector of each number."""
+        """Return the vector of each number."""
         return self.mix(self.waves[tokens].to(self.mix.weight.dtype))
 
 

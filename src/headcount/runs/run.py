@@ -30,10 +30,10 @@ from headcount.errors import InputError, RunError, argument, shortened
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.gates import eval_mode
 from headcount.limits import require_room
-from headcount.models.attention import AttentionCache, current_name
+from headcount.models.attention import AttentionCache
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig
 from headcount.models.finite import require_finite, require_numbers
-from headcount.models.reading import Alike, ChunkReader, ShowChunk, ValueNorms, Written, rows_at_once
+from headcount.models.reading import AlignedExamples, ChunkReader, ShowChunk, ValueNorms, ValueOutputs, rows_at_once
 from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
 from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
@@ -128,26 +128,28 @@ class Run:
         batch = cast(SequenceTask, self.task).encode(examples)
         return batch.source, batch.decoder_input
 
-    def alike(self, examples: Examples) -> Alike:
+    def aligned_examples(self, examples: Examples) -> AlignedExamples:
         """All of a sequence task; of a classifier, sequences of one length."""
         if self.task.output_type == "class":
             lengths = cast(ClassTask, self.task).lengths(examples)
             rows = np.flatnonzero(lengths == lengths.max())
             n = self.inputs(examples[rows])[0].shape[1]
-            return Alike(rows, f"the sequences of {n} in ", tuple(map(str, range(n))))
+            return AlignedExamples(rows, f"the sequences of {n} in ", tuple(map(str, range(n))))
         task = cast(SequenceTask, self.task)
         source, fed = (tuple(p.label for p in ps) for ps in (task.source_positions, task.decoder_input_positions))
         steps = tuple(f"→ {position.label}" for position in task.answer_positions[len(task.decoding_start.given) :])
-        return Alike(np.arange(len(examples)), "", source, fed, steps)
+        return AlignedExamples(np.arange(len(examples)), "", source, fed, steps)
 
-    def written(self, examples: Examples) -> dict[HeadSite, Written]:
+    def value_outputs(self, examples: Examples) -> dict[HeadSite, ValueOutputs]:
         """What the heads add to the residual stream, key by key."""
         with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model) as heads:
             self.model(*on_device(device, *self.inputs(examples)))
         found = {}
         for site in self.sites:
             weight_DF, d_head = heads.attentions[site].output.weight.detach(), heads.attentions[site].d_head
-            found[site] = Written(heads.values[site].cpu(), weight_DF.cpu().unflatten(1, (-1, d_head)).transpose(0, 1))
+            found[site] = ValueOutputs(
+                heads.values[site].cpu(), weight_DF.cpu().unflatten(1, (-1, d_head)).transpose(0, 1)
+            )
         return found
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
@@ -216,7 +218,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Run:
     weights, digest = folder.read_weights()
     task, model = build(config)
     try:
-        tensors = {current_name(name): each for name, each in safetensors.torch.load(weights).items()}
+        tensors = safetensors.torch.load(weights)
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         raise RunError(

@@ -1,9 +1,9 @@
-"""Cutting heads out for real: their rows and columns leave the matrices.
+"""Cut heads out of a model: remove their rows and columns from the weight matrices.
 
-plan     what is to be done at each site, as data; one application, in place
-family   plans for Hugging Face models, from their family's table
-tracing  plans for anybody's modules, by tracing which outputs go to which head; tried, and never without proof
-layers   layers without some of their features, and what stands where no head is left
-cutting  a copy of a model without some of its heads, whose means may stay in biases; plans for headcount's own models
-proof    a cut model has the output that the whole one has with those heads ablated
+plan     the changes at one site as data, and a function that applies them in place
+family   plans for Hugging Face models, from the table of families
+tracing  plans for any other module, by tracing which layer outputs belong to which head; every plan is proven
+layers   layers without some of their features, and replacements for blocks without heads
+cutting  copy a model without some of its heads, with or without their means in biases; plans for headcount's models
+proof    prove that the cut model has the output of the whole model with these heads ablated
 """

@@ -1,18 +1,18 @@
-"""A copy of a model without some of its heads; and what they output on average, kept in biases before they go.
+"""Copy a model without some of its heads, and fold the heads' mean outputs into biases before cutting.
 
-    cut = cut_heads(model, ["L0H3", "L5H0"])         the model stays as it is
-    prove_cut(model, cut, ["L0H3", "L5H0"], inputs)  has the output that the model has with these heads ablated
+    cut = cut_heads(model, ["L0H3", "L5H0"])         a copy without these heads; the model is not changed
+    prove_cut(model, cut, ["L0H3", "L5H0"], inputs)  proves that its output is that of zero ablation
 
-    means = mean_outputs(model, sites, batches)      of every head, over examples and positions
-    kept = fold(model, heads, means, n)              a copy; cut out of that, the heads leave their means behind
+    means = mean_outputs(model, sites, batches)      the mean output of each head, over examples and positions
+    folded = fold(model, heads, means, n)            a copy with these means in its biases, ready for cut_heads
 
-What is left is still the model's own code on smaller layers: it generates, trains and is wrapped as before, and its
-heads keep their names. The configuration of a Hugging Face model then lists the heads that are gone (`headcount_cut`)
-and, where means were folded into biases that its family does not have (Llama, T5), whose output projections were given
-one (`headcount_biased`).
+A cut model runs the same code on smaller layers. It generates, trains and can be wrapped as before, and its heads keep
+their names. The configuration of a Hugging Face model then lists the heads that were cut out (`headcount_cut`). If
+means were folded into biases that its family does not have (Llama, T5), it also lists the attention blocks whose output
+projections got one (`headcount_biased`).
 
-A bias is the same for every example and at every position, so a mean is over both, padding aside: one mean for each
-position, as mean ablation has it, cannot be folded.
+A bias is the same for all examples and positions, so means are taken over both, without padding. One mean per position,
+as in mean ablation, cannot be folded.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from headcount.hooks.wrapping import BIASED, CUT, FOLDED, Wrapped, blocks_at, cu
 from headcount.models.attention import MultiHeadAttention
 from headcount.models.transformer import Transformer
 from headcount.surgery.family import family_plans
-from headcount.surgery.plan import Made, SitePlan, add_bias, apply_plan, features
+from headcount.surgery.plan import Narrowed, SitePlan, add_bias, apply_plan, features
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
 Means = Mapping[HeadSite, Float[Tensor, "head d_head"]]
 Inputs = tuple[Sequence[Tensor], Mapping[str, Tensor]]
-"""One batch, and by stack which of its positions hold tokens and no padding; all of them where none is given."""
+"""The inputs of one batch, and masks of its tokens by stack; a stack without a mask has no padding."""
 ALTERNATIVE = "or leave --fold-mean out: the heads are then cut out as if their outputs were zero"
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a model, and of the bytes that hold its weights."""
+    """The number of parameters of a model, and the size of its weights in bytes."""
 
     parameters: int
     n_bytes: int
 
     @classmethod
     def of(cls, model: nn.Module, n_bytes: int | None = None) -> Size:
-        """As its weights are, unless they are kept in another number of bytes."""
+        """Return the size of a model; `n_bytes` is the size of its file, by default that of its tensors."""
         weights = list(model.parameters())
         own = sum(weight.numel() * weight.element_size() for weight in weights)
         return cls(sum(weight.numel() for weight in weights), own if n_bytes is None else n_bytes)
@@ -63,48 +63,48 @@ class Size:
 
 @dataclass(frozen=True)
 class Cut(Generic[T]):
-    """A model without some of its parent's heads, as it was read from where it was written."""
+    """A model from which heads were cut out, read back from its folder."""
 
     model: T
     heads: tuple[HeadId, ...]
-    """Those that were cut out now."""
+    """The heads that this cut removed."""
     difference: float
-    """From the parent with these heads ablated or at their means, in the model's own precision: as a share of the
-    largest output."""
+    """Relative difference between its output and that of the parent with these heads ablated (or replaced by their
+    means), in the model's own precision."""
     before: Size
     after: Size
     folded_over: int = 0
-    """Examples whose means were folded into biases; 0 if none were."""
+    """The number of examples whose mean outputs were folded into biases; 0 if none were."""
 
 
 # --- cut --------------------------------------------------------------------------------------------------------------
 
 
 def cut_heads(model: nn.Module, heads: Iterable[HeadId | str]) -> Any:
-    """A copy without these heads; the other heads keep their names."""
-    asked = dict.fromkeys(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
-    if not asked:
+    """Return a copy of a model without these heads; the other heads keep their names."""
+    gone = dict.fromkeys(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
+    if not gone:
         raise InputError("no heads to cut out", "name some: cut_heads(model, ['L0H3'])")
     whole: Any = model.model if isinstance(model, Wrapped) else unwrap(model)
     if isinstance(whole, Transformer):
-        if missing := [head.short for head in asked if head not in whole.heads]:
-            there = ", ".join(head.short for head in whole.heads) or "none"
-            raise InputError(f"no head {', '.join(missing)} in this model", f"its heads: {there}")
+        if missing := [head.short for head in gone if head not in whole.heads]:
+            known = ", ".join(head.short for head in whole.heads) or "none"
+            raise InputError(f"no head {', '.join(missing)} in this model", f"its heads: {known}")
         own = deepcopy(whole)
-        _apply(_own_plans(own, asked), own)
-        own.config = replace(own.config, pruned=(*own.config.pruned, *map(str, asked)))
+        _apply(_own_plans(own, gone), own)
+        own.config = replace(own.config, pruned=(*own.config.pruned, *map(str, gone)))
         return own
     wrapped = wrap(model)
     family, before = known_family(wrapped.model), set(cut_from(wrapped.model))
-    wrapped.head_sites.head_slots(asked)  # they are there, or this says what is
+    wrapped.head_sites.head_slots(gone)  # raises an error if a head does not exist
     copy: Any = deepcopy(wrapped.model)
-    _apply(family_plans(copy, family, before, before | asked.keys()), copy)
-    setattr(copy.config, CUT, [str(head) for head in sorted(before | asked.keys())])
+    _apply(family_plans(copy, family, before, before | gone.keys()), copy)
+    setattr(copy.config, CUT, [str(head) for head in sorted(before | gone.keys())])
     return copy
 
 
 def apply_cut(model: nn.Module) -> None:
-    """Give a whole model the structure that its configuration speaks of, in place; its weights mean nothing then."""
+    """Give a whole model the cut structure of its configuration, in place; its weights must be loaded afterwards."""
     family, biased = known_family(model), getattr(model.config, BIASED, ())
     for site, _, _, projection, _ in blocks_at(model, family):
         if str(site) in biased:
@@ -113,7 +113,7 @@ def apply_cut(model: nn.Module) -> None:
 
 
 def known_family(model: nn.Module) -> Family:
-    """The family of a model, whose layout is needed to cut it."""
+    """Return the family of a model; raise an error if it is unknown, because cutting needs its layout."""
     model_type = str(getattr(getattr(model, "config", None), "model_type", ""))
     family = family_of(model_type)
     if family is None:
@@ -126,20 +126,20 @@ def known_family(model: nn.Module) -> Family:
 
 
 def _apply(plans: Iterable[SitePlan], model: nn.Module) -> None:
-    made: Made = {}
-    for plan in list(plans):  # all of them first: they speak of the model as it is
-        apply_plan(plan, model, made)
+    narrowed: Narrowed = {}
+    for plan in list(plans):  # complete the list first: plans are computed from the unchanged model
+        apply_plan(plan, model, narrowed)
 
 
 def _own_plans(model: Transformer, gone: Collection[HeadId]) -> Iterator[SitePlan]:
-    """What takes these heads out of a model of headcount's own, site by site."""
+    """Yield a plan for each site of one of headcount's own models that loses heads."""
     paths = {module: path for path, module in model.named_modules()}
     for site, block in model.blocks.items():
         keep = tuple(place for place, head in enumerate(block.heads) if head not in gone)
         if len(keep) == len(block.heads):
             continue
         attention, home = block.attention, f"{paths[block]}.attention"
-        assert isinstance(attention, MultiHeadAttention), "it has heads"
+        assert isinstance(attention, MultiHeadAttention), "the site has heads"
         plan = SitePlan(str(site), attention.kept, keep, "headless", f"{home}.output")
         yield (
             plan
@@ -159,7 +159,7 @@ def _own_plans(model: Transformer, gone: Collection[HeadId]) -> Iterator[SitePla
 
 @torch.no_grad()
 def mean_outputs(model: nn.Module, sites: Sites, batches: Iterable[Inputs]) -> Means:
-    """Of the heads of every site, in double precision."""
+    """Return the mean output of each head, by site, in double precision."""
     sums, counts = dict[HeadSite, Tensor](), Counter[HeadSite]()
     with eval_mode(model):
         for inputs, token_mask in batches:
@@ -168,20 +168,20 @@ def mean_outputs(model: nn.Module, sites: Sites, batches: Iterable[Inputs]) -> M
             for site in sites:
                 z, is_token = seen.z(site).cpu().double(), token_mask.get(site.stack)
                 fits = is_token is not None and is_token.shape == z.shape[:2]
-                found = z[is_token.cpu()] if fits and is_token is not None else z.flatten(0, -3)
-                sums[site] = found.sum(dim=0) + sums.get(site, 0)
-                counts[site] += len(found)
+                outputs = z[is_token.cpu()] if fits and is_token is not None else z.flatten(0, -3)
+                sums[site] = outputs.sum(dim=0) + sums.get(site, 0)
+                counts[site] += len(outputs)
     return {site: sums[site] / counts[site] for site in sums}
 
 
 def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
-    """A copy whose biases hold what these heads output on average, over `n` examples."""
+    """Return a copy with the mean outputs of these heads added to its biases; the means are over `n` examples."""
     copy = deepcopy(model)
     wrapped = wrap(copy)
     sites, heads = wrapped.head_sites, tuple(heads)
     touched = sites.head_slots(heads)
     biased = [site for site in touched if not _has_bias(sites[site].projection)]
-    if biased and not wrapped.family:  # whose folders are read with biases again
+    if biased and not wrapped.family:  # only a family's model can be loaded with the additional biases
         raise InputError(
             f"the output projection of {biased[0]} has no bias to put a mean into",
             "give it one in the model's own code: bias=True, and zeros in the checkpoint",
@@ -190,7 +190,7 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
     fold_in_place(sites, heads, means)
     for site in touched:
         projection: Any = sites[site].projection
-        uses = [each for _, each in copy.named_parameters(remove_duplicate=False) if each is projection.bias]
+        uses = [bias for _, bias in copy.named_parameters(remove_duplicate=False) if bias is projection.bias]
         if len(sites.projections[projection]) > 1 or len(uses) > 1:
             raise InputError(
                 f"the output projection of {site} has its bias in common with others, whose heads have other means",
@@ -205,7 +205,7 @@ def fold(model: M, heads: Iterable[HeadId], means: Means, n: int) -> M:
 
 @torch.no_grad()
 def fold_in_place(sites: Sites, heads: Iterable[HeadId], means: Means) -> None:
-    """Add to the biases of these sites' output projections; to zeros, where there is none."""
+    """Add the heads' projected means to the biases of their output projections; create missing biases."""
     for site, places in sites.head_slots(heads).items():
         projection: Any = sites[site].projection
         if not _has_bias(projection):
@@ -213,7 +213,7 @@ def fold_in_place(sites: Sites, heads: Iterable[HeadId], means: Means) -> None:
         double = deepcopy(projection).cpu().double()
         z = torch.zeros_like(means[site], device="cpu")
         z[list(places)] = means[site][list(places)].cpu()
-        added = double.forward(z.flatten()[None]) - double.forward(torch.zeros_like(z).flatten()[None])  # it is linear
+        added = double.forward(z.flatten()[None]) - double.forward(torch.zeros_like(z).flatten()[None])
         projection.bias.copy_(projection.bias.cpu().double() + added[0])
 
 

@@ -1,16 +1,15 @@
-"""Plans for Hugging Face models: their family's table says where queries, keys and values are, and their layout.
+"""Plans for cutting heads out of Hugging Face models, from the layouts in the table of families.
 
-In some places more is needed than smaller layers:
+Some models need more than smaller layers:
 
-* Query heads that share keys and values, unevenly after the cut: the key and value heads still in use are repeated
-  after the projection, once for every query head. No weight is stored twice, but the cache then holds as many heads as
-  there are queries.
-* T5's position biases stay whole and are handed on whole; every block picks its own.
-* A block without heads outputs the bias of its output projection. No weight is left of it, but one head of zeros is
-  still computed and cached, and shown as attention: the model's own code cannot do with none.
-* ALBERT's layers take turns with one block. Where they no longer agree on its heads, every layer gets a block of its
-  own on the same weights, and uses its rows and columns of them. So a cut never costs parameters, but a head frees its
-  own only when it is gone from all the layers that share it.
+* Query heads may share keys and values unevenly after a cut. The remaining key and value heads are then repeated after
+  their projection, once per query head. No weight is stored twice, but the cache holds one head per query head.
+* T5 passes its position biases of all heads from block to block; every block selects the biases of its own heads.
+* A block without heads outputs the bias of its output projection. It has no weights, but it still computes, caches and
+  returns one head of zeros, because the model's code needs at least one head.
+* ALBERT's layers share one block. If they no longer agree on its heads, every layer gets its own block, which uses some
+  rows and columns of the same weights. A cut never adds parameters, but a head's parameters are freed only when all
+  layers that share the block have lost it.
 """
 
 from collections import Counter
@@ -28,14 +27,14 @@ from headcount.hooks.wrapping import base_of, blocks_at
 from headcount.surgery.plan import Places, SitePlan, features, n_inputs, require_plain
 
 COUNTS = ("num_heads", "n_heads", "num_attention_heads")
-"""What attention modules call the number of their heads."""
+"""Names of the attribute of attention modules that holds the number of heads."""
 WIDTHS = ("all_head_size", "split_size", "inner_dim")
-"""What they call the number of their heads' features."""
+"""Names of the attribute that holds the number of features of all heads."""
 
 
 @dataclass(frozen=True)
 class _Block:
-    """One attention block, and the heads that it has now and shall have."""
+    """One attention block, with its heads before and after the cut."""
 
     site: HeadSite
     layout: AttentionLayout
@@ -44,13 +43,15 @@ class _Block:
     projection: nn.Module
     projection_path: str
     n_all: int
-    """Heads that it had when it was whole."""
+    """The number of heads of the whole block, before any cut."""
     now: Places
+    """The indices of the heads before this cut."""
     then: Places
+    """The indices of the heads after this cut."""
 
     @property
     def layers(self) -> dict[str, str]:
-        """Paths of the layers that compute queries, keys and values, by their names in the block."""
+        """The paths of the layers that compute queries, keys and values, by their names in the block."""
         layout = self.layout
         names = (layout.fused,) if layout.fused else (layout.query, layout.key, layout.value)
         return {name: f"{self.path}.{name}" for name in names}
@@ -59,20 +60,23 @@ class _Block:
 def family_plans(
     model: nn.Module, family: Family, gone: Collection[HeadId], going: Collection[HeadId]
 ) -> Iterator[SitePlan]:
-    """From one set of missing heads to a larger one; layers that come to disagree get blocks of their own."""
+    """Yield plans that take a model without the heads `gone` to one without the heads `going`, a larger set.
+
+    Layers that share a block and no longer agree on its heads get blocks of their own.
+    """
     blocks = _blocks(model, family, gone, going)
     if missing := sorted(set(going) - {block.site.head(i) for block in blocks for i in range(block.n_all)}):
         sites = ", ".join(f"{block.site} ({block.n_all})" for block in blocks)
         raise InputError(f"no head {str(missing[0])!r} in {type(model).__name__}", f"it has heads at {sites}")
     wanted = {(block.attention, block.then) for block in blocks}
     if family.takes_turns and len(wanted) > len({attention for attention, _ in wanted}):
-        _give_each_its_own(model, family)
+        _separate_blocks(model, family)
         blocks = _blocks(model, family, gone, going)
     by_weights: dict[Any, dict[nn.Module, _Block]] = {}
-    for block in blocks:  # a block that serves several layers which agree on its heads comes once
+    for block in blocks:  # a block that layers share is planned once if they agree on its heads
         weights = getattr(block.projection, "weight", block.projection)
         by_weights.setdefault(weights, {})[block.attention] = block
-    for sharing in (list(each.values()) for each in by_weights.values()):
+    for sharing in (list(by_attention.values()) for by_attention in by_weights.values()):
         if any(block.now != block.then for block in sharing):
             for block in sharing:
                 for name in block.layers:
@@ -85,18 +89,20 @@ def family_plans(
 
 
 def _blocks(model: nn.Module, family: Family, gone: Collection[HeadId], going: Collection[HeadId]) -> list[_Block]:
-    found, config = [], cast(Any, model.config)
+    """Return all attention blocks of a model."""
+    blocks, config = [], cast(Any, model.config)
     paths = {module: path for path, module in model.named_modules()}
     for site, layout, attention, projection, _ in blocks_at(model, family):
         n_all = int(getattr(config, layout.n_heads))
         now = tuple(i for i in range(n_all) if site.head(i) not in gone)
         then = tuple(i for i in now if site.head(i) not in going)
         where = attention, paths[attention], projection, paths[projection]
-        found.append(_Block(site, layout, *where, n_all, now, then))
-    return found
+        blocks.append(_Block(site, layout, *where, n_all, now, then))
+    return blocks
 
 
 def _plan(model: nn.Module, family: Family, block: _Block, held: Places, kept: Places, d_head: int) -> SitePlan:
+    """Return the plan of one block whose weights hold the heads `held` and shall hold the heads `kept`."""
     places, paths = tuple(held.index(head) for head in kept), tuple(block.layers.values())
     n_heads = len(block.then) or 1
     values = dict.fromkeys(COUNTS, n_heads) | dict.fromkeys(WIDTHS, n_heads * d_head)
@@ -120,7 +126,7 @@ def _plan(model: nn.Module, family: Family, block: _Block, held: Places, kept: P
     elif block.layout.fused:
         outputs = tuple(place + part * len(held) * d_head for part in range(3) for place in inputs)
     slices = {}
-    if block.then != kept:  # of weights that others share
+    if block.then != kept:  # other blocks use other parts of the same weights
         own = features([kept.index(head) for head in block.then], d_head)
         slices = dict.fromkeys((*paths, block.projection_path), own)
     layers = dict.fromkeys(paths, outputs)
@@ -128,7 +134,7 @@ def _plan(model: nn.Module, family: Family, block: _Block, held: Places, kept: P
 
 
 def _grouped(block: _Block, d_head: int, n_shared: int) -> tuple[dict[str, Places], dict[str, Places], int]:
-    """Queries of the heads that stay; keys and values that one of them uses, repeated where that is uneven."""
+    """Return the kept features of queries, keys and values, the repeated features, and the queries per key head."""
     size, paths = block.n_all // n_shared, block.layers
     layers = {paths[block.layout.query]: features([block.now.index(head) for head in block.then], d_head)}
     held = sorted({head // size for head in block.now})
@@ -137,21 +143,21 @@ def _grouped(block: _Block, d_head: int, n_shared: int) -> tuple[dict[str, Place
     used = sorted(n_served)
     is_even, repeats = len(set(n_served.values())) == 1, {}
     for name in (block.layout.key, block.layout.value):
-        layers[paths[name]] = features([held.index(each) for each in used], d_head)
+        layers[paths[name]] = features([held.index(owner) for owner in used], d_head)
         if not is_even:
-            repeats[paths[name]] = features([used.index(each) for each in owners], d_head)
+            repeats[paths[name]] = features([used.index(owner) for owner in owners], d_head)
     return layers, repeats, n_served[used[0]] if is_even else 1
 
 
-def _give_each_its_own(model: nn.Module, family: Family) -> None:
-    """A group of blocks for every layer, on the same parameters: the model's own code can do that."""
+def _separate_blocks(model: nn.Module, family: Family) -> None:
+    """Give every layer its own group of blocks with the same parameters, which the model's code supports."""
     config = cast(Any, model.config)
     place, _, _ = family.blocks[0].path.partition(".*")
     above, _, name = place.rpartition(".")
     holder = base_of(model).get_submodule(above)
     groups = cast(nn.ModuleList, holder.get_submodule(name))
     n_layers = config.num_hidden_layers
-    shared = {id(each): each for each in (*groups.parameters(), *groups.buffers(), config)}
+    shared = {id(item): item for item in (*groups.parameters(), *groups.buffers(), config)}
     serving = [groups[int(i / (n_layers / len(groups)))] for i in range(n_layers)]
     own = nn.ModuleList(deepcopy(group, dict(shared)) for group in serving)
     setattr(holder, name, own.train(groups.training))

@@ -1,7 +1,6 @@
-"""Layers without the features of heads that are gone, and what stands where no head is left.
+"""Layers without the features of heads that were cut out, and replacements for blocks without heads.
 
-Where a layer becomes one of these, it changes where it stands, so that whoever holds it, by whatever name, holds the
-changed one.
+A layer that becomes one of these classes is changed in place, so that all references to it see the change.
 """
 
 from collections.abc import Sequence
@@ -16,53 +15,53 @@ from headcount.errors import InputError
 
 
 class RepeatedKV(nn.Linear):
-    """A layer some of whose outputs are handed on more than once: keys and values that queries share unevenly."""
+    """A layer that repeats some of its outputs: keys and values that query heads share unevenly."""
 
     picks: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        """As many outputs as there are picks."""
+        """Return the outputs selected by `picks`, which may repeat."""
         return super().forward(input).index_select(-1, self.picks)
 
 
 class SharedSlice(nn.Linear):
-    """A layer that uses a part of the weights which it shares with others: its own rows, or its own columns."""
+    """A layer that uses some rows or columns of weights that it shares with other layers."""
 
     picks: Tensor
     axis: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """By the picked weights alone."""
+        """Apply the selected rows (axis 0) or columns (axis 1) of the weights."""
         bias = self.bias if self.bias is None or self.axis else self.bias.index_select(0, self.picks)
         return F.linear(input, self.weight.index_select(self.axis, self.picks), bias)
 
 
 class BiasAlone(nn.Module):
-    """Stands where an output projection stood: of that only the bias is left, whatever it is given."""
+    """The replacement of an output projection without heads: it returns the bias for any input."""
 
     bias: Tensor | None
     n_outputs: int
 
     def forward(self, z: Tensor) -> Tensor:
-        """The same for every position."""
+        """Return the bias, or zeros, for every position."""
         shape = (*z.shape[:-1], self.n_outputs)
         return z.new_zeros(shape) if self.bias is None else self.bias.to(z.dtype).expand(shape)
 
 
 class Zeros(nn.Module):
-    """Stands where queries, keys or values were computed: those of one head, which is connected to nothing."""
+    """The replacement of a query, key or value layer without heads: it returns one head of zeros."""
 
     def __init__(self, n_outputs: int) -> None:
         super().__init__()
         self.n_outputs = n_outputs
 
     def forward(self, input: Tensor) -> Tensor:
-        """So the model's own code runs on: its caches grow, its residuals and norms are computed."""
+        """Return zeros, with which the model's own code still runs."""
         return input.new_zeros(*input.shape[:-1], self.n_outputs)
 
 
 class ZeroFilledLinear(nn.Module):
-    """Stands where a layer stood: some of its outputs are computed no more, and handed on as zeros."""
+    """A layer some of whose outputs were cut out and are returned as zeros."""
 
     kept: Tensor
 
@@ -72,13 +71,13 @@ class ZeroFilledLinear(nn.Module):
         self.register_buffer("kept", kept)
 
     def forward(self, input: Tensor) -> Tensor:
-        """As wide as ever."""
-        made = self.inner(input)
-        return made.new_zeros(*made.shape[:-1], self.n_outputs).index_copy(-1, self.kept, made)
+        """Return the remaining outputs in their old places, and zeros elsewhere."""
+        output = self.inner(input)
+        return output.new_zeros(*output.shape[:-1], self.n_outputs).index_copy(-1, self.kept, output)
 
 
 class InputSubset(nn.Module):
-    """Stands where a projection stood: it is given the inputs that it still has weights for."""
+    """A projection that selects the inputs that it still has weights for."""
 
     kept: Tensor
 
@@ -88,18 +87,17 @@ class InputSubset(nn.Module):
         self.register_buffer("kept", kept)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Of the whole z."""
+        """Project the kept features of z."""
         return self.inner(z.index_select(-1, self.kept))
 
 
 # --- T5's position biases ---------------------------------------------------------------------------------------------
-# They are computed once for all heads of all layers and handed from layer to layer.
-#
-# Whatever a layer has lost, it takes and hands on the biases of all the heads that there once were, and uses its own.
+# The first layer computes the biases of all heads and passes them from layer to layer. A layer without some heads still
+# takes and returns the biases of all heads, and uses those of its own heads.
 
 
 class _PicksBias:
-    """What is put before an attention class; `places` are its heads' among all."""
+    """A mixin for attention classes that selects the biases of the heads at `places` among all heads."""
 
     places: Tensor
     n_all: int
@@ -112,26 +110,26 @@ class _PicksBias:
         position_bias: Tensor | None = None,
         **more: Any,
     ) -> tuple[Any, ...]:
-        """As without the mixin, but biases come and go whole."""
+        """Run the attention with the biases of its own heads, but take and return those of all heads."""
         own = None if position_bias is None else position_bias.index_select(1, self.places)
         output, own, *rest = super().forward(hidden_states, mask, key_value_states, own, **more)  # type: ignore[misc]
         whole = self.__dict__.pop("_whole", None) if position_bias is None else position_bias
-        if whole is None:  # cross-attention has no biases, and hands on zeros
+        if whole is None:  # cross-attention has no biases, and returns zeros
             whole = own[:, :1].expand(-1, self.n_all, -1, -1)
         return output, whole, *rest
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Called by the first layer of a stack, amid its forward pass."""
+        """Compute the biases of all heads and return those of its own; the first layer of a stack calls this."""
         whole: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
         self.__dict__["_whole"] = whole
         return whole.index_select(1, self.places)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a class made on the spot cannot be found by its name
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle cannot find a class that is created at run time
         return _blank, (type(self).__mro__[2],), self.__dict__
 
 
 def pick_bias(attention: nn.Module, places: Sequence[int], n_all: int, device: torch.device | None) -> None:
-    """Let an attention module of fewer heads than there were use the biases at these places."""
+    """Make an attention module that lost heads use the biases at these places."""
     if not isinstance(attention, _PicksBias):
         attention_class: Any = type(attention)
         attention.__class__ = _picking(attention_class)
@@ -145,19 +143,19 @@ def _picking(attention_class: Any) -> Any:
 
 
 def _blank(attention_class: Any) -> nn.Module:
-    made: nn.Module = _picking(attention_class).__new__(_picking(attention_class))
-    return made
+    attention: nn.Module = _picking(attention_class).__new__(_picking(attention_class))
+    return attention
 
 
 # --- PyTorch's own attention ------------------------------------------------------------------------------------------
-# With any number of heads: nn.MultiheadAttention cannot have fewer than fill its width.
+# nn.MultiheadAttention needs heads that fill its width, so a cut replaces it by a class without this restriction.
 
 
 class PrunedMHA(nn.Module):
-    """What is left of an nn.MultiheadAttention; it is called as that is, and has the output that that has."""
+    """An nn.MultiheadAttention without some heads, with the same call signature and return values."""
 
     in_proj_bias = None
-    _qkv_same_embed_dim = False  # so nn.TransformerEncoderLayer does not pass it by
+    _qkv_same_embed_dim = False  # keeps nn.TransformerEncoderLayer from bypassing this module
     in_proj_weight = None
 
     def __init__(self, old: nn.Module, keep: Sequence[int]) -> None:
@@ -166,8 +164,8 @@ class PrunedMHA(nn.Module):
             raise InputError("heads of attention with add_bias_kv or add_zero_attn cannot be cut out", "ablate them")
         self.embed_dim, self.batch_first, self.dropout = old.embed_dim, old.batch_first, old.dropout
         self.head_dim, self.num_heads = old.head_dim, len(keep)
-        every = torch.arange(old.embed_dim, device=old.out_proj.weight.device)
-        kept = every.unflatten(0, (-1, old.head_dim))[list(keep)].flatten()
+        places = torch.arange(old.embed_dim, device=old.out_proj.weight.device)
+        kept = places.unflatten(0, (-1, old.head_dim))[list(keep)].flatten()
         weights: Any = (old.q_proj_weight, old.k_proj_weight, old.v_proj_weight)
         weights = old.in_proj_weight.chunk(3) if old._qkv_same_embed_dim else weights
         biases: Any = [None] * 3 if old.in_proj_bias is None else old.in_proj_bias.detach().chunk(3)
@@ -188,14 +186,14 @@ class PrunedMHA(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Masks and results as in nn.MultiheadAttention.forward; `is_causal` is a hint beside a mask there, too."""
+        """Return the output and weights like nn.MultiheadAttention.forward; `is_causal` is only a hint there, too."""
         is_single, rows_first = query.dim() == 2, [query, key, value]
         if is_single:
-            rows_first = [each[None] for each in rows_first]
+            rows_first = [tensor[None] for tensor in rows_first]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif not self.batch_first:
-            rows_first = [each.transpose(0, 1) for each in rows_first]
-        q, k, v = (self._split(name, each) for name, each in zip("qkv", rows_first, strict=True))
+            rows_first = [tensor.transpose(0, 1) for tensor in rows_first]
+        q, k, v = (self._split(name, tensor) for name, tensor in zip("qkv", rows_first, strict=True))
         score = q @ k.transpose(-2, -1) * self.head_dim**-0.5 + self._mask(q, attn_mask, key_padding_mask)
         weights = F.dropout(score.softmax(-1), self.dropout, self.training)
         out: Tensor = self.out_proj((weights @ v).transpose(1, 2).flatten(2))
@@ -206,25 +204,25 @@ class PrunedMHA(nn.Module):
         return out, weights[0] if is_single else weights
 
     def _split(self, name: str, input: Tensor) -> Tensor:
-        made: Tensor = getattr(self, name)(input)
-        return made.view(*made.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
+        output: Tensor = getattr(self, name)(input)
+        return output.view(*output.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _mask(self, q: Tensor, attn_mask: Tensor | None, padding: Tensor | None) -> Tensor:
-        """What is added to the scores, [row, head, query, key]."""
+        """Return the mask as numbers that are added to the scores, [row, head, query, key]."""
         total = q.new_zeros(1, 1, 1, 1)
         if attn_mask is not None:
             if attn_mask.dim() == 3 and len(attn_mask) != 1:
-                raise InputError("a mask for each head does not fit a module without some", "give one for all heads")
-            total = total + _added(q, attn_mask).reshape(1, 1, *attn_mask.shape[-2:])
-        return total if padding is None else total + _added(q, padding)[:, None, None, :]
+                raise InputError("a mask per head does not fit attention without some heads", "give one for all heads")
+            total = total + _additive(q, attn_mask).reshape(1, 1, *attn_mask.shape[-2:])
+        return total if padding is None else total + _additive(q, padding)[:, None, None, :]
 
 
-def _added(q: Tensor, mask: Tensor) -> Tensor:
+def _additive(q: Tensor, mask: Tensor) -> Tensor:
     return q.new_zeros(mask.shape).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask.to(q)
 
 
 def _linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
-    made = nn.Linear(1, 1, bias=bias is not None)
-    made.weight, made.bias = weight, bias  # type: ignore[assignment]
-    made.out_features, made.in_features = weight.shape
-    return made
+    layer = nn.Linear(1, 1, bias=bias is not None)
+    layer.weight, layer.bias = weight, bias  # type: ignore[assignment]
+    layer.out_features, layer.in_features = weight.shape
+    return layer

@@ -1,13 +1,13 @@
-"""What is to be done at one site to take heads out of it, as data; and doing it.
+"""Plans for cutting heads out of one site, as data, and functions that apply them.
 
-The ways:
+A plan cuts in one of six ways:
 
-    narrow    the layers lose the heads' outputs, the projection their inputs, and the module's numbers are set
-    spread    the same, but zeros stand where the heads' outputs were: for code that takes its width from elsewhere
-    empty     no head is left: zeros for the layers, and of the projection the bias
-    headless  the same for a block of headcount's own models, which can do without any attention
-    torch     PyTorch's own attention makes room for one that can have any number of heads
-    adapter   an adapter's own cut()
+    narrow    layers lose the heads' outputs, the projection loses their inputs, and attributes are adapted
+    spread    like narrow, but zeros replace the heads' outputs, for code whose width is fixed elsewhere
+    empty     no head is left: layers return zeros, and the projection returns its bias
+    headless  no head is left in a block of headcount's own models, whose attention is removed
+    torch     nn.MultiheadAttention is replaced by a class that supports any number of heads
+    adapter   the adapter's own cut() is called
 """
 
 from __future__ import annotations
@@ -35,44 +35,46 @@ from headcount.surgery.layers import (
 )
 
 Places = tuple[int, ...]
-Made = dict[tuple[Tensor, int, Places], nn.Parameter]
-"""Narrowed parameters by the whole ones, the axis and what was kept of it: layers that share them still do."""
+Narrowed = dict[tuple[Tensor, int, Places], nn.Parameter]
+"""Narrowed parameters by the old parameter, the axis and the kept places; layers that share one still share it."""
 CustomCut = Callable[[nn.Module, HeadSite, list[int]], None]
-"""An adapter's own way: the model, the site, and the places in z of the heads that stay."""
+"""An adapter's own cut(): it takes the model, the site, and the places in z of the heads that stay."""
 MOST = 2**20
-"""Outputs of a layer, and more than any attribute of an attention module."""
+"""Largest number that a stored plan may hold: more than the outputs of any layer."""
 TRACED_WAYS = ("narrow", "spread", "empty", "torch", "adapter")
 WRITTEN = ("site", "heads", "keep", "way", "projection", "layers", "numbers", "tensors")
-"""Of plans for an adapter's model, the only ones that are written to a file."""
+"""The fields that are stored; only plans for an adapter's model are stored, and they use no others."""
 
 
 @dataclass(frozen=True)
 class SitePlan:
-    """What is to be done at one site; paths are those of modules in the model."""
+    """The changes at one site that cut heads out; modules are given by their paths in the model."""
 
     site: str
     heads: Places
-    """Those that are there before, by their original numbers."""
+    """The original indices of the site's heads before the cut."""
     keep: Places
-    """The places among them that stay."""
+    """The places among `heads` that are kept."""
     way: str
+    """The way of cutting: see the module's docstring."""
     projection: str
+    """The path of the output projection."""
     layers: dict[str, Places] = field(default_factory=dict)
-    """Outputs that each layer keeps."""
+    """The outputs that each layer keeps."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """Attributes that are set."""
+    """The new values of attributes."""
     tensors: dict[str, int] = field(default_factory=dict)
-    """Parameters and buffers with an axis of heads, and which axis it is."""
+    """Parameters and buffers with an axis of heads, and that axis."""
     inputs: Places | None = None
-    """Inputs that the projection keeps, where they are not those of the heads that stay."""
+    """The inputs that the projection keeps; None for those of the kept heads."""
     repeats: dict[str, Places] = field(default_factory=dict)
-    """Outputs that a layer hands on more than once: keys and values that query heads share unevenly."""
+    """The outputs that a layer repeats: keys and values that query heads share unevenly."""
     slices: dict[str, Places] = field(default_factory=dict)
-    """Features of shared weights that a layer uses: outputs or, of the projection, inputs."""
+    """The features of shared weights that a layer uses: outputs or, for the projection, inputs."""
     widths: dict[str, int] = field(default_factory=dict)
-    """Where no head is left, how many zeros stand for a layer's outputs, if not as many as there were."""
+    """The number of zeros that replace a layer's outputs if no head is left; by default, as many as before."""
     biases: dict[str, tuple[Places, int]] = field(default_factory=dict)
-    """Attention modules that take biases of all heads, of which these are their own; and how many there are."""
+    """Attention modules that get the biases of all heads: the places of their own heads, and the number of heads."""
 
     def __str__(self) -> str:
         if self.way == "adapter":
@@ -83,36 +85,39 @@ class SitePlan:
 
     @property
     def name(self) -> HeadSite:
-        """Its site."""
+        """The site as a `HeadSite`."""
         return HeadId.parse(f"{self.site}.0").site
 
     def to_dict(self) -> dict[str, Any]:
-        """For a file that has the weights beside it: how many outputs stay is all that is to be known."""
-        told = asdict(self)
-        return {name: told[name] for name in WRITTEN} | {"layers": {path: len(n) for path, n in self.layers.items()}}
+        """Return the plan as plain data for a file beside the weights; for layers, the number of outputs suffices."""
+        data = asdict(self)
+        return {name: data[name] for name in WRITTEN} | {"layers": {path: len(n) for path, n in self.layers.items()}}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> SitePlan:
-        """To be applied to a model whose weights are read afterwards; what cannot be is a ValueError."""
-        if odd := sorted(map(str, told.keys() - set(WRITTEN))):
-            raise ValueError(f"{odd[0]!r} is no part of a cut")
-        heads, keep = tuple(told["heads"]), tuple(told["keep"])
-        counts = [*heads, *told["layers"].values(), *told["numbers"].values(), *told["tensors"].values()]
-        if odd := [each for each in counts if type(each) is not int or not 0 <= each <= MOST]:
-            raise ValueError(f"{odd[0]!r} is no number of heads or outputs")
+    def from_dict(cls, data: Mapping[str, Any]) -> SitePlan:
+        """Read a stored plan, for a model whose weights are loaded afterwards; raise a ValueError if it is invalid."""
+        if unknown := sorted(map(str, data.keys() - set(WRITTEN))):
+            raise ValueError(f"a cut has no field {unknown[0]!r}")
+        heads, keep = tuple(data["heads"]), tuple(data["keep"])
+        counts = [*heads, *data["layers"].values(), *data["numbers"].values(), *data["tensors"].values()]
+        if invalid := [count for count in counts if type(count) is not int or not 0 <= count <= MOST]:
+            raise ValueError(f"{invalid[0]!r} is not a number of heads or outputs")
         if len(set(heads)) != len(heads) or list(keep) != [place for place in range(len(heads)) if place in keep]:
-            raise ValueError(f"heads {list(heads)[:8]} of which the places {list(keep)[:8]} stay")
-        if odd := [name for name in ("site", "way", "projection") if not isinstance(told[name], str)]:
-            raise ValueError(f"{odd[0]} = {told[odd[0]]!r}")
-        if told["way"] not in TRACED_WAYS:
-            raise ValueError(f"no way to cut is called {told['way']!r}")
-        HeadId.parse(f"{told['site']}.0")
-        layers = {path: tuple(range(n)) for path, n in told["layers"].items()}
-        return cls(**{**told, "heads": heads, "keep": keep, "layers": layers})
+            raise ValueError(f"the places {list(keep)[:8]} do not fit the heads {list(heads)[:8]}")
+        if invalid := [name for name in ("site", "way", "projection") if not isinstance(data[name], str)]:
+            raise ValueError(f"{invalid[0]} = {data[invalid[0]]!r}")
+        if data["way"] not in TRACED_WAYS:
+            raise ValueError(f"no way to cut is called {data['way']!r}")
+        HeadId.parse(f"{data['site']}.0")
+        layers = {path: tuple(range(n)) for path, n in data["layers"].items()}
+        return cls(**{**data, "heads": heads, "keep": keep, "layers": layers})
 
 
-def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut | None = None) -> str:
-    """Change a model in place; where the output projection is from now on. `made` are parameters narrowed already."""
+def apply_plan(plan: SitePlan, model: nn.Module, narrowed: Narrowed, custom: CustomCut | None = None) -> str:
+    """Apply a plan to a model in place, and return the new path of the output projection.
+
+    `narrowed` collects the parameters that earlier plans have narrowed.
+    """
     for path, (places, n_all) in plan.biases.items():
         weight = model.get_submodule(plan.projection).weight
         device = weight.device if isinstance(weight, Tensor) else None
@@ -120,7 +125,7 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
     projection = plan.projection
     if plan.way == "adapter":
         if custom is None:
-            raise InputError("these heads were cut out by cut() of the adapter, which it does not have any more")
+            raise InputError("these heads were cut out by the adapter's cut(), which the adapter no longer has")
         custom(model, plan.name, list(plan.keep))
     elif plan.way == "torch":
         above = projection.rpartition(".")[0]
@@ -128,11 +133,11 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
         if not plan.keep:
             leave_bias(model.get_submodule(projection))
         for module in model.modules():
-            if isinstance(module, nn.TransformerEncoder):  # its layers cannot read nested tensors any more
+            if isinstance(module, nn.TransformerEncoder):  # its layers no longer support nested tensors
                 module.enable_nested_tensor = module.use_nested_tensor = False
     elif plan.way == "headless":
         block = model.get_submodule(projection.rpartition(".attention.")[0])
-        assert isinstance(block, AttentionBlock), "planned for one"
+        assert isinstance(block, AttentionBlock), "the plan is for an attention block"
         block.drop_attention()
         block.train(block.training)
     elif plan.way == "empty":
@@ -141,7 +146,7 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
         require_plain(projection, model.get_submodule(projection))
         leave_bias(model.get_submodule(projection))
     else:
-        projection = _narrow(plan, model, made)
+        projection = _narrow(plan, model, narrowed)
     for name in (*plan.tensors, *plan.numbers):
         above, _, last = name.rpartition(".")
         holder = model.get_submodule(above)
@@ -155,15 +160,15 @@ def apply_plan(plan: SitePlan, model: nn.Module, made: Made, custom: CustomCut |
 
 
 def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: CustomCut | None = None) -> Sites:
-    """Change a model in place; where the heads are that it still has."""
+    """Apply a plan to a model in place, and return the sites of its remaining heads."""
     name = plan.name
     if [head.index for head in sites[name].heads] != list(plan.heads):
-        raise ValueError(f"{name} has other heads than it had when it was cut")
+        raise ValueError(f"the heads of {name} differ from those that the plan was made for")
     try:
         path = apply_plan(plan, model, {}, custom)
     except HeadcountError:
         raise
-    except Exception as error:  # somebody's modules, whose attributes are set: anything may happen
+    except Exception as error:  # user code may raise anything when its attributes are set
         raise InputError(f"{name} cannot be changed: {type(error).__name__}: {error}") from error
     left = dict(sites)
     if plan.keep:
@@ -173,15 +178,15 @@ def apply_to_sites(plan: SitePlan, model: nn.Module, sites: Sites, custom: Custo
     return Sites(left)
 
 
-def _narrow(plan: SitePlan, model: nn.Module, made: Made) -> str:
-    """Drop outputs and inputs, layers staying where they stand; the path of the projection from now on."""
+def _narrow(plan: SitePlan, model: nn.Module, narrowed: Narrowed) -> str:
+    """Drop outputs and inputs of layers in place, and return the new path of the output projection."""
     for path, kept in plan.layers.items():
         layer: Any = model.get_submodule(path)
         _make_plain(layer)
         n = _n_outputs(layer)
-        layer.weight = _taken(weight_of(layer), 1 if is_conv(layer) else 0, kept, made)
+        layer.weight = _selected(weight_of(layer), 1 if is_conv(layer) else 0, kept, narrowed)
         if isinstance(layer.bias, nn.Parameter):
-            layer.bias = _taken(layer.bias, 0, kept, made)
+            layer.bias = _selected(layer.bias, 0, kept, narrowed)
         setattr(layer, "nf" if is_conv(layer) else "out_features", len(kept))
         if path in plan.repeats:
             _pick(layer, RepeatedKV, plan.repeats[path])
@@ -193,7 +198,7 @@ def _narrow(plan: SitePlan, model: nn.Module, made: Made) -> str:
     require_plain(plan.projection, projection)
     _make_plain(projection)
     inputs = features(plan.keep, n_inputs(projection) // len(plan.heads)) if plan.inputs is None else plan.inputs
-    projection.weight = _taken(weight_of(projection), 0 if is_conv(projection) else 1, inputs, made)
+    projection.weight = _selected(weight_of(projection), 0 if is_conv(projection) else 1, inputs, narrowed)
     setattr(projection, "nx" if is_conv(projection) else "in_features", len(inputs))
     if plan.projection in plan.slices:
         _pick(projection, SharedSlice, plan.slices[plan.projection], axis=1)
@@ -204,7 +209,7 @@ def _narrow(plan: SitePlan, model: nn.Module, made: Made) -> str:
 
 
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
-    """Put a module in another's place."""
+    """Replace the module at a path."""
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, new.train(model.get_submodule(path).training))
 
@@ -218,14 +223,15 @@ def _n_outputs(layer: Any) -> int:
     return n
 
 
-def _taken(old: nn.Parameter, axis: int, kept: Places, made: Made) -> nn.Parameter:
-    if (old, axis, kept) not in made:
-        made[old, axis, kept] = nn.Parameter(old.detach().index_select(axis, _index(kept, old)), old.requires_grad)
-    return made[old, axis, kept]
+def _selected(old: nn.Parameter, axis: int, kept: Places, narrowed: Narrowed) -> nn.Parameter:
+    """Return a parameter with only the kept places of an axis; the same arguments return the same parameter."""
+    if (old, axis, kept) not in narrowed:
+        narrowed[old, axis, kept] = nn.Parameter(old.detach().index_select(axis, _index(kept, old)), old.requires_grad)
+    return narrowed[old, axis, kept]
 
 
 def _pick(layer: nn.Linear, into: type[RepeatedKV | SharedSlice], picks: Places, axis: int = 0) -> None:
-    """Let a layer hand on, or use of its weights, these outputs (axis 0) or inputs (axis 1) alone."""
+    """Turn a layer into one that selects these outputs (axis 0) or inputs (axis 1)."""
     layer.__class__ = into
     layer.axis = axis  # type: ignore[assignment]
     layer.register_buffer("picks", _index(picks, layer.weight), persistent=False)
@@ -233,7 +239,7 @@ def _pick(layer: nn.Linear, into: type[RepeatedKV | SharedSlice], picks: Places,
 
 
 def _make_plain(layer: nn.Module) -> None:
-    """Undo `_pick`."""
+    """Turn a layer that `_pick` has changed back into a linear layer."""
     if isinstance(layer, RepeatedKV | SharedSlice):
         del layer.picks
         layer.__class__ = nn.Linear  # type: ignore[assignment]
@@ -241,7 +247,7 @@ def _make_plain(layer: nn.Module) -> None:
 
 
 def features(places: Sequence[int], size: int) -> Places:
-    """The features of heads at these places, each head having `size` of them.
+    """Return the indices of the features of the heads at these places, if each head has `size` features.
 
     >>> features([0, 2], 2)
     (0, 1, 4, 5)
@@ -250,12 +256,12 @@ def features(places: Sequence[int], size: int) -> Places:
 
 
 def n_inputs(layer: nn.Module) -> int:
-    """How many features the weights of a layer take."""
+    """Return the number of input features of a layer."""
     return weight_of(layer).shape[0 if is_conv(layer) else 1]
 
 
 def leave_bias(projection: nn.Module) -> None:
-    """Drop all weights of an output projection, where it stands."""
+    """Drop the weights of an output projection in place, so that only its bias is left."""
     projection.n_outputs = weight_of(projection).shape[1 if is_conv(projection) else 0]  # type: ignore[assignment]
     if isinstance(projection, SharedSlice):
         del projection.picks
@@ -264,23 +270,23 @@ def leave_bias(projection: nn.Module) -> None:
 
 
 def add_bias(projection: nn.Module) -> None:
-    """Give a linear layer without a bias one of zeros."""
+    """Add a bias of zeros to a linear layer without one."""
     require_plain("an output projection", projection)
     weight = weight_of(projection)
     projection.bias = nn.Parameter(weight.new_zeros(weight.shape[1 if is_conv(projection) else 0]))
 
 
 def require_plain(what: str, layer: nn.Module) -> None:
-    """Adapters and quantised layers keep their weights elsewhere."""
+    """Raise an error if a layer is not linear, such as an adapter or a quantised layer."""
     if not (is_linear(layer) or type(layer) in (RepeatedKV, SharedSlice)):
         raise InputError(
-            f"{what} is a {type(layer).__module__}.{type(layer).__name__}, which heads cannot be cut out of",
+            f"heads cannot be cut out of {what}: it is a {type(layer).__module__}.{type(layer).__name__}",
             "merge adapters into the model first, and load it unquantised",
         )
 
 
 def weight_of(layer: nn.Module) -> nn.Parameter:
-    """Its weights, which must be its own parameter."""
+    """Return the weights of a layer; raise an error if they are not a parameter of the layer."""
     if not isinstance(layer.weight, nn.Parameter):
         raise InputError(
             f"the weights of a {type(layer).__name__} are computed from other parameters: no head can be cut out of it",
@@ -290,10 +296,10 @@ def weight_of(layer: nn.Module) -> nn.Parameter:
 
 
 def is_linear(layer: nn.Module) -> bool:
-    """Whether it is a layer whose outputs can be dropped one by one."""
+    """Return whether a module is a linear layer or a Conv1D, whose outputs can be dropped one by one."""
     return type(layer) is nn.Linear or is_conv(layer)
 
 
 def is_conv(layer: nn.Module) -> bool:
-    """Hugging Face's Conv1D, a linear layer with its weights transposed."""
+    """Return whether a module is Hugging Face's Conv1D, a linear layer with transposed weights."""
     return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")

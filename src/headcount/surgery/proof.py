@@ -1,4 +1,4 @@
-"""Show that a cut model has the output that the whole one has with those heads ablated."""
+"""Prove that a cut model has the output of the whole model with these heads ablated."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,17 +17,17 @@ from headcount.hooks.proof import difference
 from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.surgery.cutting import Means, fold_in_place
 
-TOLERANCE = 1e-9
-"""Most that two outputs may differ in double precision, as a share of the largest: sums in another order, no fault."""
-OWN_TOLERANCE = 1e-5
-"""Likewise in single precision."""
-OWN_ROUNDINGS = 16
-"""Likewise in half precision, where one rounding is more than that."""
+DOUBLE_TOLERANCE = 1e-9
+"""Largest relative difference of two outputs in double precision; sums in another order differ by less."""
+SINGLE_TOLERANCE = 1e-5
+"""Largest relative difference in single precision."""
+HALF_ROUNDINGS = 16
+"""Largest relative difference in half precision, in units of its machine epsilon."""
 ABLATED, AT_MEANS = "those heads ablated", "those heads' means in their places"
 
 
 class ForceFloat64(TorchFunctionMode):
-    """Inside, nothing is computed in single precision, though models ask for it (norms, softmaxes, positions)."""
+    """A context in which double precision replaces single precision, which models request for norms and softmaxes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float:
@@ -37,26 +37,26 @@ class ForceFloat64(TorchFunctionMode):
 
 
 def prove_cut(model: nn.Module, cut: nn.Module, heads: Iterable[HeadId | str], inputs: Sequence[Tensor]) -> float:
-    """The largest difference in the model's own precision, as a share of the largest value; an error if it is large.
+    """Prove that `cut` is `model` without these heads, and return their relative difference in the model's precision.
 
-    `inputs` as for wrap(model). In double precision, where no rounding hides a fault or looks like one, hardly any
-    difference is let through.
+    `inputs` are those of wrap(model). Outputs are compared in double precision first, with a tiny tolerance, because
+    rounding could otherwise hide a fault or look like one.
     """
     whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
     gone = [HeadId.parse(head) if isinstance(head, str) else head for head in heads]
     doubles = (deepcopy(whole.model).cpu().double(), deepcopy(cut).cpu().double())
     with in_double_precision():
-        _require(_apart(wrap(doubles[0]), doubles[1], gone, inputs), ABLATED)
-    return _require(_apart(whole, cut, gone, inputs), ABLATED, in_own_precision_of=cut)
+        _require(_cut_difference(wrap(doubles[0]), doubles[1], gone, inputs), ABLATED)
+    return _require(_cut_difference(whole, cut, gone, inputs), ABLATED, in_own_precision_of=cut)
 
 
 def prove_folded(
     model: nn.Module, cut: nn.Module, heads: Sequence[HeadId], means: Means, inputs: Sequence[Tensor]
 ) -> float:
-    """Likewise for a cut whose heads left their means behind: against the model with the means in their places.
+    """Prove that folding means into biases equals replacing the heads by their means, and return the difference.
 
-    That the cut is one of the model with those means folded in is for prove_cut to show; here, that folding them is
-    exact in double precision, and near enough when the biases are rounded to the model's own.
+    `prove_cut` proves that `cut` is the folded model without the heads. This function proves that folding is exact in
+    double precision, and accurate enough with biases in the model's own precision.
     """
     whole, cut = wrap(model), cut.model if isinstance(cut, Wrapped) else cut
     double = wrap(deepcopy(whole.model).cpu().double())
@@ -64,57 +64,60 @@ def prove_folded(
     fold_in_place(folded.head_sites, heads, means)
     gates = Gates(folded.head_sites, closed_gates(folded.head_sites, heads))
     with in_double_precision(), gates:
-        _require(_apart(double, folded.model, heads, inputs, means), AT_MEANS)
-    return _require(_apart(whole, cut, heads, inputs, means), AT_MEANS, in_own_precision_of=cut)
+        _require(_cut_difference(double, folded.model, heads, inputs, means), AT_MEANS)
+    return _require(_cut_difference(whole, cut, heads, inputs, means), AT_MEANS, in_own_precision_of=cut)
 
 
 @torch.no_grad()
-def _apart(
+def _cut_difference(
     whole: Wrapped, cut: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], means: Means | None = None
 ) -> float:
+    """Return the relative difference between a cut model and the whole one with heads ablated or at their means."""
     device, dtype = next(whole.parameters()).device, _dtype(whole)
-    given = [each.to(device, dtype if each.is_floating_point() else each.dtype) for each in inputs]
+    given = [tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype) for tensor in inputs]
     sites = whole.head_sites
     values = None if means is None else {site: means[site][None, None] for site in sites.head_slots(gone)}
     with eval_mode(whole), Gates(sites, closed_gates(sites, gone), values):
         expected = whole(*given)
     with eval_mode(cut):
-        output = Wrapped(cut, sites, whole.inputs, whole.family)(*given)  # its sites are not used: it may have none
+        output = Wrapped(cut, sites, whole.inputs, whole.family)(*given)  # the sites are not used: none may be left
     return difference(output, expected)
 
 
-def _require(apart: float, against: str, in_own_precision_of: nn.Module | None = None) -> float:
-    most, where = TOLERANCE, "in double precision"
+def _require(error: float, reference: str, in_own_precision_of: nn.Module | None = None) -> float:
+    """Return the difference; raise an error if it is above the tolerance."""
+    most, where = DOUBLE_TOLERANCE, "in double precision"
     if in_own_precision_of is not None:
-        most = max(OWN_TOLERANCE, OWN_ROUNDINGS * torch.finfo(_dtype(in_own_precision_of)).eps)
+        most = max(SINGLE_TOLERANCE, HALF_ROUNDINGS * torch.finfo(_dtype(in_own_precision_of)).eps)
         where = "in the model's own precision"
-    if not apart <= most:  # NaN is not
+    if not error <= most:  # NaN fails too
         raise CheckFailed(
-            f"the cut model and the model with {against} differ by {apart:.2g} of the largest value "
+            f"the cut model and the model with {reference} differ by {error:.2g} of the largest value "
             f"{where} (at most {most:.2g})",
             "if these are the heads that were cut, it is a fault in headcount: please report it",
         )
-    return apart
+    return error
 
 
 def require_same_output(one: nn.Module, other: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Two models of headcount's own are one, in double precision on the CPU."""
+    """Raise an error if two of headcount's own models have different outputs in double precision."""
     with torch.no_grad():
-        found, expected = (deepcopy(each).cpu().double().eval()(*(x.cpu() for x in inputs)) for each in (one, other))
-    if not (apart := difference(found, expected)) <= TOLERANCE:  # NaN is not
+        outputs = [deepcopy(model).cpu().double().eval()(*(x.cpu() for x in inputs)) for model in (one, other)]
+    if not (error := difference(*outputs)) <= DOUBLE_TOLERANCE:  # NaN fails too
         raise CheckFailed(
-            f"what was written and what is read differ by {apart:.2g} of the largest value: nothing was kept",
+            f"the model that was written and the one that is read differ by {error:.2g} of the largest value: "
+            "nothing was kept",
             "this is a fault in headcount, not in the model: please report it",
         )
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
-    return next(each.dtype for each in model.parameters() if each.is_floating_point())
+    return next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
 
 
 @contextmanager
 def in_double_precision() -> Iterator[None]:
-    """Inside, a model in double precision computes in it throughout, and makes tensors of it."""
+    """Make a double-precision model compute and create all its tensors in double precision."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

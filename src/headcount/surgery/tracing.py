@@ -1,14 +1,14 @@
-"""Plans for anybody's modules, by tracing which outputs of their linear layers go to which head; never without proof.
+"""Plans for any module, by tracing which outputs of its linear layers belong to which head; every plan is proven.
 
-    cut = cut_traced(model, heads, inputs)             a copy; the model stays as it is
+    cut = cut_traced(model, heads, inputs)             a copy; the model is not changed
 
-Every linear layer's output is detached from what it was computed from, and the gradient of one head's z is taken by all
-of them. Queries, keys and values of that head have one; what mixes heads has one from several; and whatever is further
-up has none, for another linear layer is in between. How the code splits heads - one layer or three, queries beside keys
-or head beside head - shows without being asked for.
+The output of every linear layer is detached from its inputs, and the gradient of one head's z with respect to all these
+outputs is computed. The head's queries, keys and values have a nonzero gradient. Outputs that mix heads have gradients
+from several heads. Layers further up have none, because another linear layer lies in between. The gradients therefore
+show how the code splits heads: in one layer or three, ordered by query, key and value or by head.
 
-Site by site, ways to cut are tried on a copy, the fastest first, and the first is taken that is proven in double
-precision. The heads that are left keep their names.
+For each site, several ways to cut are tried on a copy, the fastest first. The first one that is proven in double
+precision is used. The remaining heads keep their names.
 """
 
 import re
@@ -30,48 +30,49 @@ from headcount.hooks.parameters import ParameterProjection
 from headcount.hooks.proof import difference
 from headcount.hooks.sites import Sites
 from headcount.surgery.plan import CustomCut, Places, SitePlan, apply_to_sites, is_linear, n_inputs
-from headcount.surgery.proof import TOLERANCE, in_double_precision, prove_cut
+from headcount.surgery.proof import DOUBLE_TOLERANCE, in_double_precision, prove_cut
 
 FAILURES = (HeadcountError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a plan for somebody's modules may end in; whatever goes wrong in their own code is a HeadcountError."""
+"""Exceptions that a failed plan may raise; errors of the user's own code arrive as HeadcountError."""
 ROWS = 16
-"""Examples that each way to cut is tried on; what comes out is proven on more."""
+"""Number of examples that each way to cut is tried on; the result is proven on more."""
 Numbers = dict[str, int]
 _HEADS = re.compile(r"head|^n?h$", re.IGNORECASE)
 
 
 class Traceable(Protocol):
-    """A module with its heads named, whatever its code looks like."""
+    """A wrapped module with named heads."""
 
     model: nn.Module
-    """The module inside, whose paths plans speak of."""
+    """The module inside; the paths of plans start there."""
 
     @property
     def custom_cut(self) -> CustomCut | None:
-        """Its own way to take heads out of a block, if it has one."""
+        """A function of the user's that cuts heads out of a block, or None."""
 
     @property
     def head_sites(self) -> Sites:
-        """Where its heads are."""
+        """The sites of its heads."""
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Self:
-        """The same around a model that a plan was applied to."""
+        """Return a wrapper of the same kind around a model that a plan was applied to."""
 
 
 def cut_traced(traced: Traceable, heads: Sequence[HeadId], inputs: Sequence[Tensor]) -> Any:
-    """A copy without these heads."""
+    """Return a copy of a wrapped module without these heads."""
     gone = traced.head_sites.head_slots(heads)
     if set(heads) >= set(traced.head_sites.heads):
         raise InputError("these are all the heads that the model has", "leave one in")
     for name, places in gone.items():
-        traced = _cut_site(traced, name, places, [each[:ROWS] for each in inputs])
+        traced = _cut_site(traced, name, places, [tensor[:ROWS] for tensor in inputs])
     return traced
 
 
 def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: Sequence[Tensor]) -> Traceable:
+    """Return a copy without the heads at these places of one site, by the first plan that is proven."""
     sites = traced.head_sites
     if len(sites.projections[sites[name].projection]) > 1:
-        raise InputError(f"{name} takes turns with other sites at one projection", "its heads can only be ablated")
+        raise InputError(f"{name} shares its output projection with other sites", "its heads can only be ablated")
     is_parameter, has_axis = isinstance(sites[name].projection, ParameterProjection), sites[name].head_axis is not None
     if is_parameter or has_axis:
         why = "its output projection is a parameter" if is_parameter else "heads have an axis of their own in its z"
@@ -87,11 +88,10 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
         except FAILURES as error:
             if isinstance(error.__cause__, SystemExit):
                 raise
-            told = str(error).strip() or "no reason given"
-            failed.append(f"tried {plan}\n    {type(error).__name__}: {told.splitlines()[0]}")
+            reason = str(error).strip() or "no reason given"
+            failed.append(f"tried {plan}\n    {type(error).__name__}: {reason.splitlines()[0]}")
     raise CheckFailed(
-        f"no way to cut heads out of {name} was proven to leave the output that the model has without them: "
-        "nothing was cut",
+        f"no way to cut heads out of {name} was proven to give the output with these heads ablated: nothing was cut",
         *(failed or ["no linear layer serves one head alone; or does forward() run without gradients?"]),
         "say how in the adapter: def cut(self, model, site, keep), see headcount.Adapter.cut; or ablate them",
     )
@@ -100,34 +100,34 @@ def _cut_site(traced: Traceable, name: HeadSite, places: Sequence[int], inputs: 
 def _copied(traced: Traceable) -> Any:
     try:
         return deepcopy(traced)
-    except Exception as error:  # somebody's modules: anything may happen
+    except Exception as error:  # user code may raise anything
         raise InputError(f"the model cannot be copied: {type(error).__name__}: {error}") from error
 
 
 def _doubles(inputs: Sequence[Tensor]) -> list[Tensor]:
-    return [each.cpu().double() if each.is_floating_point() else each.cpu() for each in inputs]
+    return [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in inputs]
 
 
 def _require_order(whole: Traceable, cut: Traceable, name: HeadSite, keep: Places, inputs: Sequence[Tensor]) -> None:
-    """Heads that swapped places would have the same output: so z must be in its old order."""
+    """Raise an error if the remaining heads are not in their old order in z, which the output does not show."""
     if not keep:
         return
-    found = []
+    outputs = []
     for model in (whole, cut):
         double = deepcopy(cast(Any, model)).cpu().double()
         with torch.no_grad(), in_double_precision(), eval_mode(double), Capture(double.head_sites) as seen:
             double(*_doubles(inputs))
-        found.append(seen.z(name))
-    kept = found[0][..., list(keep), :]
-    if kept.shape != found[1].shape or not difference(kept, found[1]) <= TOLERANCE:
-        raise CheckFailed("the heads that are left are not side by side in their old order", "keep the order of `keep`")
+        outputs.append(seen.z(name))
+    kept = outputs[0][..., list(keep), :]
+    if kept.shape != outputs[1].shape or not difference(kept, outputs[1]) <= DOUBLE_TOLERANCE:
+        raise CheckFailed("the remaining heads are not in their old order in z", "keep the order of `keep`")
 
 
-# --- what might work --------------------------------------------------------------------------------------------------
+# --- candidate plans --------------------------------------------------------------------------------------------------
 
 
 def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Sequence[Tensor]) -> Iterator[SitePlan]:
-    """Every way worth trying to take the heads at these places out of a site, the best first."""
+    """Yield candidate plans for cutting the heads at these places out of a site, the best first."""
     site = traced.head_sites[name]
     path = next(path for path, module in traced.model.named_modules() if module is site.projection)
     keep = tuple(place for place in range(len(site.heads)) if place not in gone)
@@ -150,8 +150,8 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
         yield replace(plan, way="empty", layers=dict.fromkeys(connected, ()))
         return
     layers = {}
-    for layer, each in connected.items():
-        stays = torch.isin(head_of_output(each), torch.tensor([-1, *keep]))
+    for layer, depends in connected.items():
+        stays = torch.isin(head_of_output(depends), torch.tensor([-1, *keep]))
         if not bool(stays.all()):
             layers[layer] = tuple(stays.nonzero().flatten().tolist())
     if layers:
@@ -163,26 +163,26 @@ def _plans(traced: Traceable, name: HeadSite, gone: Sequence[int], inputs: Seque
 def _settings(
     model: nn.Module, projection: str, layers: Mapping[str, Places], n: int, left: int
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Numbers and tensors of the attention module that may have to change with its heads."""
+    """Yield candidates for the attributes and tensors of the attention module that change with its number of heads."""
     parents = (path.split(".")[:-1] for path in (projection, *layers))
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*parents, strict=False))
-    home = ".".join(parts[0] for parts in shared)  # the nearest module that holds them all
+    home = ".".join(parts[0] for parts in shared)  # the innermost module that contains all these layers
     width = n_inputs(model.get_submodule(projection))
     ints, tensors = Numbers(), Numbers()
     for path, module in model.get_submodule(home).named_modules(prefix=home):
         if not is_linear(module):
-            ints |= {f"{path}.{key}".lstrip("."): each for key, each in vars(module).items() if type(each) is int}
+            ints |= {f"{path}.{key}".lstrip("."): value for key, value in vars(module).items() if type(value) is int}
             for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
                 if list(tensor.shape).count(n) == 1:
                     tensors[f"{path}.{key}".lstrip(".")] = list(tensor.shape).index(n)
-    alike = {path: left for path, value in ints.items() if value == n}
-    named = {path: left for path in alike if _HEADS.search(path.rpartition(".")[2])}
+    equal = {path: left for path, value in ints.items() if value == n}
+    named = {path: left for path in equal if _HEADS.search(path.rpartition(".")[2])}
     wide = {path: width // n * left for path, value in ints.items() if value == width}
-    told = []
+    yielded = []
     for axes in (tensors, {}):
-        for numbers in (named, wide | named, alike, wide | alike, {}):
-            if (numbers, axes) not in told:
-                told.append((numbers, axes))
+        for numbers in (named, wide | named, equal, wide | equal, {}):
+            if (numbers, axes) not in yielded:
+                yielded.append((numbers, axes))
                 yield numbers, axes
 
 
@@ -190,14 +190,14 @@ def _settings(
 
 
 def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-    """By the path of each layer that heads of a site depend on, [head, output]: whether the head does on the output."""
+    """Return, for each layer that a site's heads depend on, which heads depend on which outputs, [head, output]."""
     copy = _copied(traced).cpu().double().eval()
     site = copy.head_sites[name]
     n_heads, detached, z = len(site.heads), dict[str, list[Tensor]](), list[Tensor]()
 
     def detach(path: str, layer: nn.Module, args: Any, output: Tensor) -> Tensor:
         detached[path].append(output.detach().requires_grad_())
-        return detached[path][-1] * 1  # may be changed in place, as a leaf may not
+        return detached[path][-1] * 1  # the model may change this copy in place, but not a leaf
 
     with ExitStack() as hooks:
         for path, layer in copy.model.named_modules():
@@ -207,25 +207,25 @@ def trace(traced: Traceable, name: HeadSite, inputs: Sequence[Tensor]) -> dict[s
         hooks.callback(site.projection.register_forward_pre_hook(lambda _, args: z.append(args[0])).remove)
         with torch.enable_grad(), in_double_precision():
             copy(*_doubles(inputs))
-    z = [each.unflatten(-1, (n_heads, -1)) for each in z if each.requires_grad]
-    asked = [(path, each) for path, outputs in detached.items() for each in outputs if each.dim() > 1]
-    connected = {path: torch.zeros(n_heads, each.shape[-1], dtype=torch.bool) for path, each in asked}
+    z = [tensor.unflatten(-1, (n_heads, -1)) for tensor in z if tensor.requires_grad]
+    leaves = [(path, leaf) for path, outputs in detached.items() for leaf in outputs if leaf.dim() > 1]
+    connected = {path: torch.zeros(n_heads, leaf.shape[-1], dtype=torch.bool) for path, leaf in leaves}
     noise = torch.Generator().manual_seed(0)
     for head in range(n_heads if z else 0):
-        own = [each[..., head, :] for each in z]
-        total = torch.stack([(each * torch.randn(each.shape, generator=noise).to(each)).sum() for each in own]).sum()
-        found = torch.autograd.grad(total, [each for _, each in asked], retain_graph=True, allow_unused=True)
-        for (path, _), gradient in zip(asked, found, strict=True):
+        own = [tensor[..., head, :] for tensor in z]
+        total = torch.stack([(part * torch.randn(part.shape, generator=noise).to(part)).sum() for part in own]).sum()
+        gradients = torch.autograd.grad(total, [leaf for _, leaf in leaves], retain_graph=True, allow_unused=True)
+        for (path, _), gradient in zip(leaves, gradients, strict=True):
             if gradient is not None:
                 connected[path][head] |= (gradient.nan_to_num() != 0).flatten(0, -2).any(0)
-    return {path: each for path, each in connected.items() if bool(each.any())}
+    return {path: depends for path, depends in connected.items() if bool(depends.any())}
 
 
 def head_of_output(connected: Tensor) -> Tensor:
-    """Whose each output is: a head's place, or -1 if it is nobody's alone.
+    """Return the place of the head that each output belongs to, or -1 if it does not belong to exactly one head.
 
-    A head that attends to one position only has hardly a gradient by its queries. So gaps are filled if what is seen
-    fits one of the usual ways to lay out heads.
+    A head that attends to a single position has almost no gradient with respect to its queries. Missing entries are
+    therefore filled in if the others fit one of the usual layouts.
     """
     n_heads, n = connected.shape
     owner = torch.where(connected.sum(0) == 1, connected.int().argmax(0), -1)

@@ -112,7 +112,6 @@ class Evaluation(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("exact", "digits", "groups")
     SCHEMA: ClassVar[int] = 2
-    FORMER: ClassVar[Mapping[str, str]] = {"model": "weights_sha256", "said": "predicted", "why": "explanation"}
     COLUMNS: ClassVar[dict[str, str]] = {"teacher_forced": "teacher-forced", "free_running": "free-running"}
     split: str
     weights_sha256: str
@@ -309,12 +308,6 @@ class Classification(Result):
 
     ROWS: ClassVar[tuple[str, ...]] = ("accuracy", "groups")
     SCHEMA: ClassVar[int] = 3
-    FORMER: ClassVar[Mapping[str, str]] = {
-        "model": "weights_sha256",
-        "says": "answer_shares",
-        "said": "predicted",
-        "why": "explanation",
-    }
     COLUMNS: ClassVar[dict[str, str]] = {"right": "right"}
     split: str
     weights_sha256: str

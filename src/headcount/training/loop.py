@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headcount.errors import CheckpointError, HeadcountError
-from headcount.models.attention import current_name
 from headcount.models.transformer import Model
 from headcount.seeds import integer, stream
 from headcount.stats import Proportion
@@ -263,7 +262,7 @@ def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}, "hard": {}}
     try:
         for packed_name, tensor in safetensors.torch.load(data).items():
-            part, _, name = current_name(packed_name).partition(".")
+            part, _, name = packed_name.partition(".")
             parts[part][name] = tensor
         size = int.from_bytes(data[:8], "little")
         header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["headcount"])
