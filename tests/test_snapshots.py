@@ -34,6 +34,7 @@ def compare(folder: Path, new: dict[str, Any], *words: str) -> int:
         ({"drop": 0.745 * (1 + 1e-10), "seconds": 4.0, "files": {}}, 0, [0, 0, 0]),
         ({"summary": "Removing X0H1 costs 74.5 points, n = 9968."}, 0, [0, 0, 1]),
         ({"summary": "X0H1 costs 74.6 points (n = 9,968)."}, 1, [0, 1, 0]),
+        ({"summary": "X0H2 costs 74.5 points (n = 9,968)."}, 1, [0, 1, 0]),
         ({"drop": 0.745001}, 1, [1, 0, 0]),
         ({"drop": -0.745, "heads": []}, 1, [2, 1, 0]),
         ({"drop": None}, 1, [1, 0, 0]),

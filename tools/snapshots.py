@@ -102,7 +102,8 @@ OF_LAB = ("evaluate {}", "stretch {} --lengths 8,32,128 --n 20", "positions {}",
 """Commands for each run of a lab; a model that cannot be stretched says so."""
 NOT_COMPARED = ("seconds", "date", "version", "schema", "files", "path", "output", "environment")
 """Keys whose values depend on the machine, the day or the folder."""
-NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+NUMBER = re.compile(r"(?:(?<!\w)[-−])?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+"""Those of names count too: where X0H1 was, X0H2 is another result."""
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
@@ -154,8 +155,9 @@ def _run(line: str, places: Mapping[str, str]) -> dict[str, Any]:
 
 
 def slug(line: str) -> str:
-    """Name the file of a command."""
-    return re.sub(r"[^\w]+", "-", line).strip("-")[:150]
+    """Name the file of a command; of a long one, by its beginning and its end."""
+    name = re.sub(r"[^\w]+", "-", line).strip("-")
+    return name if len(name) <= 150 else f"{name[:75]}-{name[-75:]}"
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------
