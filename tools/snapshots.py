@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -163,17 +162,8 @@ def slug(line: str) -> str:
 # --- compare ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Change:
-    """A leaf that differs."""
-
-    group: str
-    """`numbers`, `numbers in sentences` or `words`."""
-    path: str
-    old: Any
-    new: Any
-
-
+Change = tuple[str, str, Any, Any]
+"""A leaf that differs: its group (`numbers`, `numbers in sentences` or `words`), its path, the old and new value."""
 ABSENT = "(absent)"
 
 
@@ -186,7 +176,7 @@ def compare(before: Path, after: Path, renames: Mapping[str, str]) -> Iterator[C
         for path in dict.fromkeys((*old, *new)):
             one, two = old.get(path, ABSENT), new.get(path, ABSENT)
             if group := _difference(one, two):
-                yield Change(group, path, one, two)
+                yield group, path, one, two
 
 
 def _leaves(value: Any, path: str, renames: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -236,11 +226,11 @@ def main(words: Sequence[str]) -> int:
     renames = json.loads(args.renames.read_text("utf-8")) if args.renames else {}
     changes = list(compare(args.before, args.after, renames))
     for group in ("numbers", "numbers in sentences", "words"):
-        some = [each for each in changes if each.group == group]
-        print(f"{group}: {len(some)} differ")
-        for each in some:
-            print(f"  {each.path}\n    {each.old!r}\n    {each.new!r}")
-    return 1 if any(each.group != "words" for each in changes) else 0
+        leaves = [leaf for own, *leaf in changes if own == group]
+        print(f"{group}: {len(leaves)} differ")
+        for path, old, new in leaves:
+            print(f"  {path}\n    {old!r}\n    {new!r}")
+    return 1 if any(group != "words" for group, *_ in changes) else 0
 
 
 if __name__ == "__main__":
