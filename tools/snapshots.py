@@ -66,12 +66,12 @@ ablate sample:sortedness --n 60
 ablate sample:sortedness --n 20 --lengths 8,32 --replacements zero,resample
 ablate ADDER --n 60 --examples
 ablate SORTER --n 60
-ablate MINILM --data PAIRS --n 16
+ablate MINILM --data PAIRS --n 8 --replacements zero
 prune sample:addition --n 60 --orders 2
 prune sample:sortedness --n 60 --orders 2
 prune ADDER --n 60 --orders 2
 prune SORTER --n 60 --orders 2
-prune MINILM --data PAIRS --n 16 --orders 1 --heads L0H0,L3H5
+prune MINILM --data PAIRS --n 8 --heads L0H0,L3H5 -o TINY/minilm
 evaluate sample:addition
 evaluate sample:sortedness --split validation
 evaluate ADDER
