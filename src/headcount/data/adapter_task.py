@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.data.from_adapter import Pairs, encoded, generated, pairs_of, require_logits, whole_answer
+from headcount.data.probing import N_PROBES, AnswerProbe, split_answer
 from headcount.errors import InputError
 from headcount.external.adapter import Adapter
 from headcount.external.models import ExternalModel
@@ -171,47 +172,26 @@ class AdapterSequences(AdapterModel):
 
     def _by_token(self, examples: Examples, is_label: Hits, is_hit: Hits, asked: Hits, hits: Hits) -> None:
         """Fill in, for each token of the answers, whether it is asked for and right."""
-        lengths = np.array([len(self.any_task.answer(example)) for example in examples])
-        for length in np.unique(lengths):
-            rows = np.flatnonzero(lengths == length)
-            for token, column in self._columns(int(length), examples[rows[0]]).items():
-                if column < is_label.shape[1]:
+        n_written = np.array([len(split_answer(self.task, self.task.answer(example))) for example in examples])
+        for n in np.unique(n_written).tolist():
+            rows = np.flatnonzero(n_written == n)
+            for column, token in enumerate(self._labelled_tokens(n, examples[rows[0]])):
+                if token >= 0 and column < is_label.shape[1]:
                     asked[rows, token], hits[rows, token] = is_label[rows, column], is_hit[rows, column]
 
     @cached_property
-    def _known_columns(self) -> dict[int, dict[int, int]]:
+    def _known_tokens(self) -> dict[int, list[int]]:
         return {}
 
-    def _columns(self, length: int, example: Examples) -> dict[int, int]:
-        """By token of the answer, the label that stands for it, in answers of so many characters."""
-        if length not in self._known_columns:
-            self._known_columns[length] = self._try_columns(example)
-        return self._known_columns[length]
-
-    def _try_columns(self, example: Examples) -> dict[int, int]:
-        question, answer = pairs_of(self.any_task, example[None])[0]
-        found: dict[int, int] = {}
-        with suppress(InputError):  # somebody's encode may refuse a wrong answer; then digits are not told apart
-            whole = self.task.show_tokens(self.task.encode(example[None]).answer[0])
-            first = self._labels(question, answer)
-            answer = whole if torch.equal(self._labels(question, whole), first) else answer
-            letters = [each for each in ("1", "2", *self.task.tokens) if each in self.task.tokens and len(each) == 1]
-            for i, character in enumerate(answer):
-                letter = next((each for each in letters if each != character), None)
-                if letter is None:  # every answer is made of one character
-                    continue
-                other = answer[:i] + letter + answer[i + 1 :]
-                before, after = self.task.read_answer(answer), self.task.read_answer(other)
-                changed = self._labels(question, other)
-                if before is None or after is None or changed.shape != first.shape:
-                    continue
-                places = (changed != first).nonzero().flatten().tolist()
-                if len(places) == 1:
-                    found[int((before != after).argmax())] = places[0]
-        return found
-
-    def _labels(self, question: str, answer: str) -> Tensor:
-        return encoded(self.adapter, [(question, answer)])[1][0]
+    def _labelled_tokens(self, n_written: int, example: Examples) -> list[int]:
+        """Return the token of the answer that each label stands for, in answers with this many tokens; -1 for none."""
+        if n_written not in self._known_tokens:
+            places: list[int] = []
+            with suppress(InputError):  # encode() may refuse wrong answers; then tokens are not told apart
+                question = self.task.show(example)
+                places = AnswerProbe.of(self.adapter, self.task, [question] * N_PROBES, n_written).labelled.tolist()
+            self._known_tokens[n_written] = places
+        return self._known_tokens[n_written]
 
 
 @dataclass(frozen=True)
