@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from headcount.auditing.observed import Observed
 from headcount.data.adapter_task import AdapterSequences
 from headcount.data.from_adapter import Pairs, pairs_of, require_logits
-from headcount.data.probing import split_answer, token_separator
+from headcount.data.probing import AnswerTokens
 from headcount.errors import HeadcountError
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, SequenceTask, Tokens
@@ -107,7 +107,8 @@ def _ways_of_writing(observed: Observed) -> Iterator[tuple[str, Pairs]]:
 
 
 def _reversed(task: SequenceTask, answers: list[str]) -> list[str]:
-    return [token_separator(task).join(split_answer(task, answer)[::-1]) for answer in answers]
+    writing = AnswerTokens.of(task)
+    return [writing.join(writing.split(answer)[::-1]) for answer in answers]
 
 
 def _measure(model: AdapterSequences, name: str, pairs: Pairs) -> Format | None:

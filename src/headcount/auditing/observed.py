@@ -17,7 +17,7 @@ from torch import Tensor
 from headcount.auditing.head_sweep import HeadSweep, sweep_heads
 from headcount.data.adapter_task import AdapterClasses, AdapterModel, AdapterSequences
 from headcount.data.from_adapter import encoded, pairs_of
-from headcount.data.probing import split_answer, token_separator
+from headcount.data.probing import AnswerTokens
 from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.models import OpenModel
 from headcount.external.adapter import Adapter
@@ -111,7 +111,7 @@ class Observed:
         Only exact match takes an answer as it was written.
         """
         found = self.sequences
-        if token_separator(cast(SequenceTask, self.task)):
+        if AnswerTokens.of(cast(SequenceTask, self.task)).separator:
             return found  # the task writes them itself
         texts = without_separators(found.texts)
         is_other = isinstance(self.answers, AdapterSequences) and texts != list(found.texts)
@@ -151,9 +151,9 @@ class Observed:
         """Logits [example, label, token] and labels of one pass; the answers need not be right."""
         task = cast(SequenceTask, self.task)
         if isinstance(self.answers, AdapterSequences):
-            pairs = pairs_of(task, examples)
+            pairs, writing = pairs_of(task, examples), AnswerTokens.of(task)
             fed = [
-                (question, _last_tokens(task, task.show_tokens(tokens), len(split_answer(task, right))))
+                (question, writing.join(writing.split(task.show_tokens(tokens))[-len(writing.split(right)) :]))
                 for tokens, (question, right) in zip(answers, pairs, strict=True)
             ]
             parts = list(self.answers.passes(fed, BLOCK))
@@ -206,11 +206,6 @@ class Observed:
         batch = cast(SequenceTask, self.task).encode(examples)
         names: Sequence[str] = ("source",) if self.task.output_type == "class" else ("source", "decoder_input")
         return tuple(on_device(device, *(getattr(batch, name) for name in names)))
-
-
-def _last_tokens(task: SequenceTask, text: str, n: int) -> str:
-    """Return the last `n` tokens of an answer: a number without the zeros in front."""
-    return token_separator(task).join(split_answer(task, text)[-n:])
 
 
 SEPARATORS = (" ", ",", ", ", ";", "|", ".", "-", "\t")

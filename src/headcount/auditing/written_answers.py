@@ -9,7 +9,7 @@ import numpy as np
 
 from headcount.auditing.observed import Hits, Observed
 from headcount.data.adapter_task import AdapterSequences
-from headcount.data.probing import split_answer
+from headcount.data.probing import AnswerTokens
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask, Tokens
 from headcount.training.answers import RARELY, leading_zeros
@@ -67,20 +67,21 @@ def has_separators(observed: Observed) -> bool:
 
 def is_turned(task: SequenceTask) -> bool:
     """Whether the task writes the least significant token first."""
-    return split_answer(task, task.show_tokens(np.array([0, 1]))) == task.tokens[1::-1]
+    return task.show_tokens(np.array([0, 1])) == AnswerTokens.of(task).join(task.tokens[1::-1])
 
 
 def written_answers(observed: Observed) -> list[Written]:
     """All decoded answers, turned round where the task writes the least significant token first."""
     task = cast(SequenceTask, observed.task)
+    writing = AnswerTokens.of(task)
     step, texts = -1 if is_turned(task) else 1, answer_texts(observed)
     readable, filled = list(observed.readable.texts) or texts, observed.readable.filled
     rows = zip(texts, readable, observed.right_answers, observed.examples, observed.right, strict=True)
     return [
         Written(
-            split_answer(task, text)[::step],
-            split_answer(task, task.show_tokens(right))[::step],
-            split_answer(task, task.answer(example))[::step],
+            writing.split(text)[::step],
+            writing.split(task.show_tokens(right))[::step],
+            writing.split(task.answer(example))[::step],
             bool(is_right),
             task.read_answer(raw) is not None,
             is_filled=filled is None or (bool(observed.readable.is_answer.any()) and not filled.any()),

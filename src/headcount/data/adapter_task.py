@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.data.from_adapter import Pairs, encoded, generated, pairs_of, require_logits, whole_answer
-from headcount.data.probing import N_PROBES, AnswerProbe, split_answer
+from headcount.data.probing import N_PROBES, AnswerProbe, AnswerTokens
 from headcount.errors import InputError
 from headcount.external.adapter import Adapter
 from headcount.external.models import ExternalModel
@@ -172,12 +172,16 @@ class AdapterSequences(AdapterModel):
 
     def _by_token(self, examples: Examples, is_label: Hits, is_hit: Hits, asked: Hits, hits: Hits) -> None:
         """Fill in, for each token of the answers, whether it is asked for and right."""
-        n_written = np.array([len(split_answer(self.task, self.task.answer(example))) for example in examples])
+        n_written = np.array([len(self._writing.split(self.task.answer(example))) for example in examples])
         for n in np.unique(n_written).tolist():
             rows = np.flatnonzero(n_written == n)
             for column, token in enumerate(self._labelled_tokens(n, examples[rows[0]])):
                 if token >= 0 and column < is_label.shape[1]:
                     asked[rows, token], hits[rows, token] = is_label[rows, column], is_hit[rows, column]
+
+    @cached_property
+    def _writing(self) -> AnswerTokens:
+        return AnswerTokens.of(self.task)
 
     @cached_property
     def _known_tokens(self) -> dict[int, list[int]]:

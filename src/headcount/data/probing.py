@@ -15,7 +15,7 @@ Texts are split into the task's tokens, not into characters: `12 57 31` has thre
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -37,6 +37,8 @@ MOST_TRIES = 40
 """Attempts at each random text: not every text is a question of the task."""
 MOST_VALUES = 10
 """Different tokens that random answers are made of: each comes several times, so that places are told apart."""
+N_READ = 1000
+"""Right answers that a task's answer tokens are read off."""
 N_WORDS = 6
 """Different words that random sequences of a classifier are made of."""
 ONE_POSITION = "let encode() give each token one position; single examples can be seen all the same: --on"
@@ -47,25 +49,39 @@ Ids = NDArray[np.int64]
 # --- tokens of a text -------------------------------------------------------------------------------------------------
 
 
-def token_separator(task: SequenceTask) -> str:
-    """Return what the task writes between two tokens of an answer.
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The tokens that right answers are made of, and how a task writes them as text.
 
     >>> from headcount.tasks.addition import Addition
-    >>> token_separator(Addition()), split_answer(Addition(), "118")
-    ('', ('1', '1', '8'))
+    >>> AnswerTokens.of(Addition()).split("118")
+    ('1', '1', '8')
     """
-    one, other = task.tokens[:2]
-    text = task.show_tokens(np.array([0, 1]))
-    first, last = (one, other) if text.startswith(one) and text.endswith(other) else (other, one)
-    return text[len(first) : len(text) - len(last)]
 
+    tokens: tuple[str, ...]
+    separator: str
+    """What the task writes between two tokens."""
 
-def split_answer(task: SequenceTask, text: str) -> tuple[str, ...]:
-    """Split an answer into the task's tokens, in the order of the text; other characters stand for themselves."""
-    if separator := token_separator(task):
-        return tuple(text.split(separator))
-    tokens = sorted(filter(None, task.tokens), key=len, reverse=True)
-    return tuple(re.findall("|".join([*map(re.escape, tokens), "."]), text, flags=re.DOTALL))
+    @classmethod
+    def of(cls, task: SequenceTask) -> AnswerTokens:
+        """Read the tokens off the test set, and the separator off two tokens."""
+        numbers = np.unique(task.encode(task.split("test")[:N_READ]).answer)
+        one, other = task.tokens[:2]
+        text = task.show_tokens(np.array([0, 1]))
+        first, last = (one, other) if text.startswith(one) and text.endswith(other) else (other, one)
+        separator = text[len(first) : len(text) - len(last)]
+        return cls(tuple(task.tokens[i] for i in numbers if task.tokens[i]), separator)
+
+    def split(self, text: str) -> tuple[str, ...]:
+        """Split an answer into tokens, in the order of the text; other characters stand for themselves."""
+        if self.separator:
+            return tuple(text.split(self.separator))
+        tokens = sorted(self.tokens, key=len, reverse=True)
+        return tuple(re.findall("|".join([*map(re.escape, tokens), "."]), text, flags=re.DOTALL))
+
+    def join(self, tokens: Iterable[str]) -> str:
+        """Write tokens as the task does."""
+        return self.separator.join(tokens)
 
 
 # --- places of tokens -------------------------------------------------------------------------------------------------
@@ -191,15 +207,12 @@ class AnswerProbe:
 
 def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
     """Write answers of random tokens that occur in right answers; a number of several digits has no 0 in front."""
-    rng, separator = stream(0, "random answers", n_written), token_separator(task)
-    known = [task.tokens[i] for i in np.unique(task.encode(task.split("test")[:1000]).answer) if task.tokens[i]]
-    places = np.linspace(0, len(known) - 1, min(len(known), MOST_VALUES)).round().astype(int)
-    values, answers = [known[i] for i in places], list[str]()
+    rng, writing, answers = stream(0, "random answers", n_written), AnswerTokens.of(task), list[str]()
+    places = np.linspace(0, len(writing.tokens) - 1, min(len(writing.tokens), MOST_VALUES)).round().astype(int)
     for _ in range(MOST_TRIES * n):
-        tokens = [str(token) for token in rng.choice(values, size=n_written)]
-        text = separator.join(tokens)
-        tokens_read = task.read_answer(text)
-        if tokens_read is not None and (n_written == 1 or tokens[0] != "0"):
+        tokens = [writing.tokens[i] for i in rng.choice(places, size=n_written)]
+        text = writing.join(tokens)
+        if task.read_answer(text) is not None and (n_written == 1 or tokens[0] != "0"):
             answers.append(text)
         if len(answers) == n:
             return answers

@@ -23,13 +23,13 @@ from headcount.data.from_adapter import encoded, pairs_of
 from headcount.data.probing import (
     ONE_POSITION,
     AnswerProbe,
+    AnswerTokens,
     Ids,
     QuestionProbe,
     ids_of,
     question_shape,
     random_questions,
     random_sequences,
-    split_answer,
 )
 from headcount.errors import InputError, shortened
 from headcount.external.adapter import Adapted, Adapter, digest_of, rebuilt, task_of
@@ -184,8 +184,8 @@ class AdapterAttention:
             patterns = [("", n) for n in cast(ClassTask, self.task).lengths(examples).tolist()]
         else:
             task = cast(SequenceTask, self.task)
-            pairs = pairs_of(task, examples)
-            patterns = [(question_shape(question), len(split_answer(task, answer))) for question, answer in pairs]
+            pairs, writing = pairs_of(task, examples), AnswerTokens.of(task)
+            patterns = [(question_shape(question), len(writing.split(answer))) for question, answer in pairs]
         rows: dict[Pattern, list[int]] = {}
         for row, pattern in enumerate(patterns):
             rows.setdefault(pattern, []).append(row)

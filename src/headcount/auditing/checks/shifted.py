@@ -16,7 +16,7 @@ import numpy as np
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
 from headcount.auditing.observed import Hits, Observed
 from headcount.auditing.written_answers import Written, written_answers
-from headcount.data.probing import token_separator
+from headcount.data.probing import AnswerTokens
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask
 
@@ -58,11 +58,11 @@ def run(observed: Observed) -> Finding:
     if n < max(ENOUGH, OFTEN * observed.n) or Proportion.of(count, n).low < MOST:
         return passed("decoded answers are in their place", n=observed.n, wrong_in_several_places=n, moved=count)
     row = next(int(row) for row in rows if _is_moved(answers[row], name, form))
-    separator = token_separator(cast(SequenceTask, observed.task))
+    join = AnswerTokens.of(cast(SequenceTask, observed.task)).join
     cause, fix = BACKWARDS if name == "backwards" else FORWARDS
     return failed(
-        f"decoded answers are the right ones {name}, such as {separator.join(answers[row].text)} where "
-        f"{separator.join(answers[row].plain)} is right: "
+        f"decoded answers are the right ones {name}, such as {join(answers[row].text)} where "
+        f"{join(answers[row].plain)} is right: "
         f"{count:,} of {n:,} that are wrong in more than the first or the last token (n = {observed.n:,})",
         cause=cause,
         fix=fix,

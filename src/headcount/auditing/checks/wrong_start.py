@@ -23,7 +23,7 @@ from headcount.auditing.observed import Hits, Observed
 from headcount.data.adapter_task import AdapterSequences
 from headcount.data.alphabet import Alphabet
 from headcount.data.from_adapter import Pairs, encoded, pairs_of, whole_answer
-from headcount.data.probing import split_answer, token_separator
+from headcount.data.probing import AnswerTokens
 from headcount.hooks.gates import eval_mode
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Examples, SequenceTask
@@ -176,7 +176,7 @@ def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
     n = min(len(columns), follows.shape[1])
     is_shifted = n > 0 and torch.equal(labels[:, columns[:n]], follows[:, :n])
     rows, texts = labels[:, columns].tolist(), [text for _, text in pairs]
-    alphabet, separator = Alphabet.learn(rows, texts), token_separator(model.task)
+    alphabet, separator = Alphabet.learn(rows, texts), AnswerTokens.of(model.task).separator
     if position < 0 or len(ids[:, position].unique()) > 1 or not is_shifted or alphabet is None:
         return None
     for is_turned in (False, True):
@@ -206,11 +206,12 @@ def _on_cpu(model: AdapterSequences, pairs: Pairs) -> tuple[tuple[Tensor, ...], 
 
 def _changed(task: SequenceTask, pairs: Pairs) -> Pairs:
     """Replace every token of the answers by another; never by the first, a 0 that need not be written in front."""
-    answers = [split_answer(task, text) for _, text in pairs]
+    writing = AnswerTokens.of(task)
+    answers = [writing.split(text) for _, text in pairs]
     tokens = sorted({token for answer in answers for token in answer})
     known = tokens[1:] if len(tokens) > 2 else ["1", "2"]
     others = {token: known[bisect_right(known, token) % len(known)] for token in tokens}
-    texts = (token_separator(task).join(map(others.__getitem__, answer)) for answer in answers)
+    texts = (writing.join(map(others.__getitem__, answer)) for answer in answers)
     return [(question, text) for (question, _), text in zip(pairs, texts, strict=True)]
 
 
