@@ -18,7 +18,7 @@ from headcount.auditing.head_sweep import HeadSweep, sweep_heads
 from headcount.data.adapter_task import AdapterClasses, AdapterModel, AdapterSequences
 from headcount.data.from_adapter import encoded, pairs_of
 from headcount.data.probing import AnswerTokens
-from headcount.experiments.external_models import LoadedModel
+from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
 from headcount.external.adapter import Adapter
 from headcount.hooks.gates import eval_mode
@@ -56,7 +56,7 @@ class Observed:
     @property
     def adapter(self) -> Adapter | None:
         """Whose code it is; None of a run."""
-        return self.model.external.adapter if isinstance(self.model, LoadedModel) else None
+        return self.model.adapter if isinstance(self.model, ExternalModel) else None
 
     def rng(self, name: str) -> np.random.Generator:
         """A random stream of a check's own, the same in every process."""

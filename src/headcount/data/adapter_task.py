@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from headcount.data.from_adapter import Pairs, encoded, generated, pairs_of, require_logits, whole_answer
 from headcount.data.probing import N_PROBES, AnswerProbe, AnswerTokens
 from headcount.errors import InputError
-from headcount.external.adapter import Adapter
-from headcount.external.models import ExternalModel
+from headcount.external.adapter import Adapted, Adapter
 from headcount.external.user_code import user_code_errors
 from headcount.hooks.gates import eval_mode
 from headcount.stats import Proportion
@@ -41,25 +40,25 @@ Hits = NDArray[np.bool_]
 class AdapterModel:
     """What models that write answers and classifiers share."""
 
-    external: ExternalModel
+    adapted: Adapted
     any_task: Task
 
     @property
     def adapter(self) -> Adapter:
-        """Whose code is asked."""
-        return cast(Adapter, self.external.adapter)
+        """The adapter, whose code encodes, answers and scores."""
+        return self.adapted.adapter
 
     def passes(self, pairs: Pairs, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits and labels, some rows at a time."""
-        with eval_mode(self.external.model, gradients=False) as device:
+        with eval_mode(self.adapted, gradients=False) as device:
             for i in range(0, len(pairs), at_once):
                 inputs, labels = encoded(self.adapter, pairs[i : i + at_once])
-                logits = self.external.model(*(self.as_weights(each).to(device) for each in inputs))
+                logits = self.adapted(*(self.as_weights(each).to(device) for each in inputs))
                 yield logits, labels.to(logits.device)
 
     def as_weights(self, given: Tensor) -> Tensor:
         """Numbers that are no ids, in the model's precision."""
-        weight = next(self.external.model.parameters())
+        weight = next(self.adapted.parameters())
         return given.to(weight.dtype) if given.is_floating_point() else given
 
     def claim_of(self, pairs: Pairs, predicted: Sequence[str], right: Hits) -> Claim | None:
@@ -144,9 +143,9 @@ class AdapterSequences(AdapterModel):
     def generate(self, questions: Sequence[str]) -> list[str]:
         """The answers that its own code writes."""
         found = list[str]()
-        with eval_mode(self.external.model, gradients=False):
+        with eval_mode(self.adapted, gradients=False):
             for i in range(0, len(questions), BLOCK):
-                found += generated(self.adapter, self.external.inner, questions[i : i + BLOCK])
+                found += generated(self.adapter, self.adapted.model, questions[i : i + BLOCK])
         return found
 
     def _read(self, text: str) -> Tokens:

@@ -32,8 +32,7 @@ from headcount.data.probing import (
     random_sequences,
 )
 from headcount.errors import InputError, shortened
-from headcount.external.adapter import Adapted, Adapter, digest_of, rebuilt, task_of
-from headcount.external.models import ExternalModel
+from headcount.external.adapter import Adapted, Adapter, adapter_name, digest_of, rebuilt, task_of
 from headcount.external.user_code import user_code_errors
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import Weights, read_attention
@@ -81,14 +80,12 @@ class AdapterAttention:
     _controls: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, external: ExternalModel) -> AdapterAttention:
+    def of(cls, name: str, weights_sha256: str, adapted: Adapted) -> AdapterAttention:
         """Read attention of a loaded model whose adapter names a task."""
-        adapter, model = external.adapter, external.model
-        assert adapter is not None and isinstance(model, Adapted), "brought by one"  # noqa: PT018
-        task = task_of(adapter)
-        if adapter.trained is not None and task.output_type == "class":
-            cast(Any, task).trained_lengths = tuple(adapter.trained)
-        return cls(external.label, external.weights_sha256, task, model)
+        task = task_of(adapted.adapter)
+        if adapted.adapter.trained is not None and task.output_type == "class":
+            cast(Any, task).trained_lengths = tuple(adapted.adapter.trained)
+        return cls(name, weights_sha256, task, adapted)
 
     @property
     def shape(self) -> object:
@@ -317,11 +314,6 @@ def _sequence_layout(adapter: Adapter, task: SequenceTask, pattern: Pattern) -> 
     if has_start and fed[asked[0]] < 0:
         fed[asked[0]] = 0
     return Layout(pattern, answer.widths, question.source, question.places, answer.decoder, fed, predicted)
-
-
-def adapter_name(adapter: Adapter) -> str:
-    """Return the file and class of an adapter, for messages."""
-    return adapter.origin.rpartition("/")[2] or type(adapter).__name__
 
 
 def _n_values(columns: Ids) -> NDArray[np.int64]:
