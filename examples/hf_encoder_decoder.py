@@ -16,7 +16,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
 from headcount import ExternalModel, ablate_heads, prune_heads
-from headcount.experiments.external_models import LoadedModel
 
 LETTERS, N = "abcdefgh", 6
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -69,7 +68,7 @@ def main() -> None:
             print(f"  without {effect.short}: {effect.drop:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]")
         cheap = [effect.head for effect in by_drop if ".cross." in effect.head][-1:]
         smaller = prune_heads(model, f"{folder}/smaller", data=data, heads=cheap, quiet=True).model
-    assert isinstance(smaller, LoadedModel), "the heads were cut out"
+    assert isinstance(smaller, ExternalModel), "the heads were cut out"
     ids = torch.tensor(tokenizer(["fedcba"])["input_ids"])
     predicted = smaller.inner.generate(ids, max_new_tokens=N + 1, do_sample=False)
     answer = tokenizer.decode(predicted[0], skip_special_tokens=True).replace(" ", "")

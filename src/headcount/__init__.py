@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from headcount.api import verify as verify
     from headcount.auditing.interventions import audit_intervention as audit_intervention
     from headcount.errors import HeadcountError as HeadcountError
+    from headcount.experiments.external_models import ExternalModel as ExternalModel
+    from headcount.experiments.external_models import load_external as load_external
     from headcount.external.adapter import Adapter as Adapter
     from headcount.external.hugging_face import load_model as load_model
     from headcount.external.hugging_face import save_model as save_model
-    from headcount.external.models import ExternalModel as ExternalModel
-    from headcount.external.models import load_external as load_external
     from headcount.heads import HeadId as HeadId
     from headcount.heads import HeadSite as HeadSite
     from headcount.hooks.sites import Sites as Sites
@@ -68,7 +68,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "errors": ("HeadcountError",),
     "external.adapter": ("Adapter",),
     "external.hugging_face": ("load_model", "save_model"),
-    "external.models": ("ExternalModel", "load_external"),
+    "experiments.external_models": ("ExternalModel", "load_external"),
     "heads": ("HeadId", "HeadSite"),
     "hooks.sites": ("Sites",),
     "hooks.wrapping": ("wrap",),

@@ -25,9 +25,8 @@ from headcount.analysis.roles import (
     name_heads,
 )
 from headcount.data.dataset import TokenizedText
-from headcount.data.sequences import repeated_tokens
 from headcount.errors import InputError
-from headcount.external.models import ExternalModel
+from headcount.experiments.external_models import ExternalModel
 from headcount.heads import HeadSite
 from headcount.hooks.sites import Site, Sites
 
@@ -115,7 +114,7 @@ def test_models_that_learned_nothing_get_no_name(family: str) -> None:
     torch.manual_seed(3)
     for model in (kind(config(**changes)), hub.build(family, torch.float32)):
         external = ExternalModel.of(model)
-        texts = {TEXTS: [text_of("abcabcdefgabcd")], REPEATED: repeated_tokens(external)}
+        texts = {TEXTS: [text_of("abcabcdefgabcd")], REPEATED: external.repeated_tokens()}
         result = head_roles("model", "digest", external.model, external.sites, texts, n_controls=3)
         assert result.controls == ("untrained", "shuffled")
         assert [head.short for head in result.heads if head.named] == []
@@ -129,7 +128,7 @@ def test_models_that_learned_nothing_get_no_name(family: str) -> None:
 def test_controls_are_other_models_of_the_same_shape() -> None:
     external = ExternalModel.of(hub.build("bert", torch.float32))
     before = copy.deepcopy(external.inner.state_dict())
-    texts = repeated_tokens(external)
+    texts = external.repeated_tokens()
     makers = control_makers(external.model, external.sites)
     seen = [measure_texts(external.model, external.sites, texts)]
     for make in makers.values():

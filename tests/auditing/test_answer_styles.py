@@ -18,8 +18,7 @@ import headcount
 from headcount.auditing.audit import Audit, checks_named, run_check, run_checks
 from headcount.auditing.observed import Observed
 from headcount.data.adapter_task import AdapterSequences
-from headcount.experiments.external_models import LoadedModel
-from headcount.external.models import ExternalModel
+from headcount.experiments.external_models import ExternalModel
 from headcount.training.evaluation import Evaluation
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -148,7 +147,7 @@ def without_zero() -> ExternalModel:
 
 def test_a_trained_adder_that_never_outputs_zero_is_found(without_zero: ExternalModel) -> None:
     """Its texts have no 0 in any answer; 0 was filled in front of them, and counted as right."""
-    seen = Observed(LoadedModel.of(without_zero), 250)
+    seen = Observed(without_zero, 250)
     assert not any("0" in text for text in seen.sequences.texts)
     (check,) = checks_named(["HC102"]).values()
     found = run_check(check, seen)

@@ -35,7 +35,6 @@ from headcount import Adapter
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.observed import Observed
 from headcount.auditing.written_answers import is_constant_for_lack_of_others
-from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.models import RunModel
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build
@@ -59,7 +58,7 @@ def of_run(name: str = "sample:addition", n: int = 300) -> Observed:
 
 @cache
 def of_stranger() -> Observed:
-    return Observed(LoadedModel.of(headcount.load_external(f"{FOREIGN}:Adder")))
+    return Observed(headcount.load_external(f"{FOREIGN}:Adder"))
 
 
 def without_logit(token: int) -> Observed:

@@ -15,10 +15,9 @@ from torch.nn import functional as F
 import headcount
 from headcount import Adapter, Sites
 from headcount.auditing.observed import Observed
-from headcount.experiments.external_models import LoadedModel
+from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import RunModel
 from headcount.external.adapter import load_adapted, load_adapter
-from headcount.external.models import ExternalModel
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build
@@ -43,7 +42,7 @@ def untrained(**settings: Any) -> Observed:
 def foreign(name: str) -> Observed:
     """A trained model of others."""
     adapter = load_adapter(f"{FOREIGN}/{name}")
-    return Observed(LoadedModel.of(ExternalModel(name, load_adapted(adapter), "foreign", name, adapter=adapter)))
+    return Observed(ExternalModel.opened(load_adapted(adapter), name, adapter=adapter))
 
 
 def sorter(model: type[nn.Module], base: type[Adapter] = PlantedSorter) -> type[Adapter]:

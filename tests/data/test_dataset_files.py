@@ -15,7 +15,7 @@ from dataset_models import ALL, ANSWERS, CLASSES, PAIRS, TEXTS, classifier, data
 from headcount import ablate_heads, load_external, load_model
 from headcount.data.from_file import FORMATS, read_dataset
 from headcount.errors import InputError, RunError
-from headcount.external.models import ExternalModel
+from headcount.experiments.external_models import ExternalModel
 from headcount.registry import Registry
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

@@ -23,8 +23,8 @@ from headcount.data.dataset import EvalDataset, mean_score, split_in_half, subsa
 from headcount.errors import InputError
 from headcount.experiments import experiment as experiments
 from headcount.experiments.experiment import experiment_on
+from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.interventions import parts_of, run_interventions
-from headcount.external.models import ExternalModel
 from headcount.hooks.replay import Intervention
 
 pytestmark = pytest.mark.slow  # models of others, or many processes

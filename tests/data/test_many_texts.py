@@ -20,7 +20,7 @@ from headcount.data.dataset import EvalDataset, split_in_half
 from headcount.data.from_file import TokenizedModel, read_dataset
 from headcount.data.tables import TextLines
 from headcount.errors import InputError
-from headcount.external.models import ExternalModel
+from headcount.experiments.external_models import ExternalModel
 
 pytestmark = pytest.mark.slow  # models of others
 

@@ -9,16 +9,16 @@ import hub_models as hub
 import pytest
 import torch
 
-from headcount.data.sequences import COPIES, MOST_TEXTS, N_DIFFERENT, N_REPEATED, file_texts, repeated_tokens
+from headcount.data.sequences import COPIES, MOST_TEXTS, N_DIFFERENT, N_REPEATED, file_texts
 from headcount.errors import InputError
-from headcount.external.models import ExternalModel
+from headcount.experiments.external_models import ExternalModel
 
 pytestmark = pytest.mark.slow  # models of others
 
 
 def test_repeated_tokens_are_all_different_and_come_again() -> None:
     model = ExternalModel.of(texts.classifier(max_position_embeddings=64).float(), texts.tokenizer())
-    found = repeated_tokens(model)
+    found = model.repeated_tokens()
     assert len(found) == N_REPEATED
     special = set(model.tokenizer.all_special_ids)
     for each in found:
@@ -33,7 +33,7 @@ def test_repeated_tokens_are_all_different_and_come_again() -> None:
         assert each.special["layer"] == [token in special for token in ids]
         model.model(*each.inputs)
     assert len({tuple(each.inputs[0][0].tolist()) for each in found}) == N_REPEATED
-    again = repeated_tokens(model)
+    again = model.repeated_tokens()
     assert all(torch.equal(a.inputs[0], b.inputs[0]) for a, b in zip(found, again, strict=True))
 
 
@@ -41,7 +41,7 @@ def test_repeated_tokens_are_all_different_and_come_again() -> None:
 def test_models_without_a_tokenizer_have_a_vocabulary(name: str) -> None:
     """A decoder is fed the same tokens, after its own first one."""
     model = ExternalModel.of(hub.build(name, torch.float32))
-    found = repeated_tokens(model)
+    found = model.repeated_tokens()
     assert len(found) == N_REPEATED
     stacks = {"gpt2": ["layer"], "t5": ["encoder", "decoder"]}[name]
     for each in found:
@@ -56,18 +56,18 @@ def test_models_without_a_tokenizer_have_a_vocabulary(name: str) -> None:
 
 
 def test_images_have_no_tokens() -> None:
-    assert repeated_tokens(ExternalModel.of(hub.build("vit", torch.float32))) == []
+    assert ExternalModel.of(hub.build("vit", torch.float32)).repeated_tokens() == []
 
 
 def test_texts_of_files(tmp_path: Path) -> None:
     model = ExternalModel.of(texts.classifier(max_position_embeddings=64).float(), texts.tokenizer())
     file = tmp_path / "a.txt"
     file.write_text(" ".join(texts.TEXTS * 40))
-    found = file_texts(file, model)
+    found = file_texts(file, model.tokenized)
     assert 1 < len(found) <= MOST_TEXTS
     assert {each.inputs[0].shape[1] for each in found} == {64}
     file.write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in texts.TEXTS))
-    assert len(file_texts(file, model)) == min(len(texts.TEXTS), MOST_TEXTS)
+    assert len(file_texts(file, model.tokenized)) == min(len(texts.TEXTS), MOST_TEXTS)
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="no text in UTF-8"):
-        file_texts(file, model)
+        file_texts(file, model.tokenized)

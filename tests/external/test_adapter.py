@@ -14,10 +14,10 @@ import torch
 
 from headcount import Sites, ablate_heads, ablated, load_external
 from headcount.cli import main
-from headcount.data.from_adapter import _up_to_the_last, adapter_dataset, adapter_input, encoded
+from headcount.data.from_adapter import _up_to_the_last, encoded
 from headcount.errors import CheckFailed, ConfigError, HeadcountError, InputError, RunError
+from headcount.experiments.external_models import prune_external
 from headcount.external.adapter import load_adapter
-from headcount.external.models import prune_external
 from headcount.heads import HeadId
 from headcount.surgery.tracing import cut_traced
 
@@ -45,7 +45,7 @@ def test_heads_are_worth_what_the_strangers_own_code_says() -> None:
     for effect in found.result.heads:
         stack, layer, kind, head = effect.head.split(".")
         ours[stack, int(layer), kind, int(head)] = effect.ablated * 500
-    assert len(adapter_dataset(model)) == len(questions) == 500
+    assert len(model.dataset()) == len(questions) == 500
     assert len(ours) == 2 * 4 + 2 * 2 * 4 + 1
     assert {head: round(right, 6) for head, right in ours.items()} == theirs
     assert len(set(theirs.values())) > 10, "heads that all cost the same are no test"
@@ -55,7 +55,7 @@ def test_heads_are_worth_what_the_strangers_own_code_says() -> None:
 
 def asked(model: Any) -> list[str]:
     """The questions as the stranger would read them, from the tensors."""
-    source = adapter_dataset(model).encode(np.arange(500)).inputs[0]
+    source = model.dataset().encode(np.arange(500)).inputs[0]
     return [adder_model.to_text([*row, adder_model.EOS]).replace("?", "") for row in source.tolist()]
 
 
@@ -281,7 +281,7 @@ def test_a_classifier_is_asked_for_classes() -> None:
     model = load_external("mine.py:Mine")
     assert list(map(str, model.sites.heads)) == ["layer.0.self.0", "layer.0.self.1"]
     found = ablate_heads(model, quiet=True).result
-    dataset = adapter_dataset(model)
+    dataset = model.dataset()
     with torch.no_grad():
         asked = [dataset.encode(np.array([row])) for row in range(len(dataset))]
         right = np.mean([bool(each.scores["accuracy"](model.model(*each.inputs))) for each in asked])
@@ -302,14 +302,14 @@ def test_who_does_not_generate_is_fed_the_right_answer(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(kind, "encode", noted)
     for question in ("3 5 4 9", "3 5 5 9"):
-        assert adapter_input(model, question).note == "", "it generates nothing"
+        assert model.text_input(question).note == "", "it generates nothing"
     assert [each for each in given if len(each[0]) == 1] == [(["3 5 4 9"], ["unsorted"]), (["3 5 5 9"], ["sorted"])]
     own = load_external(
         adapter("task, generate = None, Adapter.generate\n    def data(self): return [('1+1', '2')] * 2")
     )
-    assert adapter_input(own, "1+1").inputs[1].tolist() == adder_model.to_ids(["2"], sos=True).tolist()
+    assert own.text_input("1+1").inputs[1].tolist() == adder_model.to_ids(["2"], sos=True).tolist()
     with pytest.raises(InputError, match=r"add generate\(\) to the adapter"):
-        adapter_input(own, "1+2")
+        own.text_input("1+2")
 
 
 def test_what_is_asked_for_last_ends_the_tokens() -> None:
@@ -322,5 +322,5 @@ def test_a_cut_that_is_not_proven_is_not_written(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("headcount.runs.prune.cut_traced", lambda model, _, inputs: cut_traced(model, [other], inputs))
     model = load_external(ADDER)
     with pytest.raises(CheckFailed, match=r"the cut model and .* differ by .*: nothing was written"):
-        prune_external(model, ["E0H1"], Path("cut"), adapter_dataset(model).encode(np.arange(12)).inputs)
+        prune_external(model, ["E0H1"], Path("cut"), model.dataset().encode(np.arange(12)).inputs)
     assert not any(Path().iterdir())

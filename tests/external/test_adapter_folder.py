@@ -39,7 +39,7 @@ import sys, json, headcount
 from headcount.data.from_adapter import adapter_dataset
 for folder in sys.argv[1:]:
     model = headcount.load_external(folder, run_adapter=True)
-    inputs = adapter_dataset(model).encode(list(range(12))).inputs
+    inputs = model.dataset().encode(list(range(12))).inputs
     print(json.dumps([[head.short for head in model.sites.heads], model.weights_sha256, model.model(*inputs).tolist()]))
 """
 

@@ -17,10 +17,8 @@ from dataset_models import MANY, TEXTS, classifier, dataset_of
 
 from headcount import ExternalModel, load_external, prune_heads, summarise_attention
 from headcount.data.dataset import split_in_half
-from headcount.data.from_file import text_input, tokenized_model
 from headcount.errors import InputError
 from headcount.experiments.experiment import experiment_on
-from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.interventions import run_interventions
 from headcount.external.adapter import digest_of
 from headcount.external.models import is_external, longest_of
@@ -74,8 +72,8 @@ def test_a_folder_is_loaded_with_all_that_goes_with_it(folder: str) -> None:
     assert not model.inner.training
     assert len(model.sites.heads) == 12
     assert model.tokenizer("a dog")["input_ids"] == texts.tokenizer()("a dog")["input_ids"]
-    assert tokenized_model(model).length == 64
-    assert tokenized_model(load_external(folder, length=5)).length == 5
+    assert model.tokenized.length == 64
+    assert load_external(folder, length=5).tokenized.length == 5
     assert model.find_head("L1H3") == HeadId.parse("layer.1.self.3")
     for head in ("L9H0", "E0H0"):
         with pytest.raises(InputError, match="no head"):
@@ -146,12 +144,12 @@ def test_a_search_and_a_cut(folder: str) -> None:
     assert found.result is not None
     assert 0 < len(found.result.chosen) < 12
     assert found.cost is not None
-    assert isinstance(found.model, LoadedModel)
+    assert isinstance(found.model, ExternalModel)
     whole, left = ({str(head) for head in each.sites.heads} for each in (load_external(folder), found.model))
     assert left == whole - set(found.result.chosen)
     assert found.result.unit == "nats"
     assert found.result.clean < 0, "minus the loss"
-    assert found.model.external.tokenizer("a dog")["input_ids"] == texts.tokenizer()("a dog")["input_ids"]
+    assert found.model.tokenizer("a dog")["input_ids"] == texts.tokenizer()("a dog")["input_ids"]
     measured = found.model.dataset("data.tsv")
     again = experiment_on(found.model.module, found.model.sites, measured, split_in_half(measured)[1], "loss")
     assert float(run_interventions(again, []).clean.mean()) == pytest.approx(found.result.kept.score, abs=1e-5)
@@ -176,28 +174,28 @@ def test_what_cannot_be_cut_is_told_first(folder: str, monkeypatch: pytest.Monke
 
 def test_a_text_is_read_as_the_tokenizer_has_it(folder: str) -> None:
     model = load_external(folder)
-    reading = text_input(model, TEXTS[1])
+    reading = model.text_input(TEXTS[1])
     assert reading.tokens == {"layer": ["[CLS]", "a", "dog", "ran", "[SEP]"]}
     assert reading.special == {"layer": [True, False, False, False, True]}
     assert reading.inputs[0].tolist() == [model.tokenizer(TEXTS[1])["input_ids"]]
-    long = text_input(model, "dog " * 100)
+    long = model.text_input("dog " * 100)
     assert long.note == "the first 64 of 102 tokens"
     with pytest.raises(InputError, match="empty text"):
-        text_input(model, " \n")
+        model.text_input(" \n")
 
 
 @pytest.mark.usefixtures("in_tmp")
 def test_an_encoder_decoder_reads_its_own_answer() -> None:
     model = texts.model(hub.build("bart"), "$A </s>")
-    reading = text_input(model, TEXTS[0])
+    reading = model.text_input(TEXTS[0])
     assert reading.tokens["encoder"] == [*TEXTS[0].split(), "</s>"]
     answer = model.inner.generate(reading.inputs[0], max_new_tokens=23, do_sample=False)
     assert torch.equal(reading.inputs[1], answer[:, :-1])
     found = summarise_attention(model, TEXTS[0], "X0H1", save=True)
     assert {Path(path).name for path in found.figures} >= {"decoder.0.cross.1.png"}
-    headless: Any = replace(model, model=type(model.model)(model.inner.model, model.sites, model.model.inputs))
+    headless: Any = replace(model, module=type(model.model)(model.inner.model, model.sites, model.model.inputs))
     with pytest.raises(InputError, match=r"BartModel generates nothing for its decoder to read"):
-        text_input(headless, TEXTS[0])
+        headless.text_input(TEXTS[0])
 
 
 @pytest.mark.parametrize("text", ["a dog/cat ../ran", "../../a dog", "/a/dog", "a\ndog", "what? a: dog*"])

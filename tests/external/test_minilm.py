@@ -13,10 +13,10 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from headcount.data.from_file import read_dataset, tokenized_model
+from headcount.data.from_file import read_dataset
 from headcount.experiments.experiment import experiment_on
+from headcount.experiments.external_models import ExternalModel, load_external
 from headcount.experiments.interventions import run_interventions
-from headcount.external.models import ExternalModel, load_external
 from headcount.heads import HeadId
 from headcount.hooks.replay import Intervention
 from headcount.surgery.cutting import cut_heads
@@ -42,7 +42,7 @@ def similarity(model: Any, tokenizer: Any, pair: tuple[str, str]) -> float:
 
 def test_the_rank_correlation_is_the_one_by_hand(model: ExternalModel) -> None:
     rows = [line.split("\t") for line in PAIRS.read_text().splitlines()[1:]]
-    dataset = read_dataset(PAIRS, tokenized_model(model))
+    dataset = read_dataset(PAIRS, model.tokenized)
     experiment = experiment_on(model.model, model.sites, dataset)
     found = run_interventions(experiment, [])
     by_hand = [similarity(model.inner, model.tokenizer, (first, second)) for first, second, _ in rows]
@@ -54,7 +54,7 @@ def test_the_rank_correlation_is_the_one_by_hand(model: ExternalModel) -> None:
 
 def test_ablating_is_zeroing_columns_by_hand(model: ExternalModel) -> None:
     heads = [HeadId.parse(name) for name in ("L0H2", "L3H7", "L5H9")]
-    dataset = read_dataset(PAIRS, tokenized_model(model))
+    dataset = read_dataset(PAIRS, model.tokenized)
     experiment = experiment_on(model.model, model.sites, dataset, np.arange(12))
     found = run_interventions(experiment, [Intervention((head,)) for head in heads])
     rows = [line.split("\t") for line in PAIRS.read_text().splitlines()[1:13]]
@@ -72,8 +72,6 @@ def test_cutting_is_ablating(model: ExternalModel) -> None:
     heads = [HeadId.parse(f"L{layer}H{head}") for layer, head in ((0, 3), (2, 11), (4, 0))]
     heads += [HeadId.parse(f"L1H{head}") for head in range(12)]
     inputs = (
-        experiment_on(model.model, model.sites, read_dataset(PAIRS, tokenized_model(model)), np.arange(4))
-        .batches[0]
-        .inputs
+        experiment_on(model.model, model.sites, read_dataset(PAIRS, model.tokenized), np.arange(4)).batches[0].inputs
     )
     assert prove_cut(model.inner, cut_heads(model.inner, heads), heads, inputs) <= 1e-5

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from headcount import HeadcountError, load_external
-from headcount.data.from_adapter import adapter_dataset
 from headcount.errors import InputError
 from headcount.external.adapter import load_adapted, load_adapter
 from headcount.external.scaffold import guessed_values, tree_of, write_scaffold
@@ -106,12 +105,12 @@ def test_filled_in_it_works(adder):
     out = adder / "my_adapter.py"
     write_scaffold(f"{adder / 'adder_model.py'}:AdderTransformer", out, adder / "adder.pth")
     with pytest.raises(HeadcountError, match=r"data\(\) of the adapter is still to be written"):
-        adapter_dataset(load_external(f"{out}:Model"))
+        load_external(f"{out}:Model").dataset()
     text = out.read_text().replace("    task = None", '    task = "addition"')
     text = text.replace("    settings = {}", '    settings = {"digits": 2, "n_validation": 10, "n_test": 30}')
     out.write_text(text)
     with pytest.raises(HeadcountError, match=r"encode\(\) of the adapter is still to be written"):
-        adapter_dataset(load_external(f"{out}:Model"))
+        load_external(f"{out}:Model").dataset()
     start = text.index("        raise HeadcountError(")
     body = (
         "        from adder_model import to_ids\n        labels = to_ids(answers, eos=True)\n"
@@ -119,7 +118,7 @@ def test_filled_in_it_works(adder):
     )
     out.write_text(text[:start] + body + text[text.index("\n", start) + 1 :])
     model = load_external(f"{out}:Model")
-    batch = adapter_dataset(model).encode(np.arange(30))
+    batch = model.dataset().encode(np.arange(30))
     right = batch.scores["free-running"](model.model(*batch.inputs)).float().mean()
     assert right > 0.9
 

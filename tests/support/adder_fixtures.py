@@ -10,7 +10,6 @@ from torch import Tensor
 from traced_cuts import ADAPTER
 
 from headcount import ExternalModel, load_external
-from headcount.data.from_adapter import adapter_dataset
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +26,7 @@ def adder(home: Path) -> ExternalModel:
 
 @pytest.fixture(scope="module")
 def sums(adder: ExternalModel) -> tuple[Tensor, ...]:
-    return adapter_dataset(adder).encode(np.arange(12)).inputs
+    return adder.dataset().encode(np.arange(12)).inputs
 
 
 @pytest.fixture(autouse=True)

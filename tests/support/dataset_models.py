@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headcount.data.dataset import EvalDataset
 from headcount.data.from_file import TokenizedModel, read_dataset
-from headcount.experiments.external_models import LoadedModel
-from headcount.external.models import ExternalModel
+from headcount.experiments.external_models import ExternalModel
 from headcount.hooks.wrapping import wrap
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<mask>", "<unk>", "[CLS]", "[SEP]")
@@ -76,7 +75,7 @@ def _ids(text: str) -> torch.Tensor:
 
 
 def tokenized(model: Any, length: int = 24, frame: str = "[CLS] $A [SEP]") -> TokenizedModel:
-    return TokenizedModel(wrap(model), tokenizer(frame), length)
+    return TokenizedModel("model", wrap(model), tokenizer(frame), length)
 
 
 def model(model: Any, frame: str = "[CLS] $A [SEP]", **more: Any) -> ExternalModel:
@@ -92,7 +91,7 @@ def dataset(folder: Path, text: str, sitting: TokenizedModel) -> EvalDataset:
 
 def dataset_of(model: ExternalModel, data: str | Path | EvalDataset | None = None) -> EvalDataset:
     """As verbs take it: a file, or a split of the adapter's task."""
-    return LoadedModel.of(model).dataset(data)
+    return model.dataset(data)
 
 
 def table(*rows: tuple[str, ...]) -> str:

@@ -22,9 +22,8 @@ from headcount import Adapter, Sites
 from headcount.auditing.audit import Audit, checks_named, run_check, run_checks
 from headcount.auditing.check import Finding
 from headcount.auditing.observed import Observed
-from headcount.experiments.external_models import LoadedModel
+from headcount.experiments.external_models import ExternalModel
 from headcount.external.adapter import load_adapted
-from headcount.external.models import ExternalModel
 
 PLUS, START, PAD = 10, 11, 12
 END = PAD
@@ -236,8 +235,8 @@ class PlantedSorter(Adapter):
 def observed(adapter: type[Adapter], n: int | None = None) -> Observed:
     """What checks are given of a planted model."""
     made = adapter()
-    external = ExternalModel(adapter.__name__, load_adapted(made), "planted", adapter.__name__, adapter=made)
-    return Observed(LoadedModel.of(external), n)
+    external = ExternalModel.opened(load_adapted(made), adapter.__name__, adapter=made)
+    return Observed(external, n)
 
 
 def look(check: str, adapter: type[Adapter], n: int | None = None) -> Finding:

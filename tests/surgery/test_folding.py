@@ -20,10 +20,8 @@ from torch import Tensor, nn
 from traced_cuts import Styled, adapted, named
 
 from headcount import ExternalModel, Sites, load_external, prune_heads
-from headcount.data.from_adapter import adapter_dataset
 from headcount.errors import CheckFailed, InputError
 from headcount.experiments.experiment import Experiment, experiment_on
-from headcount.experiments.external_models import LoadedModel
 from headcount.experiments.models import means_over
 from headcount.external.hugging_face import load_model, save_model
 from headcount.hooks.gates import Capture, Gates, closed_gates
@@ -127,7 +125,7 @@ def test_means_are_over_tokens_that_nothing_is_measured_on(in_tmp: Path) -> None
     model = external(sorter(max_position_embeddings=64))
     many = [f"{a} and {b}" for a in TEXTS for b in TEXTS]
     Path("data.tsv").write_text(own_labels(model.inner, many))
-    dataset = LoadedModel.of(model).dataset("data.tsv")
+    dataset = model.dataset("data.tsv")
     rows = np.arange(0, len(dataset), 3)
     others = np.setdiff1d(np.arange(len(dataset)), rows)
     means, n = means_and_n(experiment_on(model.model, model.sites, dataset, rows, at_once=4))
@@ -166,7 +164,7 @@ def test_a_folder_says_that_means_were_folded(in_tmp: Path) -> None:
         assert shown.cost.folded_over == (18 if fold_mean else 0)
         assert shown.cost.difference < 1e-5
         assert json.loads(Path(out, "config.json").read_text()).get(FOLDED) == (18 if fold_mean else None)
-    given = LoadedModel.of(model).dataset("data.tsv").encode(np.arange(6)).inputs
+    given = model.dataset("data.tsv").encode(np.arange(6)).inputs
     with torch.no_grad():
         plain, folded = (load_external(name).model(*given) for name in ("plain", "folded"))
     assert (plain - folded).abs().max() > 1e-3
@@ -191,7 +189,7 @@ def test_an_adapters_model_is_folded_too(adder: ExternalModel, in_tmp: Path) -> 
     assert cost.folded_over == 256
     assert cost.lost_blocks == ("decoder.1.self",)
     assert json.loads(Path("cut/headcount.json").read_text())["folded_over"] == 256
-    dataset = adapter_dataset(adder)
+    dataset = adder.dataset()
     experiment = experiment_on(adder.model, adder.sites, dataset)
     means, _ = means_and_n(experiment)
     inputs = dataset.encode(np.arange(10)).inputs

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
+from reversal import Reversal, registered  # noqa: F401
 
 from headcount.errors import InputError
 from headcount.runs.config import RunConfig
+from headcount.runs.train import train_run
 from headcount.tasks import TASKS
-from headcount.tasks.base import IGNORE, Batch, ClassBatch, ClassTask, SequenceTask, Task
+from headcount.tasks.base import IGNORE, SPLIT_SIZES, Batch, ClassBatch, ClassTask, SequenceTask, Task
 
 PARTS = ("source", "decoder_input", "labels", "answer")
-OUTPUT_TYPES = {name: TASKS.get(name).output_type for name in TASKS.names()}
+CLASSES = {name: TASKS.get(name) for name in TASKS.names()} | {"reversal": Reversal}
+"""Headcount's own tasks, and one that another package adds."""
+TINY_STACK, TINY_CLASSIFIER = {"n_encoder_layers": 1, "n_decoder_layers": 1}, {"n_layers": 1}
+OUTPUT_TYPES = {name: each.output_type for name, each in CLASSES.items()}
+
+pytestmark = pytest.mark.usefixtures("registered")
 
 
 def of_type(output_type: str) -> list[str]:
     return [name for name, each in OUTPUT_TYPES.items() if each == output_type]
 
 
-@pytest.fixture(params=TASKS.names())
+@pytest.fixture(params=CLASSES)
 def task(request: pytest.FixtureRequest) -> Task:
     return build(request.param)
 
@@ -37,9 +45,9 @@ def sorter(request: pytest.FixtureRequest) -> ClassTask:
 
 
 def build(name: str) -> Task:
-    part = TASKS.get(name)
-    made: Task = part(part.config_class())
-    return made
+    part = CLASSES[name]
+    task: Task = part(part.config_class())
+    return task
 
 
 def encode(task: Task, examples: np.ndarray) -> Batch | ClassBatch:
@@ -85,6 +93,15 @@ def test_its_defaults_are_the_settings_of_a_run(task: Task) -> None:
 def test_some_task_has_defaults() -> None:
     """Otherwise the test above shows nothing."""
     assert any(TASKS.get(name).defaults for name in TASKS.names())
+
+
+def test_a_run_of_it_is_trained_and_evaluated(task: Task, tmp_path: Path) -> None:
+    settings = TINY_STACK if task.output_type == "sequence" else TINY_CLASSIFIER
+    sizes = {name: 20 for name in SPLIT_SIZES[1:] if hasattr(task.config, name)}
+    tiny = {"d_model": 8, "n_heads": 2, "d_ff": 8, "steps": 1, "batch_size": 8, "threads": 1}
+    run = train_run(RunConfig.build(task.name, **tiny, **settings, **sizes), tmp_path / "run")
+    assert type(run.task) is type(task)
+    assert run.predict(task.show(run.task.split("test")[0]))
 
 
 def test_held_out_sets_repeat_and_share_nothing(task: Task) -> None:

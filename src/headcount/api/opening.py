@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from torch import nn
 
@@ -19,10 +19,7 @@ from headcount.rendering.progress import announcer
 from headcount.runs.folder import SAMPLE
 from headcount.runs.run import Prediction, Run, load
 
-if TYPE_CHECKING:
-    from headcount.external.models import ExternalModel
-
-AnyModel: TypeAlias = "str | Path | Run | ExternalModel | OpenModel | nn.Module"
+AnyModel: TypeAlias = "str | Path | Run | OpenModel | nn.Module"
 PROVEN_ON = 4
 """Test examples that show that the gates act on the model."""
 
@@ -38,16 +35,14 @@ def open_model(model: AnyModel, *, sites: Sites | None = None, run_adapter: bool
         return OpenModel.of_module(model, sites)
     if isinstance(model, Run) or (_is_sample(model) and not run_adapter):
         return RunModel.of(open_run(model))
-    from headcount.experiments.external_models import LoadedModel  # what samples need not wait for
-    from headcount.external.models import ExternalModel, code_of, is_external, load_external
+    from headcount.experiments.external_models import load_external  # what samples need not wait for
+    from headcount.external.models import code_of, is_external
 
-    if isinstance(model, ExternalModel):
-        return LoadedModel.of(model)
     if run_adapter or is_external(model):
         code = code_of(model, run_adapter=run_adapter)
         if code is not None and not label:  # a course says so once, for all
             announcer(quiet=False)(f"running {code} to build the model")
-        return LoadedModel.of(replace(load_external(model, run_adapter=run_adapter), title=label))
+        return load_external(model, run_adapter=run_adapter, title=label)
     return RunModel.of(open_run(model))
 
 

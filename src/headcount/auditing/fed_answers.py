@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from headcount.auditing.observed import Observed
 from headcount.data.adapter_task import AdapterSequences
 from headcount.data.from_adapter import Pairs, pairs_of, require_logits
+from headcount.data.probing import AnswerTokens
 from headcount.errors import HeadcountError
 from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, SequenceTask, Tokens
@@ -101,8 +102,13 @@ def _ways_of_writing(observed: Observed) -> Iterator[tuple[str, Pairs]]:
         answers = [answer for _, answer in plain]
         yield f"zero-filled answers{where}", list(zip(asked, full, strict=True))
         yield f"unfilled answers{where}", list(zip(asked, answers, strict=True))
-        yield f"reversed answers{where}", [(one, two[::-1]) for one, two in zip(asked, answers, strict=True)]
-        yield f"reversed zero-filled answers{where}", [(one, two[::-1]) for one, two in zip(asked, full, strict=True)]
+        yield f"reversed answers{where}", list(zip(asked, _reversed(task, answers), strict=True))
+        yield f"reversed zero-filled answers{where}", list(zip(asked, _reversed(task, full), strict=True))
+
+
+def _reversed(task: SequenceTask, answers: list[str]) -> list[str]:
+    writing = AnswerTokens.of(task)
+    return [writing.join(writing.split(answer)[::-1]) for answer in answers]
 
 
 def _measure(model: AdapterSequences, name: str, pairs: Pairs) -> Format | None:

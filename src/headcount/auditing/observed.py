@@ -17,7 +17,8 @@ from torch import Tensor
 from headcount.auditing.head_sweep import HeadSweep, sweep_heads
 from headcount.data.adapter_task import AdapterClasses, AdapterModel, AdapterSequences
 from headcount.data.from_adapter import encoded, pairs_of
-from headcount.experiments.external_models import LoadedModel
+from headcount.data.probing import AnswerTokens
+from headcount.experiments.external_models import ExternalModel
 from headcount.experiments.models import OpenModel
 from headcount.external.adapter import Adapter
 from headcount.hooks.gates import eval_mode
@@ -55,7 +56,7 @@ class Observed:
     @property
     def adapter(self) -> Adapter | None:
         """Whose code it is; None of a run."""
-        return self.model.external.adapter if isinstance(self.model, LoadedModel) else None
+        return self.model.adapter if isinstance(self.model, ExternalModel) else None
 
     def rng(self, name: str) -> np.random.Generator:
         """A random stream of a check's own, the same in every process."""
@@ -110,6 +111,8 @@ class Observed:
         Only exact match takes an answer as it was written.
         """
         found = self.sequences
+        if AnswerTokens.of(cast(SequenceTask, self.task)).separator:
+            return found  # the task writes them itself
         texts = without_separators(found.texts)
         is_other = isinstance(self.answers, AdapterSequences) and texts != list(found.texts)
         return cast(AdapterSequences, self.answers).with_texts(found, texts) if is_other else found
@@ -148,9 +151,11 @@ class Observed:
         """Logits [example, label, token] and labels of one pass; the answers need not be right."""
         task = cast(SequenceTask, self.task)
         if isinstance(self.answers, AdapterSequences):
-            pairs = pairs_of(task, examples)
-            texts = [task.show_tokens(tokens)[-len(right) :] for tokens, (_, right) in zip(answers, pairs, strict=True)]
-            fed = [(question, text) for (question, _), text in zip(pairs, texts, strict=True)]
+            pairs, writing = pairs_of(task, examples), AnswerTokens.of(task)
+            fed = [
+                (question, writing.join(writing.split(task.show_tokens(tokens))[-len(writing.split(right)) :]))
+                for tokens, (question, right) in zip(answers, pairs, strict=True)
+            ]
             parts = list(self.answers.passes(fed, BLOCK))
             return torch.cat([logits for logits, _ in parts]).cpu(), torch.cat([labels for _, labels in parts]).cpu()
         start, batch = task.decoding_start, task.encode(examples)

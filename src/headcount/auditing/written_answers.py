@@ -9,6 +9,7 @@ import numpy as np
 
 from headcount.auditing.observed import Hits, Observed
 from headcount.data.adapter_task import AdapterSequences
+from headcount.data.probing import AnswerTokens
 from headcount.stats import Proportion
 from headcount.tasks.base import SequenceTask, Tokens
 from headcount.training.answers import RARELY, leading_zeros
@@ -21,13 +22,13 @@ OTHERS = 0.5
 
 @dataclass(frozen=True)
 class Written:
-    """One decoded answer in the order of writing, beside the right one."""
+    """One decoded answer in the task's tokens, in the order of writing, beside the right one."""
 
-    text: str
+    text: tuple[str, ...]
     """The answer without separators."""
-    full: str
+    full: tuple[str, ...]
     """The right answer with all of its leading zeros."""
-    plain: str
+    plain: tuple[str, ...]
     """The right answer as people write it."""
     is_right: bool
     is_answer: bool
@@ -41,11 +42,16 @@ class Written:
         rights = (self.full,) if self.is_filled else (self.full, self.plain)
         if self.is_right:
             return ""
-        if any(right.startswith(self.text) and right != self.text for right in rights):
+        if any(_begins_with(right, self.text) for right in rights):
             return "stop early"
-        if any(self.text.startswith(right) and right != self.text for right in rights):
+        if any(_begins_with(self.text, right) for right in rights):
             return "go on after their end"
         return "" if self.is_answer else "are no answers"
+
+
+def _begins_with(tokens: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether the tokens begin with others and go on after them."""
+    return tokens != others and tokens[: len(others)] == others
 
 
 def answer_texts(observed: Observed) -> list[str]:
@@ -61,20 +67,21 @@ def has_separators(observed: Observed) -> bool:
 
 def is_turned(task: SequenceTask) -> bool:
     """Whether the task writes the least significant token first."""
-    return task.show_tokens(np.array([0, 1])) == task.tokens[1] + task.tokens[0]
+    return task.show_tokens(np.array([0, 1])) == AnswerTokens.of(task).join(task.tokens[1::-1])
 
 
 def written_answers(observed: Observed) -> list[Written]:
     """All decoded answers, turned round where the task writes the least significant token first."""
     task = cast(SequenceTask, observed.task)
+    writing = AnswerTokens.of(task)
     step, texts = -1 if is_turned(task) else 1, answer_texts(observed)
     readable, filled = list(observed.readable.texts) or texts, observed.readable.filled
     rows = zip(texts, readable, observed.right_answers, observed.examples, observed.right, strict=True)
     return [
         Written(
-            text[::step],
-            task.show_tokens(right)[::step],
-            task.answer(example)[::step],
+            writing.split(text)[::step],
+            writing.split(task.show_tokens(right))[::step],
+            writing.split(task.answer(example))[::step],
             bool(is_right),
             task.read_answer(raw) is not None,
             is_filled=filled is None or (bool(observed.readable.is_answer.any()) and not filled.any()),

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headcount.data.from_adapter import Pairs, encoded, generated, pairs_of, require_logits, whole_answer
+from headcount.data.probing import N_PROBES, AnswerProbe, AnswerTokens
 from headcount.errors import InputError
-from headcount.external.adapter import Adapter
-from headcount.external.models import ExternalModel
+from headcount.external.adapter import Adapted, Adapter
 from headcount.external.user_code import user_code_errors
 from headcount.hooks.gates import eval_mode
 from headcount.stats import Proportion
@@ -40,25 +40,25 @@ Hits = NDArray[np.bool_]
 class AdapterModel:
     """What models that write answers and classifiers share."""
 
-    external: ExternalModel
+    adapted: Adapted
     any_task: Task
 
     @property
     def adapter(self) -> Adapter:
-        """Whose code is asked."""
-        return cast(Adapter, self.external.adapter)
+        """The adapter, whose code encodes, answers and scores."""
+        return self.adapted.adapter
 
     def passes(self, pairs: Pairs, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits and labels, some rows at a time."""
-        with eval_mode(self.external.model, gradients=False) as device:
+        with eval_mode(self.adapted, gradients=False) as device:
             for i in range(0, len(pairs), at_once):
                 inputs, labels = encoded(self.adapter, pairs[i : i + at_once])
-                logits = self.external.model(*(self.as_weights(each).to(device) for each in inputs))
+                logits = self.adapted(*(self.as_weights(each).to(device) for each in inputs))
                 yield logits, labels.to(logits.device)
 
     def as_weights(self, given: Tensor) -> Tensor:
         """Numbers that are no ids, in the model's precision."""
-        weight = next(self.external.model.parameters())
+        weight = next(self.adapted.parameters())
         return given.to(weight.dtype) if given.is_floating_point() else given
 
     def claim_of(self, pairs: Pairs, predicted: Sequence[str], right: Hits) -> Claim | None:
@@ -143,9 +143,9 @@ class AdapterSequences(AdapterModel):
     def generate(self, questions: Sequence[str]) -> list[str]:
         """The answers that its own code writes."""
         found = list[str]()
-        with eval_mode(self.external.model, gradients=False):
+        with eval_mode(self.adapted, gradients=False):
             for i in range(0, len(questions), BLOCK):
-                found += generated(self.adapter, self.external.inner, questions[i : i + BLOCK])
+                found += generated(self.adapter, self.adapted.model, questions[i : i + BLOCK])
         return found
 
     def _read(self, text: str) -> Tokens:
@@ -171,47 +171,30 @@ class AdapterSequences(AdapterModel):
 
     def _by_token(self, examples: Examples, is_label: Hits, is_hit: Hits, asked: Hits, hits: Hits) -> None:
         """Fill in, for each token of the answers, whether it is asked for and right."""
-        lengths = np.array([len(self.any_task.answer(example)) for example in examples])
-        for length in np.unique(lengths):
-            rows = np.flatnonzero(lengths == length)
-            for token, column in self._columns(int(length), examples[rows[0]]).items():
-                if column < is_label.shape[1]:
+        n_written = np.array([len(self._writing.split(self.task.answer(example))) for example in examples])
+        for n in np.unique(n_written).tolist():
+            rows = np.flatnonzero(n_written == n)
+            for column, token in enumerate(self._labelled_tokens(n, examples[rows[0]])):
+                if token >= 0 and column < is_label.shape[1]:
                     asked[rows, token], hits[rows, token] = is_label[rows, column], is_hit[rows, column]
 
     @cached_property
-    def _known_columns(self) -> dict[int, dict[int, int]]:
+    def _writing(self) -> AnswerTokens:
+        return AnswerTokens.of(self.task)
+
+    @cached_property
+    def _known_tokens(self) -> dict[int, list[int]]:
         return {}
 
-    def _columns(self, length: int, example: Examples) -> dict[int, int]:
-        """By token of the answer, the label that stands for it, in answers of so many characters."""
-        if length not in self._known_columns:
-            self._known_columns[length] = self._try_columns(example)
-        return self._known_columns[length]
-
-    def _try_columns(self, example: Examples) -> dict[int, int]:
-        question, answer = pairs_of(self.any_task, example[None])[0]
-        found: dict[int, int] = {}
-        with suppress(InputError):  # somebody's encode may refuse a wrong answer; then digits are not told apart
-            whole = self.task.show_tokens(self.task.encode(example[None]).answer[0])
-            first = self._labels(question, answer)
-            answer = whole if torch.equal(self._labels(question, whole), first) else answer
-            letters = [each for each in ("1", "2", *self.task.tokens) if each in self.task.tokens and len(each) == 1]
-            for i, character in enumerate(answer):
-                letter = next((each for each in letters if each != character), None)
-                if letter is None:  # every answer is made of one character
-                    continue
-                other = answer[:i] + letter + answer[i + 1 :]
-                before, after = self.task.read_answer(answer), self.task.read_answer(other)
-                changed = self._labels(question, other)
-                if before is None or after is None or changed.shape != first.shape:
-                    continue
-                places = (changed != first).nonzero().flatten().tolist()
-                if len(places) == 1:
-                    found[int((before != after).argmax())] = places[0]
-        return found
-
-    def _labels(self, question: str, answer: str) -> Tensor:
-        return encoded(self.adapter, [(question, answer)])[1][0]
+    def _labelled_tokens(self, n_written: int, example: Examples) -> list[int]:
+        """Return the token of the answer that each label stands for, in answers with this many tokens; -1 for none."""
+        if n_written not in self._known_tokens:
+            places: list[int] = []
+            with suppress(InputError):  # encode() may refuse wrong answers; then tokens are not told apart
+                question = self.task.show(example)
+                places = AnswerProbe.of(self.adapter, self.task, [question] * N_PROBES, n_written).labelled.tolist()
+            self._known_tokens[n_written] = places
+        return self._known_tokens[n_written]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""Which character stands behind which token id: learned from texts whose encoding is known.
+"""Which character or word stands behind which token id: learned from texts whose encoding is known.
 
-An adapter's ids are its own. But it encodes texts that we know, so where ids and characters (or words) go together in
-every row, each id has a name. Then a position of a picture and an answer that was read off logits can be written out.
+An adapter's ids are its own. Where ids and characters (or words) go together in all rows, each id has a name.
 
 >>> Alphabet.learn([[1, 3, 4, 2], [1, 4, 4, 2]], ["12", "22"]).tokens([4, 3, 2])
 ['2', '1', '<2>']
@@ -12,41 +11,41 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-Ids = Sequence[int]
 MOST_SPECIAL = 3
-"""Ids before or after a text that stand for none of it."""
+"""Special ids before or after a text, at most."""
 N_LEARNED = 64
-"""Examples that are enough to learn from."""
+"""Examples that ids are learned from."""
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Characters or words, by token id."""
+    """Names of token ids."""
 
     names: dict[int, str]
+    """Characters or words, by id."""
 
     @classmethod
-    def learn(cls, rows: Sequence[Ids], texts: Sequence[str]) -> Alphabet | None:
-        """From rows of ids and the texts that they stand for; None if no way to lay them beside each other is right.
+    def learn(cls, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> Alphabet | None:
+        """Align rows of ids with the texts that they stand for; return None if no alignment fits.
 
-        Where several are (too few texts), only the plainest counts: as many ids as characters, in their order.
+        Where several alignments fit (too few texts), only as many ids as characters, in their order, is accepted.
         """
-        found: list[Alphabet] = []
+        alphabets: list[Alphabet] = []
         for parts in ([list(text) for text in texts], [text.split() for text in texts]):
-            laid = [_names(pairs) for pairs in _ways(rows, parts)]
-            found += [cls(names) for i, names in enumerate(laid) if names and names not in laid[:i]]
-            if found:
+            fits = [_names(pairs) for pairs in _alignments(rows, parts)]
+            alphabets += [cls(names) for i, names in enumerate(fits) if names and names not in fits[:i]]
+            if alphabets:
                 break
         is_plain = all(len(row) == len(text) for row, text in zip(rows, texts, strict=True))
-        return found[0] if len(found) == 1 or (found and is_plain) else None
+        return alphabets[0] if len(alphabets) == 1 or (alphabets and is_plain) else None
 
-    def tokens(self, ids: Ids) -> list[str]:
-        """One name each; a number in brackets where there is none, as for the end of a text."""
-        return [self.names.get(each, f"<{each}>") for each in ids]
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Name each id; an id without a name, such as the end of a text, is a number in brackets."""
+        return [self.names.get(number, f"<{number}>") for number in ids]
 
 
-def _ways(rows: Sequence[Ids], parts: Sequence[Sequence[str]]) -> Iterator[list[tuple[int, str]]]:
-    """Ways to lay texts beside ids, as pairs: forwards or backwards, some ids after the first or before the last."""
+def _alignments(rows: Sequence[Sequence[int]], parts: Sequence[Sequence[str]]) -> Iterator[list[tuple[int, str]]]:
+    """Yield pairs of ids and parts: forwards or backwards, with special ids before the first or after the last part."""
     if not rows or not all(parts):
         return
     for step in (1, -1):
@@ -63,7 +62,7 @@ def _ways(rows: Sequence[Ids], parts: Sequence[Sequence[str]]) -> Iterator[list[
 
 
 def _names(pairs: Sequence[tuple[int, str]]) -> dict[int, str] | None:
-    """If each id goes with one part of a text alone, and each part with one id."""
-    names, ids = dict(pairs), {part: each for each, part in pairs}
-    is_right = all(names[each] == part and ids[part] == each for each, part in pairs)
-    return names if is_right else None
+    """Return the part of each id, if ids and parts go one to one; else None."""
+    names, ids = dict(pairs), {part: number for number, part in pairs}
+    is_one_to_one = all(names[number] == part and ids[part] == number for number, part in pairs)
+    return names if is_one_to_one else None

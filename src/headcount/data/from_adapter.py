@@ -31,8 +31,7 @@ from headcount.data.dataset import (
 from headcount.data.from_file import require_text
 from headcount.data.from_task import held_out, of_length, reference_for
 from headcount.errors import HeadcountError, InputError
-from headcount.external.adapter import Adapted, Adapter, task_of
-from headcount.external.models import ExternalModel
+from headcount.external.adapter import Adapted, Adapter, adapter_name, task_of
 from headcount.external.user_code import UserCodeError, user_code_errors
 from headcount.seeds import stream
 from headcount.tasks.base import IGNORE, Examples, SequenceTask, Task
@@ -42,11 +41,10 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def adapter_dataset(
-    external: ExternalModel, split: str = "test", length: int | None = None, n: int | None = None
+    model: Adapted, split: str = "test", length: int | None = None, n: int | None = None
 ) -> EvalDataset:
-    """The examples of a split of the adapter's task, `n` fresh ones of one `length`, or the adapter's own data."""
-    adapter, model = external.adapter, external.model
-    assert adapter is not None and isinstance(model, Adapted), "brought by one"  # noqa: PT018
+    """Return a split of the adapter's task, `n` fresh examples of one `length`, or the adapter's own data."""
+    adapter = model.adapter
     if adapter.task is None:
         pairs = own_pairs(adapter)
         if split != "test":
@@ -338,21 +336,20 @@ def _up_to_the_last(asked: Tensor) -> Tensor:
 # --- one question -----------------------------------------------------------------------------------------------------
 
 
-def adapter_input(model: ExternalModel, question: str) -> TokenizedText:
-    """As its adapter encodes it, with the model's own answer if it generates one."""
+def adapter_input(model: Adapted, question: str) -> TokenizedText:
+    """Encode a question, with the model's own answer if the adapter generates one."""
     require_text(question)
     adapter = model.adapter
-    assert adapter is not None, "brought by one"
-    generates, right, told = type(adapter).generate is not Adapter.generate, None, ""
+    generates, right, note = type(adapter).generate is not Adapter.generate, None, ""
     if generates:
         question, answer, right = own_answer(model, question)
-        fed, told = _possible_answer(adapter, question, answer, right)
+        fed, note = _possible_answer(adapter, question, answer, right)
     else:
-        fed = answer = _fed_answer(model, adapter, question)
-    inputs = tuple(each.to(next(model.model.parameters()).device) for each in encoded(adapter, [(question, fed)])[0])
-    if isinstance(model.model, Adapted):
-        model.model.require_answer(inputs)
-    stacks = ("encoder", "decoder") if any(site.stack == "encoder" for site in model.sites) else ("layer",)
+        fed = answer = _fed_answer(adapter, question)
+    device = next(model.parameters()).device
+    inputs = tuple(tensor.to(device) for tensor in encoded(adapter, [(question, fed)])[0])
+    model.require_answer(inputs)
+    stacks = ("encoder", "decoder") if any(site.stack == "encoder" for site in model.head_sites) else ("layer",)
     with user_code_errors(adapter, "tokens"):
         labels = [list(map(str, part)) for part in adapter.tokens(question, fed)]
     if len(labels) < len(inputs):
@@ -363,12 +360,12 @@ def adapter_input(model: ExternalModel, question: str) -> TokenizedText:
     verdict = ""
     if right is not None:
         verdict = " (right)" if is_right(adapter, answer, right) else f" (wrong, should be {right})"
-    return TokenizedText(inputs, tokens, note=f"{question} = {answer}{verdict}{told}", predicted=answer, right=right)
+    return TokenizedText(inputs, tokens, note=f"{question} = {answer}{verdict}{note}", predicted=answer, right=right)
 
 
-def own_answer(model: ExternalModel, question: str) -> tuple[str, str, str | None]:
-    """The question as its task writes it, the model's own answer, and the right one where the task knows it."""
-    adapter, right, refusal = cast(Adapter, model.adapter), None, None
+def own_answer(model: Adapted, question: str) -> tuple[str, str, str | None]:
+    """Return the question as its task writes it, the model's own answer, and the right one if the task knows it."""
+    adapter, right, refusal = model.adapter, None, None
     if adapter.task is not None:
         task = task_of(adapter)
         try:
@@ -377,7 +374,7 @@ def own_answer(model: ExternalModel, question: str) -> tuple[str, str, str | Non
         except InputError as error:  # a question of one's own may be none of the task's, and be answered all the same
             refusal = error
     try:
-        return question, generated(adapter, model.inner, [question])[0], right
+        return question, generated(adapter, model.model, [question])[0], right
     except UserCodeError:
         if refusal is not None:
             raise refusal from None
@@ -401,8 +398,8 @@ def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | 
     return answer, ""
 
 
-def _fed_answer(model: ExternalModel, adapter: Adapter, question: str) -> str:
-    """The right answer to a question that the task or the data know; else any, to a model that is not fed answers."""
+def _fed_answer(adapter: Adapter, question: str) -> str:
+    """Return the right answer if the task or the data know it; else any answer, if the model is not fed answers."""
     known, faults = dict(_known_pairs(adapter)), list[str]()
     try:
         if adapter.task is not None:
@@ -421,7 +418,7 @@ def _fed_answer(model: ExternalModel, adapter: Adapter, question: str) -> str:
     except UserCodeError:  # twice the one class that there is, is no class
         return answer
     advice = "add generate() to the adapter, or ask what its task or data() know"
-    raise InputError(f"{model.name} is fed an answer, and none to {question!r} is known", *faults, advice)
+    raise InputError(f"{adapter_name(adapter)} is fed an answer, and none to {question!r} is known", *faults, advice)
 
 
 def _known_pairs(adapter: Adapter) -> Pairs:

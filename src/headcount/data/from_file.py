@@ -18,7 +18,7 @@ from headcount.data.dataset import EvalDataset, Rows, TokenizedText
 from headcount.data.tables import IMAGES, Table, columns_in, read_table
 from headcount.errors import InputError
 from headcount.external.adapter import Adapted
-from headcount.external.models import ExternalModel, longest_of
+from headcount.external.models import longest_of
 from headcount.hooks.wrapping import Wrapped
 from headcount.registry import Registry
 
@@ -33,12 +33,20 @@ MOST_READ = 2048
 
 @dataclass(frozen=True)
 class TokenizedModel:
-    """A model, the tokenizer that goes with it, and how many tokens it is shown at once."""
+    """A model with its tokenizer, or with its image processor if it takes images."""
 
+    name: str
     model: Wrapped | Adapted
     tokenizer: Any
-    """Of a model that takes images, its image processor."""
     length: int
+    """Tokens of a text that the model reads, at most."""
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is None:
+            article, missing = ("an", "image processor") if self.takes_images else ("a", "tokenizer")
+            raise InputError(
+                f"{self.name} came without {article} {missing}", f"save the {missing} into the model's folder"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -58,7 +66,7 @@ class TokenizedModel:
     @property
     def takes_images(self) -> bool:
         """Whether it is given pixels and no texts."""
-        return "pixel_values" in self.model.inputs
+        return "pixel_values" in getattr(self.model, "inputs", ())
 
     def require_one_text(self) -> None:
         """Refuse a model that would take the second tensor that it is given for a second text."""
@@ -101,16 +109,6 @@ class TokenizedModel:
             ids[i, : len(row)] = torch.tensor(row)
             mask[i, : len(row)] = 1
         return ids.to(self.device), mask.to(self.device)
-
-
-def tokenized_model(model: ExternalModel) -> TokenizedModel:
-    """A model with its tokenizer or image processor."""
-    if model.tokenizer is None:
-        article, missing = ("an", "image processor") if model.takes_images else ("a", "tokenizer")
-        raise InputError(
-            f"{model.name} came without {article} {missing}", f"save the {missing} into the model's folder"
-        )
-    return TokenizedModel(model.model, model.tokenizer, min(model.length, longest_of(model.inner)))
 
 
 def read_dataset(data: Any, tokenized: TokenizedModel) -> EvalDataset:
@@ -183,18 +181,18 @@ def require_text(text: str) -> None:
         raise InputError("there is nothing to look at in an empty text", 'give one: --on "The cat sat on the mat."')
 
 
-def text_input(model: ExternalModel, text: str) -> TokenizedText:
-    """As the model's tokenizer has it; the decoder is fed the model's own answer."""
+def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
+    """Tokenize a text; a decoder is fed the model's own answer."""
     require_text(text)
-    tokenized, tokenizer = tokenized_model(model), model.tokenizer
+    inner, tokenizer = tokenized.model.model, tokenized.tokenizer
     n_whole = len(tokenizer(text, verbose=False)["input_ids"])
-    ids = tokenizer(text, truncation=True, max_length=min(longest_of(model.inner), MOST_READ))["input_ids"]
+    ids = tokenizer(text, truncation=True, max_length=min(longest_of(inner), MOST_READ))["input_ids"]
     notes = [f"the first {len(ids):,} of {n_whole:,} tokens" if len(ids) < n_whole else ""]
     notes.append(tokenized.unknown_note([ids]).strip(" ()"))
     source = torch.tensor([ids], device=tokenized.device)
     inputs, by_stack = [source, torch.ones_like(source)], {"layer": list(ids)}
     if tokenized.has_decoder:
-        answer = _generated(model.inner, source)
+        answer = _generated(inner, source)
         inputs.insert(1, answer)
         by_stack = {"encoder": list(ids), "decoder": answer[0].tolist()}
         notes.append(f"the decoder is fed the model's own answer, {answer.shape[1]} tokens")

@@ -10,10 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from headcount.data.dataset import TokenizedText
-from headcount.data.from_file import TokenizedModel, tokenized_model
+from headcount.data.from_file import TokenizedModel
 from headcount.data.tables import IMAGES
 from headcount.errors import InputError
-from headcount.external.models import ExternalModel
 from headcount.files import require_regular
 
 
@@ -57,11 +56,10 @@ def patch_grid(config: Any) -> tuple[int, int]:
     return height // down, width // across
 
 
-def image_input(model: ExternalModel, file: str) -> TokenizedText:
-    """One image as the model takes it, patch by patch."""
-    tokenized = tokenized_model(model)
+def image_input(tokenized: TokenizedModel, file: str) -> TokenizedText:
+    """Read one image as the model takes it, patch by patch."""
     if not Path(file).exists():
-        raise InputError(f"{model.name} takes images, and there is no file {file!r}", "give an image: --on cat.png")
+        raise InputError(f"{tokenized.name} takes images, and there is no file {file!r}", "give an image: --on cat.png")
     pixels, (n_rows, n_columns) = pixels_of([file], tokenized), patch_grid(tokenized.config)
     patches = [f"{row},{column}" for row in range(n_rows) for column in range(n_columns)]
     height, width = pixels.shape[2:]

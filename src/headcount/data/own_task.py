@@ -26,7 +26,7 @@ class OwnData:
 
     name = NAME
     defaults: Mapping[str, Mapping[str, Any]] = {}
-    config = None
+    config_class, config = type(None), None
 
     def __init__(self, test: Pairs, train: Pairs = ()) -> None:
         self._answers = dict((*train, *test))

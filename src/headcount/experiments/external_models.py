@@ -1,161 +1,237 @@
-"""Models that others wrote, opened: a Hugging Face folder's, or an adapter's."""
+"""Models that others wrote: of a Hugging Face folder, or of an adapter."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headcount.data.adapter_task import AdapterClasses, AdapterSequences
 from headcount.data.dataset import EvalDataset, Rows, TokenizedText, split_in_half, subsample
 from headcount.data.from_adapter import adapter_dataset, adapter_input, is_right, own_answer
-from headcount.data.from_file import read_dataset, text_input, tokenized_model
+from headcount.data.from_file import TokenizedModel, read_dataset, text_input
 from headcount.data.from_images import image_input
 from headcount.data.own_task import own_task
 from headcount.data.sequences import adapter_questions, file_texts, repeated_tokens
 from headcount.data.tables import TextLines, is_dataset
 from headcount.encodings.base import HasPositions
-from headcount.errors import HeadcountError, InputError
+from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.experiments.adapter_attention import AdapterAttention
 from headcount.experiments.decoding_check import require_same_answers
 from headcount.experiments.experiment import Experiment, experiment_on
 from headcount.experiments.models import N_NULL, N_SELECTION, Data, ExperimentMetric, OpenModel, means_over, smaller
 from headcount.experiments.position_tables import AdapterPositions
 from headcount.experiments.task_attention import TaskAttention
-from headcount.external.adapter import Adapter, task_of
-from headcount.external.models import ExternalModel, prune_external
+from headcount.external.adapter import (
+    TOLERANCE,
+    Adapted,
+    Adapter,
+    digest_of,
+    load_adapted,
+    load_adapter,
+    load_cut,
+    save_cut,
+    task_of,
+)
+from headcount.external.hugging_face import load_image_processor, load_model, load_tokenizer, save_model
+from headcount.external.models import code_of, is_adapter_class, longest_of, require_fit
+from headcount.files import read_bytes
 from headcount.heads import HeadId
-from headcount.runs.folder import RunFolder
+from headcount.hooks.wrapping import Wrapped, wrap
+from headcount.models.finite import require_finite_model
+from headcount.runs.folder import RunFolder, claimed_folder, digest
+from headcount.runs.prune import cut_and_prove
 from headcount.runs.run import Prediction
-from headcount.surgery.cutting import Cut
+from headcount.surgery.cutting import Cut, Inputs, Size
 from headcount.training.evaluation import ClassModel, SequenceModel
 from headcount.training.loop import Listener
 
+LENGTH = 128
+"""Tokens of a text that a model reads, unless another number is given."""
+
 
 @dataclass(frozen=True, repr=False)
-class LoadedModel(OpenModel):
-    """A model that others wrote: a Hugging Face folder's, or an adapter's."""
+class ExternalModel(OpenModel):
+    """A model that others wrote: of a Hugging Face folder, or of an adapter."""
 
-    external: ExternalModel
+    origin: str
+    """Its full path or name: two models of the same name have different origins."""
+    tokenizer: Any = None
+    """The image processor, if the model takes images."""
+    adapter: Adapter | None = None
+    """The adapter whose encode() and data are used; None if texts and files are read by the tokenizer."""
+    length: int = LENGTH
+    """Tokens of a text that the model reads, at most."""
+    has_title: bool = False
+    """Whether `label` was given, such as `alice` in a course: its results go to a folder of that name."""
     has_output: ClassVar[bool] = True
     LOOKED_AT: ClassVar[str] = 'or look at a text: --on "a text"'
 
     @classmethod
-    def of(cls, external: ExternalModel) -> LoadedModel:
-        """A model as it was loaded."""
+    def of(
+        cls, model: nn.Module, tokenizer: Any = None, *, name: str | None = None, length: int = LENGTH
+    ) -> ExternalModel:
+        """Open a Hugging Face model (or a wrapped one) with its tokenizer or image processor."""
+        wrapped = wrap(model)
+        name = name or type(wrapped.model).__name__
+        require_fit(wrapped.model, tokenizer, name)
+        require_finite_model(wrapped.model, name)
+        return cls.opened(wrapped, name, tokenizer=tokenizer, length=length)
+
+    @classmethod
+    def opened(
+        cls,
+        model: Wrapped | Adapted,
+        name: str,
+        *,
+        origin: str = "",
+        title: str = "",
+        tokenizer: Any = None,
+        adapter: Adapter | None = None,
+        length: int = LENGTH,
+    ) -> ExternalModel:
+        """Open a module whose heads are known; `title` is its label, if given."""
         task = None
-        if external.adapter and external.adapter.task:
-            with suppress(HeadcountError):  # told when its examples are asked for: heads can be listed all the same
-                task = task_of(external.adapter)
-        identity = external.name, external.label, external.weights_sha256
-        return cls(*identity, external.model, external.sites, task, external)
+        if adapter is not None and adapter.task:
+            with suppress(HeadcountError):  # raised when examples are needed: heads can be listed without
+                task = task_of(adapter)
+        label = title or name.rstrip("/").rpartition("/")[2]
+        base = name, label, digest_of(model.model), model, model.head_sites, task
+        return cls(*base, origin or name, tokenizer, adapter, length, has_title=bool(title))
+
+    @property
+    def model(self) -> Wrapped | Adapted:
+        """The module, by the type that knows its heads."""
+        return cast(Wrapped | Adapted, self.module)
 
     @property
     def inner(self) -> nn.Module:
-        """The model as whoever wrote it has it."""
-        return self.external.inner
+        """The model as its author wrote it."""
+        return self.model.model
+
+    @property
+    def tokenized(self) -> TokenizedModel:
+        """The model with its tokenizer or image processor; an error if it came without."""
+        return TokenizedModel(self.name, self.model, self.tokenizer, min(self.length, longest_of(self.inner)))
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model is given pixels."""
+        return "pixel_values" in getattr(self.model, "inputs", ())
 
     @cached_property
-    def answers(self) -> SequenceModel | ClassModel:  # what is found out of it is kept
-        """Return an adapter's model on the task that it names, or on its own data."""
-        return self._on_task(self.external)
+    def output(self) -> RunFolder:
+        """A folder in runs/ for results, which is claimed for these weights and, for an adapter, its file."""
+        stem = re.sub(r"[^\w.-]+", "-", self.label).strip("-.") or "model"
+        if (Path("runs") / stem).resolve() == Path(self.name).resolve():
+            stem = f"{stem}-results"
+        identity = self.weights_sha256
+        if self.adapter is not None and self.adapter.origin:  # the adapter's file decides which examples are used
+            identity = digest(identity.encode() + read_bytes(Path(self.adapter.origin.rpartition(":")[0])))
+        return RunFolder(claimed_folder(stem, self.origin, identity, is_title=self.has_title))
+
+    @property
+    def _adapted(self) -> Adapted:
+        assert isinstance(self.model, Adapted), "an adapter's model"
+        return self.model
+
+    @cached_property
+    def answers(self) -> SequenceModel | ClassModel:  # kept, with what probing has found
+        """The adapter's model on the task that the adapter names, or on the adapter's own data."""
+        return self._on_task() if self.adapter is not None else super().answers
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """A copy."""
-        return self._on_task(replace(self.external, model=copy.deepcopy(self.external.model).cpu().double()))
-
-    def _on_task(self, external: ExternalModel) -> SequenceModel | ClassModel:
-        if external.adapter is None:
+        """Return the model on its task, as a copy in double precision on the processor."""
+        if self.adapter is None:
             return super().answers
-        task = self.task or (task_of(external.adapter) if external.adapter.task else own_task(external.adapter))
-        return (AdapterSequences if task.output_type == "sequence" else AdapterClasses)(external, task)
+        return self._on_task(copy.deepcopy(self._adapted).cpu().double())
+
+    def _on_task(self, adapted: Adapted | None = None) -> AdapterSequences | AdapterClasses:
+        adapter = cast(Adapter, self.adapter)
+        task = self.task or (task_of(adapter) if adapter.task else own_task(adapter))
+        return (AdapterSequences if task.output_type == "sequence" else AdapterClasses)(adapted or self._adapted, task)
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """As the adapter says, by `trained` or in its settings."""
-        adapter = self.external.adapter
-        if adapter is None or (adapter.trained is None and "longest" not in adapter.settings):
+        """The training lengths, if the adapter gives them by `trained` or in its settings."""
+        if self.adapter is None or (self.adapter.trained is None and "longest" not in self.adapter.settings):
             return None
         return getattr(self.task, "trained_lengths", None)
 
-    @property
-    def output(self) -> RunFolder:
-        """A folder in runs/, which becomes this model's own."""
-        return self.external.output
-
     def task_attention(self) -> TaskAttention:
-        """As its adapter names a task and encodes its examples."""
-        if self.external.adapter is None or self.external.adapter.task is None:
+        """Return attention in the positions of the adapter's task."""
+        if self.adapter is None or self.adapter.task is None:
             return super().task_attention()
-        return AdapterAttention.of(self.external)
+        return AdapterAttention.of(self.label, self.weights_sha256, self._adapted)
 
     def positions(self) -> HasPositions:
-        """A table that is found in an adapter's model."""
-        if self.external.adapter is None:
+        """Return the table of positions of an adapter's model."""
+        if self.adapter is None:
             return super().positions()
-        return AdapterPositions(self.label, self.weights_sha256, self.external)
+        return AdapterPositions(self.label, self.weights_sha256, self._adapted)
 
     def text_input(self, text: str) -> TokenizedText:
-        """As its tokenizer or its adapter has it."""
-        if self.external.adapter:
-            return adapter_input(self.external, text)
-        return image_input(self.external, text) if self.external.takes_images else text_input(self.external, text)
+        """Encode a text by the adapter, the tokenizer or the image processor."""
+        if self.adapter:
+            return adapter_input(self._adapted, text)
+        return image_input(self.tokenized, text) if self.takes_images else text_input(self.tokenized, text)
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """As its tokenizer or its adapter has them; an adapter's own questions, if no others are given."""
-        if self.external.adapter is None:
-            return super().texts(on) + ([] if data is None else file_texts(data, self.external))
-        return super().texts(on or adapter_questions(self.external.adapter), data)
+        """Encode texts and those of a file; without any, an adapter's own questions."""
+        if self.adapter is None:
+            return super().texts(on) + ([] if data is None else file_texts(data, self.tokenized))
+        return super().texts(on or adapter_questions(self.adapter), data)
 
     def repeated_tokens(self) -> list[TokenizedText]:
-        """Of its vocabulary; an adapter's is not known."""
-        return repeated_tokens(self.external)
+        """Draw random tokens of its vocabulary, repeated; none for an adapter's model."""
+        return repeated_tokens(self.model, self.tokenizer)
 
     def predict(self, text: str) -> Prediction:
-        """The answer that the adapter's own code generates."""
-        if self.external.adapter is None:
+        """Return the answer that the adapter's own code generates."""
+        if self.adapter is None:
             return super().predict(text)
         if self.task is not None and self.task.output_type == "class":
             return _classified(cast(AdapterClasses, self.answers), text)
-        adapter = self.external.adapter
-        if type(adapter).generate is Adapter.generate:
+        if type(self.adapter).generate is Adapter.generate:
             raise InputError(f"{self.name} generates no answers", "write generate() in the adapter")
-        question, answer, right = own_answer(self.external, text)
-        fault = "" if right is None or is_right(adapter, answer, right) else f"should be {right}"
+        question, answer, right = own_answer(self._adapted, text)
+        fault = "" if right is None or is_right(self.adapter, answer, right) else f"should be {right}"
         places = tuple(map(str, range(len(answer))))
         return Prediction(question, answer, right or "", fault, output_tokens=tuple(answer), positions=places)
 
     def dataset(self, data: Data = None, length: int | None = None, n: int | None = None) -> EvalDataset:
-        """A file's, a folder's, Hugging Face's library's; a split of the adapter's task, or `n` of a length."""
+        """Read a file, a folder or a Hugging Face dataset; or take examples of the adapter's task."""
         if isinstance(data, EvalDataset):
             return data
         if not (data is None or isinstance(data, str | Path | TextLines) or is_dataset(data)):
             raise InputError(
                 f"{self.name} cannot be measured on {type(data).__name__}", "give a file, or the model and its tensors"
             )
-        if self.external.adapter:
+        if self.adapter:
             if not (data is None or isinstance(data, str | Path)):
                 raise InputError(f"{self.name} is measured on its adapter's examples", "write data() in the adapter")
-            return adapter_dataset(self.external, str(data or "test"), length, n)
+            return adapter_dataset(self._adapted, str(data or "test"), length, n)
         if data is None:
             raise InputError(
                 f"what shall {self.name} be measured on?",
                 "add --data FILE: plain text, or a table (.tsv, .csv or .jsonl): text label; first second score; "
                 "source target; or a folder of images by class",
             )
-        return read_dataset(data, tokenized_model(self.external))
+        return read_dataset(data, self.tokenized)
 
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """A file's, or those of a split of the adapter's task."""
+        """Return a dataset, and the rows of `n` of its examples."""
         if self.task is None:
             self._refuse("lengths", length)
         dataset = self.dataset(data, length, n)
@@ -164,7 +240,7 @@ class LoadedModel(OpenModel):
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """From both splits of the adapter's task; else one half of the data, and the other."""
+        """Select on the validation set and measure on the test set of the task; without one, on halves of the data."""
         if self.task is None:
             self._refuse("length", length)
         if data is None and self.task is not None:
@@ -194,12 +270,11 @@ class LoadedModel(OpenModel):
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """As a folder that Hugging Face's library or the adapter's file is needed for."""
+        """Write the model without these heads as a folder, which Hugging Face or the adapter's file reads."""
         assert measured is not None, "made for the cut"
         over = means_over(measured) if fold_mean else ()
         means, n_means = [(batch.inputs, batch.token_mask) for batch in over], sum(len(batch.rows) for batch in over)
-        made = prune_external(self.external, heads, out, measured.batches[0].inputs, means, n_means)
-        return replace(cast(Any, made), model=LoadedModel.of(made.model))
+        return cast(Any, prune_external(self, heads, out, measured.batches[0].inputs, means, n_means))
 
 
 def _classified(answers: AdapterClasses, text: str) -> Prediction:
@@ -215,3 +290,67 @@ def _classified(answers: AdapterClasses, text: str) -> Prediction:
         note=task.describe(example[0]),
         probability=float(probability[predicted]),
     )
+
+
+def load_external(
+    name: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    length: int = LENGTH,
+    run_adapter: bool = False,
+    title: str = "",
+) -> ExternalModel:
+    """Load `my_adapter.py:Model`, or a folder that Hugging Face or headcount wrote.
+
+    A folder that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
+    """
+    path, code = Path(name), code_of(name, run_adapter=run_adapter)
+    origin = str(path.resolve())
+    if code is None:
+        model = load_model(path, device)
+        wrapped = wrap(model)
+        tokenizer = load_image_processor(path) if "pixel_values" in wrapped.inputs else load_tokenizer(path)
+        require_fit(model, tokenizer, str(name))
+        return ExternalModel.opened(wrapped, str(name), origin=origin, title=title, tokenizer=tokenizer, length=length)
+    if is_adapter_class(name):
+        adapted = load_adapted(load_adapter(str(name))).to(device)
+        origin = adapted.adapter.origin
+    else:
+        adapted = load_cut(path).to(device)
+    if (adapter := adapted.adapter).pretrained is None or type(adapter).encode is not Adapter.encode:
+        return ExternalModel.opened(adapted, str(name), origin=origin, title=title, adapter=adapter)
+    tokenizer = load_tokenizer(adapter.folder / adapter.pretrained)
+    require_fit(adapted.model, tokenizer, str(name))
+    return ExternalModel.opened(adapted, str(name), origin=origin, title=title, tokenizer=tokenizer, length=length)
+
+
+def prune_external(
+    model: ExternalModel,
+    heads: Iterable[str | HeadId],
+    out: Path,
+    inputs: Sequence[Tensor],
+    means: Sequence[Inputs] = (),
+    n_means: int = 0,
+) -> Cut[ExternalModel]:
+    """Cut heads out, prove the cut on `inputs`, write a folder, read it, and prove it again.
+
+    If there are batches to take `means` over, the mean output of the heads over `n_means` examples is added to the
+    biases.
+    """
+    removed = tuple(dict.fromkeys(model.find_head(head) for head in heads))
+    if len(removed) == len(model.sites.heads):
+        raise InputError(f"all heads of {model.name} would go", "lower --loss, or name the heads: --heads")
+    cut, difference, prove = cut_and_prove(model.model, removed, inputs, means, n_means)
+    is_adapted = isinstance(cut, Adapted)  # its code was run already, and has to be run again
+    if is_adapted:
+        save_cut(cut, model.weights_sha256, out, inputs, folded_over=n_means)
+    else:
+        save_model(cut, out, model.tokenizer)
+    smaller_model = load_external(
+        out, next(model.inner.parameters()).device, length=model.length, run_adapter=is_adapted
+    )
+    again = prove(smaller_model.model)
+    if not again <= TOLERANCE:
+        raise CheckFailed(f"what was written to {out} differs by {again:.1e} from what was cut", "please report this")
+    sizes = Size.of(model.inner), Size.of(smaller_model.inner)
+    return Cut(smaller_model, removed, max(difference, again), *sizes, n_means)

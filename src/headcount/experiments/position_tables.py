@@ -20,7 +20,6 @@ from headcount.encodings import ENCODINGS
 from headcount.encodings.base import EncodingInUse, FoundTable
 from headcount.errors import InputError
 from headcount.external.adapter import Adapted, Adapter, task_of
-from headcount.external.models import ExternalModel
 from headcount.external.user_code import user_code_errors
 from headcount.hooks.gates import eval_mode
 from headcount.seeds import stream
@@ -57,12 +56,11 @@ class AdapterPositions:
 
     name: str
     weights_sha256: str
-    external: ExternalModel
+    adapted: Adapted
 
     def encoding_in_use(self) -> EncodingInUse:
-        """The first table that is found; of an encoder-decoder, mostly the encoder's."""
-        model, adapter = self.external.model, self.external.adapter
-        assert adapter is not None and isinstance(model, Adapted), "brought by one"  # noqa: PT018
+        """Return the first table that is found; in an encoder-decoder, mostly the encoder's."""
+        model, adapter = self.adapted, self.adapted.adapter
         device = next(model.parameters()).device
         batches = [tuple(each.to(device) for each in encoded(adapter, pairs)[0]) for pairs in longest_pairs(adapter)]
         with eval_mode(model), torch.no_grad():

@@ -276,6 +276,11 @@ def _no_logits(output: Any) -> InputError:
     )
 
 
+def adapter_name(adapter: Adapter) -> str:
+    """Return the file and class of an adapter, for messages."""
+    return adapter.origin.rpartition("/")[2] or type(adapter).__name__
+
+
 def task_of(adapter: Adapter) -> Task:
     """The task that the model was trained on; if it has lengths, those that the adapter says it was trained on."""
     task = TASKS.get(str(adapter.task))

@@ -27,6 +27,7 @@ from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build, load
 from headcount.tasks import TASKS
+from headcount.tasks.base import SPLIT_SIZES
 from headcount.training.device import choose_device, hardware, n_threads
 from headcount.training.loop import Listener, StepScores, averaged, diverged, fit, new_state, pack, unpack
 
@@ -63,8 +64,9 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
 def _require_room(config: RunConfig) -> None:
     """Before anything is made: weights with their gradients, moments and average, a batch, and the examples."""
     task = TASKS.get(config.task_name)(config.task)
-    sets = sum(getattr(config.task, name) for name in ("n_train", "n_validation", "n_test"))
-    require_room_for(sets, task.longest, "lower --n-train, --n-validation or --n-test")
+    sizes = {f"--{name.replace('_', '-')}": getattr(config.task, name, 0) for name in SPLIT_SIZES}
+    flags = ", ".join(flag for flag, size in sizes.items() if size)
+    require_room_for(sum(sizes.values()), task.longest, f"lower the number of examples: {flags}")
     if choose_device(config.training.device).type != "cpu":
         return  # what another device has room for, it says itself
     weights = 5 * config.model.weight_bytes(len(task.tokens))

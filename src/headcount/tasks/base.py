@@ -23,6 +23,8 @@ Target = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
 """Which keys, at places [1, key], are this target of which queries, at places [query, 1]: [#query, #key], or
 [example, query, key] where it depends on the example. Asked about some places at a time."""
 
+SPLIT_SIZES = ("n_train", "n_validation", "n_test")
+"""Settings that say how many examples a split has. A task may lack any; without `n_train` training draws fresh ones."""
 IGNORE = -100
 """A label that the loss and the teacher-forced score pass over."""
 
@@ -190,12 +192,16 @@ class Task(Protocol):
     words: ClassVar[TaskWords] = TaskWords()
     output_type: ClassVar[Literal["sequence", "class"]]
     config_class: ClassVar[Any] = None
-    """The class of the task's settings; None for a task that is made from somebody's own data."""
+    """A dataclass of the task's settings (`headcount.config.config`), each with a default.
+
+    None for a task that is made from somebody's own data.
+    """
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Settings of the model and of training that suit this task better than the general ones."""
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Named settings that `train --preset` offers."""
     config: Any
+    """Its settings; those that say how many examples a split has are named as in `SPLIT_SIZES`."""
     tokens: tuple[str, ...]
     pad_id: int
     longest: int

@@ -118,8 +118,8 @@ class Pass:
 
 
 def _logits(model: AdapterModel, inputs: Sequence[Tensor]) -> Tensor:
-    with eval_mode(model.external.model, gradients=False) as device:
-        return model.external.model(*(model.as_weights(each).to(device) for each in inputs)).cpu()
+    with eval_mode(model.adapted, gradients=False) as device:
+        return model.adapted(*(model.as_weights(each).to(device) for each in inputs)).cpu()
 
 
 def _n_written(model: AdapterSequences, wrong: Pairs) -> int:

@@ -9,19 +9,23 @@ wrong in more than the first or the last token: what is wrong there alone has ot
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
 from headcount.auditing.check import Check, Finding, failed, not_applicable, passed
 from headcount.auditing.observed import Hits, Observed
 from headcount.auditing.written_answers import Written, written_answers
+from headcount.data.probing import AnswerTokens
 from headcount.stats import Proportion
+from headcount.tasks.base import SequenceTask
 
 LEAST_PLACES = 3
 """Answers of fewer tokens look moved by chance."""
 ENOUGH, OFTEN, MOST, VARIED = 20, 0.05, 0.5, 5
 """Answers that are wrong in more than one token, in number and as a share; of these, the moved ones; different ones."""
-Move = Callable[[str, str], str]
+Tokens = tuple[str, ...]
+Move = Callable[[Tokens, Tokens], Tokens]
 """From what was written and a right answer to that answer, moved; tokens that it does not have are taken as written."""
 MOVES: dict[str, Move] = {
     "one place late": lambda text, right: text[:1] + right[:-1],
@@ -54,9 +58,11 @@ def run(observed: Observed) -> Finding:
     if n < max(ENOUGH, OFTEN * observed.n) or Proportion.of(count, n).low < MOST:
         return passed("decoded answers are in their place", n=observed.n, wrong_in_several_places=n, moved=count)
     row = next(int(row) for row in rows if _is_moved(answers[row], name, form))
+    join = AnswerTokens.of(cast(SequenceTask, observed.task)).join
     cause, fix = BACKWARDS if name == "backwards" else FORWARDS
     return failed(
-        f"decoded answers are the right ones {name}, such as {answers[row].text} where {answers[row].plain} is right: "
+        f"decoded answers are the right ones {name}, such as {join(answers[row].text)} where "
+        f"{join(answers[row].plain)} is right: "
         f"{count:,} of {n:,} that are wrong in more than the first or the last token (n = {observed.n:,})",
         cause=cause,
         fix=fix,

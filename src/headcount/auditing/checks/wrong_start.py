@@ -23,15 +23,16 @@ from headcount.auditing.observed import Hits, Observed
 from headcount.data.adapter_task import AdapterSequences
 from headcount.data.alphabet import Alphabet
 from headcount.data.from_adapter import Pairs, encoded, pairs_of, whole_answer
+from headcount.data.probing import AnswerTokens
 from headcount.hooks.gates import eval_mode
 from headcount.stats import Proportion
-from headcount.tasks.base import IGNORE, Examples
+from headcount.tasks.base import IGNORE, Examples, SequenceTask
 from headcount.training.answers import BLOCK
 
 ENOUGH, ROWS = 10, 24
 """Examples that are decoded from every start: at least, and at most."""
 TRIED = 64
-"""Examples that ids are learned from, and of one pass from every start."""
+"""Examples of one pass from every start."""
 MOST_STARTS = 32
 """Tokens that are tried."""
 OFTEN = 0.05
@@ -60,6 +61,8 @@ class Feeding:
     alphabet: Alphabet
     is_turned: bool
     """Whether answers are fed in another order than they are written in."""
+    separator: str
+    """What the task writes between two tokens."""
 
     @property
     def start(self) -> int:
@@ -81,7 +84,7 @@ class Feeding:
         """As it is written, up to the first id that is no character."""
         names = [self.alphabet.names.get(each, "") for each in ids]
         names = names[: names.index("")] if "" in names else names
-        return "".join(reversed(names) if self.is_turned else names)
+        return self.separator.join(reversed(names) if self.is_turned else names)
 
 
 def run(observed: Observed) -> Finding:
@@ -96,10 +99,12 @@ def run(observed: Observed) -> Finding:
     if not differs and forced.high >= NEARLY_ALL:
         return passed("one pass and decoding are right from the start token that encode() feeds", n=observed.n)
     first = np.append(rows, np.setdiff1d(group, rows)) if differs else group
-    feeding = _feeding(observed.answers, observed.examples[first[:TRIED]])
+    feeding = _feeding(observed.answers, observed.examples[first])  # of all, so that every token has a name
     if feeding is None:
         return not_applicable("where the decoder's start token stands in what encode() makes was not found")
-    return _generated(observed, feeding.first(len(rows)), rows) if differs else _one_pass(observed, feeding)
+    return (
+        _generated(observed, feeding.first(len(rows)), rows) if differs else _one_pass(observed, feeding.first(TRIED))
+    )
 
 
 def _generated(observed: Observed, feeding: Feeding, rows: np.ndarray) -> Finding:
@@ -161,7 +166,7 @@ def _named(feeding: Feeding, token: int) -> str:
 def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
     """Found by changing the answers: the token before the first one that changes, if it is the same in all rows."""
     pairs = _filled(model, examples)
-    (inputs, labels), (others, _) = (_on_cpu(model, each) for each in (pairs, _changed(pairs)))
+    (inputs, labels), (others, _) = (_on_cpu(model, each) for each in (pairs, _changed(model.task, pairs)))
     changed = [i for i, (one, two) in enumerate(zip(inputs, others, strict=True)) if not torch.equal(one, two)]
     if len(changed) != 1 or not _are_ids(ids := inputs[changed[0]], others[changed[0]]):
         return None
@@ -171,11 +176,11 @@ def _feeding(model: AdapterSequences, examples: Examples) -> Feeding | None:
     n = min(len(columns), follows.shape[1])
     is_shifted = n > 0 and torch.equal(labels[:, columns[:n]], follows[:, :n])
     rows, texts = labels[:, columns].tolist(), [text for _, text in pairs]
-    alphabet = Alphabet.learn(rows, texts)
+    alphabet, separator = Alphabet.learn(rows, texts), AnswerTokens.of(model.task).separator
     if position < 0 or len(ids[:, position].unique()) > 1 or not is_shifted or alphabet is None:
         return None
     for is_turned in (False, True):
-        found = Feeding(inputs, labels, changed[0], position, tuple(columns), alphabet, is_turned)
+        found = Feeding(inputs, labels, changed[0], position, tuple(columns), alphabet, is_turned, separator)
         if [found.text(row) for row in rows] == texts:
             return found
     return None
@@ -199,12 +204,15 @@ def _on_cpu(model: AdapterSequences, pairs: Pairs) -> tuple[tuple[Tensor, ...], 
     return tuple(each.cpu() for each in inputs), labels.cpu()
 
 
-def _changed(pairs: Pairs) -> Pairs:
-    """Every character of the answers another one; never the first of all, a 0 that need not be written in front."""
-    known = sorted({character for _, text in pairs for character in text})
-    known = known[1:] if len(known) > 2 else ["1", "2"]
-    others = {each: known[bisect_right(known, each) % len(known)] for _, text in pairs for each in text}
-    return [(question, "".join(others[each] for each in text)) for question, text in pairs]
+def _changed(task: SequenceTask, pairs: Pairs) -> Pairs:
+    """Replace every token of the answers by another; never by the first, a 0 that need not be written in front."""
+    writing = AnswerTokens.of(task)
+    answers = [writing.split(text) for _, text in pairs]
+    tokens = sorted({token for answer in answers for token in answer})
+    known = tokens[1:] if len(tokens) > 2 else ["1", "2"]
+    others = {token: known[bisect_right(known, token) % len(known)] for token in tokens}
+    texts = (writing.join(map(others.__getitem__, answer)) for answer in answers)
+    return [(question, text) for (question, _), text in zip(pairs, texts, strict=True)]
 
 
 # --- from another one -------------------------------------------------------------------------------------------------

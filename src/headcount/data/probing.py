@@ -1,0 +1,280 @@
+"""What encode() of an adapter does with the tokens of a task: which token stands at which position.
+
+The adapter need not say it. encode() is given texts whose tokens are drawn at random. A position whose ids go one to
+one with one of these tokens holds that token:
+
+    question  37+81      answer  118            for an encoder-decoder with ids of its own
+    encoder   <cls> 3 7 + 8 1 <sep>             -1  0  1  2  3  4 -1     places among the tokens of the question
+    decoder   <s> 1 1 8                         -1  0  1  2              places among the tokens of the answer
+    labels    1 1 8 <eos>                        0  1  2 -1
+
+A position whose id never changes holds a token of the model's own, or an operator if it stands between the operands.
+Texts are split into the task's tokens, not into characters: `12 57 31` has three tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headcount.data.from_adapter import encoded
+from headcount.errors import HeadcountError, InputError
+from headcount.external.adapter import Adapter
+from headcount.models.reading import Places
+from headcount.seeds import stream
+from headcount.tasks.base import ClassTask, Examples, SequenceTask
+
+N_PROBES = 64
+"""Random texts that encode() is given."""
+MOST_TRIES = 40
+"""Attempts at each random text: not every text is a question of the task."""
+MOST_VALUES = 10
+"""Different tokens that random answers are made of: each comes several times, so that places are told apart."""
+N_READ = 1000
+"""Right answers that a task's answer tokens are read off."""
+N_WORDS = 6
+"""Different words that random sequences of a classifier are made of."""
+ONE_POSITION = "let encode() give each token one position; single examples can be seen all the same: --on"
+Ids = NDArray[np.int64]
+"""[text, position]: numbers that are equal where tensors are equal."""
+
+
+# --- tokens of a text -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The tokens that right answers are made of, and how a task writes them as text.
+
+    >>> from headcount.tasks.addition import Addition
+    >>> AnswerTokens.of(Addition()).split("118")
+    ('1', '1', '8')
+    """
+
+    tokens: tuple[str, ...]
+    separator: str
+    """What the task writes between two tokens."""
+
+    @classmethod
+    def of(cls, task: SequenceTask) -> AnswerTokens:
+        """Read the tokens off the test set, and the separator off two tokens."""
+        numbers = np.unique(task.encode(task.split("test")[:N_READ]).answer)
+        one, other = task.tokens[:2]
+        text = task.show_tokens(np.array([0, 1]))
+        first, last = (one, other) if text.startswith(one) and text.endswith(other) else (other, one)
+        separator = text[len(first) : len(text) - len(last)]
+        return cls(tuple(task.tokens[i] for i in numbers if task.tokens[i]), separator)
+
+    def split(self, text: str) -> tuple[str, ...]:
+        """Split an answer into tokens, in the order of the text; other characters stand for themselves."""
+        if self.separator:
+            return tuple(text.split(self.separator))
+        tokens = sorted(self.tokens, key=len, reverse=True)
+        return tuple(re.findall("|".join([*map(re.escape, tokens), "."]), text, flags=re.DOTALL))
+
+    def join(self, tokens: Iterable[str]) -> str:
+        """Write tokens as the task does."""
+        return self.separator.join(tokens)
+
+
+# --- places of tokens -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuestionProbe:
+    """Which input holds the question, and which of its tokens stands at each position of that input."""
+
+    source: int
+    places: Places
+    """-1 for a token of the model's own."""
+
+    @classmethod
+    def of(cls, inputs: Sequence[Ids], tokens: Ids) -> QuestionProbe:
+        """Compare what encode() made of random questions with their tokens, [text, token]."""
+        by_input = [_places(ids, tokens) for ids in inputs]
+        source = max(range(len(by_input)), key=lambda i: len(set(by_input[i]) - {-1}))
+        places, varies = by_input[source], (tokens != tokens[0]).any(axis=0)
+        if missing := set(np.flatnonzero(varies)) - set(places):
+            raise InputError(
+                f"encode() has no position for {len(missing)} tokens of a question: no position goes one to one with "
+                "them",
+                ONE_POSITION,
+            )
+        is_fixed = (inputs[source] == inputs[source][0]).all(axis=0)
+        for token in np.flatnonzero(~varies):  # such as an operator: what is alone between its neighbours
+            ends = [np.flatnonzero(places == near) for near in (token - 1, token + 1)]
+            if all(map(len, ends)):
+                low, high = sorted(int(end[0]) for end in ends)
+                between = [position for position in range(low + 1, high) if is_fixed[position]]
+                if len(between) == 1:
+                    places[between[0]] = token
+        return cls(source, places)
+
+
+@dataclass(frozen=True)
+class AnswerProbe:
+    """What encode() made of random answers, all with the same number of written tokens."""
+
+    inputs: tuple[Ids, ...]
+    labels: Ids
+    tokens: Ids
+    """[text, place]: answers in the task's tokens; one that is not written, such as a leading zero, is fixed."""
+    filled: AnswerProbe | None = None
+    """The same with every token of the task written, if encode() makes tensors of the same widths of that."""
+
+    @classmethod
+    def of(cls, adapter: Adapter, task: SequenceTask, questions: Sequence[str], n_written: int) -> AnswerProbe:
+        """Encode random answers with `n_written` tokens, which need not be right."""
+        probe, n_tokens = cls._encoded(adapter, task, questions, n_written), len(task.answer_positions)
+        if n_written == n_tokens:
+            return probe
+        with suppress(InputError):  # a task may have no answers that long
+            filled = cls._encoded(adapter, task, questions, n_tokens)
+            if filled.widths == probe.widths and filled.labels.shape == probe.labels.shape:
+                return cls(probe.inputs, probe.labels, probe.tokens, filled)
+        return probe
+
+    @classmethod
+    def _encoded(cls, adapter: Adapter, task: SequenceTask, questions: Sequence[str], n_written: int) -> AnswerProbe:
+        answers = _random_answers(task, n_written, len(questions))
+        try:
+            inputs, labels = encoded(adapter, list(zip(questions, answers, strict=True)))
+        except HeadcountError as error:
+            raise InputError(
+                f"encode() fails on {questions[0]!r} with the answer {answers[0]!r}, which is not right",
+                "it should take any tokens, so that it can be seen where they go",
+                error.what,
+            ) from error
+        if labels.dim() != 2:
+            raise InputError("encode() made labels of classes for a task of sequences", "[row, position] is needed")
+        tokens = np.array([task.read_answer(answer) for answer in answers])
+        return cls(tuple(map(ids_of, inputs)), ids_of(labels), tokens)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Positions of each input."""
+        return tuple(ids.shape[1] for ids in self.inputs)
+
+    @property
+    def decoder(self) -> int:
+        """The input with most tokens of the answer; the last one if none has any."""
+        n_known = [len(set(_places(ids, self.tokens)) - {-1}) for ids in self.inputs]
+        return n_known.index(max(n_known)) if any(n_known) else len(n_known) - 1
+
+    @property
+    def fed(self) -> Places:
+        """Which token of the answer stands at each position of the decoder's input; -1 for none."""
+        filled = None if self.filled is None else self.filled.inputs[self.decoder]
+        return self._with_fillers(self.inputs[self.decoder], filled)
+
+    @property
+    def labelled(self) -> Places:
+        """Which token of the answer each label stands for; -1 for none."""
+        return self._with_fillers(self.labels, None if self.filled is None else self.filled.labels)
+
+    @property
+    def predicted(self) -> Places:
+        """Which token of the answer is to be predicted at each position of the decoder's input; -1 for none."""
+        if self.labels.shape[1] == self.widths[self.decoder]:
+            return self.labelled
+        fed = self.fed  # labels of some positions only: each token is predicted where the one before it is fed
+        predicted = np.append(fed[1:], -1)
+        written = set(np.flatnonzero((self.tokens != self.tokens[0]).any(axis=0)).tolist())
+        if len(left := written - set(predicted.tolist())) == 1 and (fed >= 0).any():
+            predicted[np.flatnonzero(fed >= 0)[-1]] = left.pop()
+        return predicted
+
+    def _with_fillers(self, ids: Ids, filled_ids: Ids | None) -> Places:
+        """Return the place of each position, those included that encode() fills with a token, as 57 becomes 057."""
+        places = _places(ids, self.tokens)
+        absent = np.flatnonzero((self.tokens == self.tokens[0]).all(axis=0))
+        if self.filled is None or filled_ids is None or not len(absent):
+            return places
+        filler, known = self.tokens[0, absent[0]], np.flatnonzero(places >= 0)
+        filler_ids = [ids[self.tokens[:, places[p]] == filler, p] for p in known]
+        id_of_filler = np.concatenate(filler_ids)[:1] if filler_ids else np.arange(0)
+        is_filler = (ids == id_of_filler).all(axis=0) if len(id_of_filler) else np.zeros(ids.shape[1], dtype=bool)
+        filled = _places(filled_ids, self.filled.tokens)
+        return np.where((places < 0) & is_filler & np.isin(filled, absent), filled, places)
+
+
+def _random_answers(task: SequenceTask, n_written: int, n: int) -> list[str]:
+    """Write answers of random tokens that occur in right answers; a number of several digits has no 0 in front."""
+    rng, writing, answers = stream(0, "random answers", n_written), AnswerTokens.of(task), list[str]()
+    places = np.linspace(0, len(writing.tokens) - 1, min(len(writing.tokens), MOST_VALUES)).round().astype(int)
+    for _ in range(MOST_TRIES * n):
+        tokens = [writing.tokens[i] for i in rng.choice(places, size=n_written)]
+        text = writing.join(tokens)
+        if task.read_answer(text) is not None and (n_written == 1 or tokens[0] != "0"):
+            answers.append(text)
+        if len(answers) == n:
+            return answers
+    raise InputError(f"{task.name} has no answers of {n_written} tokens drawn at random", ONE_POSITION)
+
+
+def question_shape(text: str) -> str:
+    """Return what a question looks like: every digit becomes a 0 and every letter an a.
+
+    >>> question_shape("374+81"), question_shape("x = 12")
+    ('000+00', 'a = 00')
+    """
+    return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "0", text))
+
+
+def random_questions(task: SequenceTask, shape: str) -> Examples:
+    """Draw questions of this shape: from the task, or made of random digits if the task has too few."""
+    rng = stream(0, f"random questions {shape}")
+    drawn = (row for row in task.sample(rng, MOST_TRIES * N_PROBES) if question_shape(task.show(row)) == shape)
+    rows = list(islice(drawn, N_PROBES))
+    for _ in range(MOST_TRIES * N_PROBES):
+        if len(rows) == N_PROBES:
+            break
+        text = re.sub("0+", lambda zeros: _random_number(len(zeros.group()), rng), shape)
+        with suppress(InputError):
+            rows += [row for row in task.parse(text) if task.show(row) == text]
+    if len(rows) < 2:
+        raise InputError(f"no examples of {task.name} look like {shape}", ONE_POSITION)
+    return np.stack(rows)
+
+
+def random_sequences(task: ClassTask, length: int) -> Examples:
+    """Draw sequences of one length, made of a few words."""
+    rng = stream(0, "layout", length)
+    words = sorted({word for row in task.sample(rng, N_PROBES) for word in task.show(row).split()}, key=len)
+    few = [*words[:2], *rng.permutation(words)[: N_WORDS - 2]]  # long words and short ones
+    return np.concatenate([task.parse(" ".join(rng.choice(few, size=length))) for _ in range(N_PROBES)])
+
+
+def _random_number(n_digits: int, rng: np.random.Generator) -> str:
+    return "".join(str(rng.integers(int(n_digits > 1 and i == 0), 10)) for i in range(n_digits))
+
+
+def ids_of(tensor: Tensor) -> Ids:
+    """Number what stands at each position; a tensor of one axis has no positions."""
+    values = tensor.detach().cpu().numpy()
+    if values.ndim < 2:
+        return np.zeros((len(values), 0), dtype=np.int64)
+    flat = values.reshape(values.shape[0] * values.shape[1], -1)
+    return np.unique(flat, axis=0, return_inverse=True)[1].reshape(values.shape[:2])
+
+
+def _places(ids: Ids, tokens: Ids) -> Places:
+    """Return the place of the token that goes one to one with each position's ids; -1 if none does."""
+    codes = {code: place for place, code in enumerate(map(_code, tokens.T)) if any(code)}
+    return np.array([codes.get(_code(column), -1) for column in ids.T], dtype=np.int64)
+
+
+def _code(column: Ids) -> bytes:
+    """Return bytes that are equal for columns that go one to one: values are numbered in the order they come.
+
+    All bytes are 0 for a column that never changes.
+    """
+    _, first, which = np.unique(column, return_index=True, return_inverse=True)
+    return first.argsort().argsort()[which].astype(np.uint8).tobytes()
