@@ -258,7 +258,7 @@ def _windows(rng: np.random.Generator) -> dict[str, Any]:
         drift = rng.normal(size=n + 50)
         for i in range(1, len(drift)):
             drift[i] += 0.5 * drift[i - 1]
-        text = Experiment(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters_of(n))
+        text = Experiment.of_batches(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters_of(n))
         drops += compare(text, drift[50:], [np.zeros(n)], "coverage")
     return _row("loss of 800 windows of a text, correlation of neighbours 0.5", *_missed(drops, 0.0), N_MEANS)
 
@@ -368,7 +368,8 @@ def _losses_by_zero() -> Iterator[dict[str, Any]]:
     """As they are printed, and without what a sample may have missed: the reason for printing more."""
     experiment, clean, scores = _truth("loss")
     yield from _zero(experiment, clean, scores)
-    for row in _zero(replace(experiment, largest_loss=None), clean, scores):
+    without_bound = replace(experiment.dataset, metrics=(experiment.metric,), largest_loss=None)
+    for row in _zero(replace(experiment, dataset=without_bound), clean, scores):
         yield row | {"question": f"bootstrap-t alone: {row['question']}", "promise": NONE, "kept": True}
     rng = np.random.default_rng(3)
     for n in (200, 2000):

@@ -139,18 +139,21 @@ def test_a_loss_has_no_bands(tiny_sorter: Run) -> None:
 
 def test_scores_are_compared_as_what_they_are() -> None:
     clean, after = np.array([1.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
-    hits, numbers = (Experiment(nn.Identity(), cast(Any, None), (), metric, "") for metric in (ACCURACY, LOSS))
+    hits, numbers = (
+        Experiment.of_batches(nn.Identity(), cast(Any, None), (), metric, "") for metric in (ACCURACY, LOSS)
+    )
     ((as_hits,), (as_numbers,)) = (compare(each, clean, [after], "x") for each in (hits, numbers))
     assert as_hits.mean == as_numbers.mean == 0.5
     assert as_hits.p == 0.5
     assert compare(numbers, clean, [after], "x") == [as_numbers], "the same every time"
-    together = replace(numbers, clusters=np.array([7, 7, 2, 2]))
+    clusters = np.array([7, 7, 2, 2])
+    together = Experiment.of_batches(nn.Identity(), cast(Any, None), (), LOSS, "", clusters)
     (clustered,) = compare(together, clean, [after], "x")
     assert clustered.mean == 0.5
     assert clustered.low == clustered.high == 0.5, "both clusters lost the same"
     (noisy,) = compare(hits, clean, [after], "x", [0.1])
     assert noisy.low < as_hits.low < as_hits.high < noisy.high <= 1
-    (known,) = compare(replace(hits, is_all=True), clean, [after], "x")
+    (known,) = compare(replace(hits, dataset=replace(hits.dataset, is_all=True)), clean, [after], "x")
     assert known.low == known.high == 0.5
 
 
@@ -215,7 +218,7 @@ def test_several_donors_are_the_mean_of_each(experiment: Experiment) -> None:
 def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(experiment: Experiment) -> None:
     first = ablate(experiment, ["zero"])
     assert first.unsettled, "40 examples settle little"
-    more = replace(experiment, data="of the same", is_all=True)
+    more = replace(experiment, data="of the same", dataset=replace(experiment.dataset, is_all=True))
     again = decide(first, more)
     assert again.condition.decided_on == "40 of the same"
     for before, after in zip(first.measurements, again.measurements, strict=True):
@@ -225,7 +228,7 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(experiment: Ex
             assert after.drop.low == after.drop.high == after.drop.mean == before.drop.mean, "all there are"
     assert not any(effect.band == "undecided" for effect in again.effects)
     assert more.some(10).n < more.n
-    assert decide(first, replace(more, is_all=False)).condition.decided_on == "40 of the same", (
+    assert decide(first, replace(more, dataset=experiment.dataset)).condition.decided_on == "40 of the same", (
         "no donors were asked for"
     )
 
@@ -233,7 +236,7 @@ def test_a_second_look_is_at_the_unsettled_alone_and_counts_alone(experiment: Ex
 @pytest.mark.slow
 def test_what_changes_any_answer_is_looked_at_again(experiment: Experiment) -> None:
     blocks = tuple(replace(block, rows=block.rows + 40 * i) for i in range(100) for block in experiment.batches)
-    many = Experiment(experiment.model, experiment.sites, blocks, experiment.metric, "fresh")
+    many = Experiment.of_batches(experiment.model, experiment.sites, blocks, experiment.metric, "fresh")
     first = ablate(many, donors=2)
     assert {effect.n for effect in first.effects} == {4000}
     assert all(each.settled == (not each.effect.worse + each.effect.better) for each in first.measurements)
@@ -270,7 +273,7 @@ def test_clusters_of_unequal_size_keep_the_mean_and_its_error() -> None:
     sizes = np.arange(1, 21)
     clusters, scores = np.repeat(np.arange(20), sizes), np.full(sizes.sum(), -3.0)
     scores += 1e-3 * np.random.default_rng(0).normal(size=20)[clusters]
-    numbers = Experiment(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters)
+    numbers = Experiment.of_batches(nn.Identity(), cast(Any, None), (), LOSS, "", clusters=clusters)
     low, high = interval_of(numbers, scores, "x")
     assert low < scores.mean() < high
     assert high - low < 0.01
@@ -278,7 +281,7 @@ def test_clusters_of_unequal_size_keep_the_mean_and_its_error() -> None:
 
 def test_an_interval_of_scores_lies_where_scores_lie() -> None:
     """Of hits that a metric of one's own gives, too."""
-    numbers = Experiment(nn.Identity(), cast(Any, None), (), LOSS, "")
+    numbers = Experiment.of_batches(nn.Identity(), cast(Any, None), (), LOSS, "")
     scores = np.ones(200)
     scores[0] = 0.0
     low, high = interval_of(numbers, scores, "x")

@@ -113,7 +113,7 @@ def test_a_metric_that_is_no_mean_is_raced_too(run: Run) -> None:
     def middle(scores: Any, rows: Any) -> Any:
         return np.median(scores, axis=-1) + 1e-3 * (scores * ranks[rows]).mean(axis=-1)
 
-    other = replace(experiment, aggregator=middle)
+    other = replace(experiment, dataset=replace(experiment.dataset, aggregators={experiment.metric.name: middle}))
     order = greedy_order(other)
     assert sorted(map(str, order.order)) == sorted(map(str, experiment.sites.heads))
     assert experiment.aggregator is mean_score

@@ -312,7 +312,7 @@ def test_a_model_that_writes_its_answers_cannot_be_stretched(tiny_run):
 def test_labels_say_what_is_not_the_default(tiny_sorting, tmp_path):
     many = {"encoding": "alibi", "causal": True, "window": 2, "softmax": "log-length", "random_positions": 9}
     run = fresh_run(tiny_sorting, tmp_path, pooling="mean", **many)
-    assert RunModel.of(run).recipe.label == "alibi, random of 9, causal, window ±2, log-length, mean"
+    assert RunModel.of(run).description.label == "alibi, random of 9, causal, window ±2, log-length, mean"
     assert "window of ±2" in run.model.hard_codes
 
 

@@ -269,7 +269,7 @@ def test_a_reference_is_large_and_apart(tiny_run: Run, tiny_sorter: Run, monkeyp
 
 def test_some_batches_are_an_experiment_too(tiny_sorter: Run) -> None:
     whole = task_experiment(tiny_sorter, tiny_sorter.task.split("test"), "", at_once=4)
-    some = replace(whole, clusters=np.arange(whole.n)).some(5)
+    some = replace(whole, dataset=replace(whole.dataset, clusters=np.arange(whole.n))).some(5)
     assert 2 <= some.n < whole.n
     assert sorted(np.concatenate([batch.rows for batch in some.batches])) == list(range(some.n))
     assert some.clusters is not None

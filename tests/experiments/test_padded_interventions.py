@@ -49,7 +49,7 @@ def experiment() -> Experiment:
         rows = np.arange(first, first := first + len(lengths))
         batches.append(EvalBatch(rows, (tokens,), {LOSS.name: lambda output: output}, None, {"layer": tokens != PAD}))
     sites = Sites({SITE: Site(model.out, (SITE.head(0), SITE.head(1)))})
-    return Experiment(model, sites, tuple(batches), LOSS, "texts")
+    return Experiment.of_batches(model, sites, tuple(batches), LOSS, "texts")
 
 
 def texts() -> list[NDArray[np.float64]]:

@@ -21,7 +21,7 @@ from headcount.api import open_model, open_run, show_positions
 from headcount.cli import main
 from headcount.errors import CheckFailed, HeadcountError, InputError
 from headcount.external.models import is_external
-from headcount.external.user_code import at_home
+from headcount.external.user_code import isolated_imports
 from headcount.runs.run import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_tmp")]  # strangers' code is run in full
@@ -193,7 +193,7 @@ def test_what_an_adapter_imports_from_elsewhere_is_its_own_too() -> None:
 def test_what_is_installed_is_never_put_away() -> None:
     for name in ("torch", "json", "headcount", "pytest"):
         Path(f"{name}.py").write_text("")
-    with at_home(Path()):
+    with isolated_imports(Path()):
         assert sys.modules["torch"] is torch
         assert sys.modules["pytest"] is pytest
         assert sys.modules["headcount.cli"]

@@ -189,7 +189,7 @@ def stretch(
     Without `explain`, accuracy alone is measured: not the effect of gaps and of ids, and no attention.
     """
     kinds = require_possible(model, lengths, kinds, n, batch_size, draw)
-    answers, recipe, trained = cast(ClassModel, model.answers), model.recipe, model.trained
+    answers, recipe, trained = cast(ClassModel, model.answers), model.description, model.trained
     task, asked = answers.task, sorted(set(lengths))
     lengths = _possible(answers, asked)
     n_at = {length: n or (N if recipe.window or length <= LONG else N_LONG) for length in lengths}

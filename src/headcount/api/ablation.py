@@ -82,7 +82,7 @@ def ablate_heads(
                 batch_size=batch_size,
                 progress=progress,
             )
-        more = opened.second_look(data, metric, n, at_once) if found.unsettled and length is None else None
+        more = opened.confirmation(data, metric, n, at_once) if found.unsettled and length is None else None
         if more:
             with counting(f"measuring {len(found.unsettled)} ablations again{at}", quiet=quiet) as progress:
                 found = decide(found, more, donors=donors, batch_size=batch_size, progress=progress)

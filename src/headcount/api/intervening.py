@@ -287,7 +287,7 @@ def _experiment(opened: OpenModel, inputs: Any, *, required: bool = False) -> Ex
     is_file = isinstance(inputs, str) and (inputs in SPLITS or Path(inputs).is_file())
     if not (inputs is None or isinstance(inputs, Path | EvalDataset) or is_file):
         module, batch = input_batch(opened, inputs)
-        return Experiment(module, opened.sites, (batch,), LOSS, "given inputs")
+        return Experiment.of_batches(module, opened.sites, (batch,), LOSS, "given inputs")
     try:
         experiment = opened.experiment(inputs)
     except InputError as error:

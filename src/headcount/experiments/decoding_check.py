@@ -1,4 +1,4 @@
-"""Decode for real what one forward pass decided, and say what broke.
+"""Check scores of one forward pass against real decoding, and describe the answers that break.
 
 Free-running exact match needs no decoding loop (training/answers.py), with heads ablated or not; a sample of every
 intervention is decoded all the same, and must come out as found.
@@ -30,19 +30,19 @@ from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 from headcount.training.evaluation import WrongAnswer, wrong_answers
 
 CHECKED = 8
-"""Examples of each intervention that are decoded for real to check the quick way."""
+"""Examples of each intervention that are decoded to check the scores of one pass."""
 CHECKED_WHOLE = 32
-"""Examples that the whole model is asked for, before anything is ablated."""
+"""Examples that the whole model decodes before heads are ablated."""
 LISTED = 5
-"""Answers that an error shows."""
+"""Answers that an error lists, at most."""
 EXPLAINED = 100
-"""Broken examples of each intervention that are decoded for real to say what broke."""
+"""Broken examples of each intervention that are decoded to describe what broke."""
 Picks = list[tuple[int, int]]
-"""Number of an intervention, and row of a batch."""
+"""The number of an intervention, and a row of a batch."""
 
 
 class DecodingCheck:
-    """Is shown every batch with its outcome."""
+    """A check that sees each batch with its scores."""
 
     def __init__(self, experiment: Experiment, interventions: Sequence[Intervention], *, explain: bool) -> None:
         self.experiment, self.interventions = experiment, interventions
@@ -56,7 +56,7 @@ class DecodingCheck:
         self._counted: list[list[int]] = [[] for _ in interventions]
 
     def __call__(self, outcome: BatchOutcome) -> None:
-        """Check the first batch; look for what broke in every one."""
+        """Check the first batch against decoding, and collect broken examples of every batch."""
         if self.decodes and not self.decoded:
             self._check(outcome)
         if self.generates and not self.decoded:
@@ -65,7 +65,7 @@ class DecodingCheck:
             self._collect(outcome)
 
     def failures(self) -> tuple[FailureProfile, ...]:
-        """What broke, intervention by intervention; of several donors, the first."""
+        """Return what broke for each intervention; of several donors, the first counts."""
         if not self.explains:
             return ()
         task, examples = cast(Task, self.experiment.task), cast(Examples, self.experiment.examples)
@@ -92,7 +92,7 @@ class DecodingCheck:
         self.decoded_replacements = tuple(dict.fromkeys(each.replacement for each in self.interventions))
 
     def _check_generated(self, outcome: BatchOutcome) -> None:
-        """By the model's own code; only for zero ablation, for that code may see one token at a time."""
+        """Decode by the model's own code; only for zero ablation, because that code may run one token at a time."""
         assert self.experiment.decode is not None, "asked for by generates"
         sites, batch, checked = self.experiment.sites, outcome.batch, _checked_rows(outcome.batch)
         rows = batch.rows[checked]
@@ -124,7 +124,7 @@ class DecodingCheck:
             self._broken[i].append(Failure(int(outcome.batch.rows[row]), tokens))
 
     def _decode(self, outcome: BatchOutcome, picks: Picks) -> Tokens:
-        """Whole answers, decoded one token at a time with the heads of each pick's intervention ablated."""
+        """Decode whole answers one token at a time, with the heads of each pick's intervention ablated."""
         model, sites = cast(EncoderDecoder, self.experiment.model), self.experiment.sites
         start = cast(SequenceTask, self.experiment.task).decoding_start
         base = Gates(sites, closed_gates(sites, outcome.cached.base))
@@ -135,7 +135,7 @@ class DecodingCheck:
         return np.concatenate([given, predicted], axis=1)
 
     def _generate(self, outcome: BatchOutcome, picks: Picks, number: int) -> list[Tokens | None]:
-        """Answers that the model's own code writes without the heads of one intervention, where that is zero."""
+        """Generate answers by the model's own code, with the heads of one zero ablation removed."""
         rows = outcome.batch.rows[[row for i, row in picks if i == number]]
         intervention, sites = outcome.interventions[number], self.experiment.sites
         if not len(rows) or intervention.values or self.experiment.generate is None:
@@ -145,7 +145,7 @@ class DecodingCheck:
 
 
 def require_same_answers(experiment: Experiment) -> None:
-    """Before anything is ablated: refuse a model whose `generate` answers otherwise than one pass, with all heads."""
+    """Raise an error if `generate` and one pass give different answers with all heads."""
     if experiment.metric is not FREE or experiment.decode is None:
         return
     batch = experiment.batches[0]
@@ -161,7 +161,7 @@ def require_same_answers(experiment: Experiment) -> None:
 def _disagreement(
     experiment: Experiment, when: str, batch: EvalBatch, checked: Rows, apart: NDArray[np.bool_], logits: Tensor
 ) -> CheckFailed:
-    """With both answers to some questions beside each other, and what they look like."""
+    """Return an error that lists both answers to some questions, and the likely mistake."""
     what = f"{when}, one forward pass and real decoding disagree on {int(apart.sum())} of {len(apart)} examples"
     answers = [] if experiment.answers is None else experiment.answers(batch.rows, checked[apart][:LISTED], logits)
     advice = (
@@ -172,7 +172,7 @@ def _disagreement(
 
 
 def _listing(answers: Sequence[Answers]) -> list[str]:
-    """One line each, in columns."""
+    """Format one line for each answer, in columns."""
     rows: list[tuple[str, ...]] = [("question", "right answer", "labels", "one pass", "generate")]
     for each in answers:
         rows.append((each.question, each.right, _joined(each.labels), _joined(each.one_pass), each.generated))
@@ -182,7 +182,7 @@ def _listing(answers: Sequence[Answers]) -> list[str]:
 
 
 def _joined(tokens: Sequence[str]) -> str:
-    """Words with spaces between them, characters and numbers in brackets without."""
+    """Join words with spaces, and characters and numbers in brackets without."""
     return ("" if all(len(each) == 1 or each.startswith("<") for each in tokens) else " ").join(tokens)
 
 
@@ -218,21 +218,21 @@ _CAUSES: tuple[tuple[Callable[[Answers], bool], str], ...] = (
         "cannot see the token that it is to predict, and does generate() feed the model as encode() does?",
     ),
 )
-"""The usual mistakes, the surest first."""
+"""Common mistakes, the most certain first."""
 
 
 def _likely_cause(answers: Sequence[Answers]) -> list[str]:
-    """The first mistake that explains all of these, if there is one."""
+    """Return the first mistake that explains all of these answers; None if none does."""
     return [cause for explains, cause in _CAUSES if answers and all(map(explains, answers))][:1]
 
 
 def _checked_rows(batch: EvalBatch, n: int = CHECKED) -> Rows:
-    """Rows of a batch that are decoded."""
+    """Return the rows of a batch that are decoded."""
     return np.unique(np.linspace(0, len(batch.rows) - 1, n).astype(int))
 
 
 def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSite, Tensor], dict[HeadSite, Tensor]]:
-    """With one row per pick."""
+    """Return the intervention with one row for each pick."""
     gates: dict[HeadSite, Tensor] = {}
     values: dict[HeadSite, Tensor] = {}
     for i, (number, row) in enumerate(picks):
@@ -250,11 +250,11 @@ def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSit
 
 
 SHOWN = 5
-"""Broken examples that are kept of each head."""
+"""Broken examples that are kept for each head, at most."""
 
 
 class Failure(NamedTuple):
-    """An example that was right before, and what is predicted now (None where there are but two classes)."""
+    """An example that was right, and the prediction without the head (None if there are only two classes)."""
 
     example: int
     predicted: Tokens | None
@@ -277,17 +277,17 @@ class Group:
 
 @dataclass(frozen=True)
 class FailureProfile:
-    """One head, ablated with one replacement."""
+    """What breaks when one head is ablated with one replacement."""
 
     head: HeadName
     replacement: str
     n_broken: Count
     digits: tuple[Group, ...]
-    """Wrong tokens of the answer, by position, among the broken examples that were decoded."""
+    """Number of wrong tokens by position, among the broken examples that were decoded."""
     faults: tuple[Group, ...]
-    """What is wrong with them in words, the most frequent first."""
+    """Kinds of mistake in these answers, the most frequent first."""
     groups: tuple[Group, ...]
-    """Of all examples of a group, how many broke: by number of carries, by length, ..."""
+    """Number of examples that broke in each group of a facet, such as a length."""
     examples: tuple[WrongAnswer, ...]
     n_carry_errors: int | None = None
     """Decoded answers in which every wrong digit lost a carry or made one up; None where that was not counted."""
@@ -296,7 +296,7 @@ class FailureProfile:
 def failure_profile(
     task: Task, examples: Examples, head: str, replacement: str, rows: NDArray[np.int64], broken: Sequence[Failure]
 ) -> FailureProfile:
-    """Put together what was collected: the numbers of all broken examples, and the answers to some of them."""
+    """Summarise the broken examples: the numbers of all, and the answers to some."""
     groups: list[Group] = []
     for facet, labels in task.facets(examples).items():
         total, broke = Counter(labels), Counter(labels[i] for i in rows)

@@ -1,4 +1,4 @@
-"""What a model scores, example by example, with some of its heads ablated: many interventions in one job.
+"""Scores of a model on each example with some heads ablated, for many interventions in one job.
 
 The hooks are proven on the model first; then each batch of examples is passed once and cached, and all interventions
 are replayed from where they begin to differ (hooks/replay.py).
@@ -44,22 +44,22 @@ from headcount.stats import (
 )
 
 Means = Sequence[Mapping[HeadSite, Tensor]]
-"""What heads find on average: over all inputs, then over each of `PARTS` parts of them."""
+"""Mean outputs of heads: over all inputs, then over each of `PARTS` parts of them."""
 PARTS = 8
 Scores = NDArray[np.float64]
 Donors = NDArray[np.int64]
-"""Whose output replaced whose, [draw, example]."""
+"""[draw, example]: the row whose output replaced that of the example."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """One batch, with its outcome: for whoever wants to look closer."""
+    """One batch with the scores of every intervention, for functions that look closer."""
 
     batch: EvalBatch
     cached: CachedPass
     interventions: Sequence[Intervention]
-    """With their values for this batch."""
+    """Interventions, with the values that replace outputs in this batch."""
     clean: Scores
     scores: Scores
     """[intervention, row]."""
@@ -67,15 +67,15 @@ class BatchOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores of every example."""
+    """Scores of all examples."""
 
     clean: Scores
     scores: Scores
     """[intervention, example]."""
     majority_baseline: float
-    """What the best constant answer scores or, by a loss, even odds over all tokens or classes."""
+    """Score of the best constant answer; for a loss, that of even odds over all tokens or classes."""
     is_plain: bool = False
-    """Whether every intervention was a whole forward pass: slower, for models whose modules keep state."""
+    """Whether each intervention was a whole forward pass: slower, for models whose modules keep state."""
 
 
 def run_interventions(
@@ -134,7 +134,7 @@ def run_interventions(
 
 
 def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor) -> None:
-    """A model that changes from pass to pass would give every head a drop of its own."""
+    """Raise an error if two passes differ: every head would seem to have an effect."""
     again = first_tensor(CachedPass(experiment.model, experiment.sites, experiment.batches[0].inputs, base).output)
     if torch.equal(first, again):
         return
@@ -149,7 +149,7 @@ def _require_same(experiment: Experiment, base: Sequence[HeadId], first: Tensor)
 def plain_scores(
     experiment: Experiment, batch: EvalBatch, interventions: Sequence[Intervention], base: Sequence[HeadId]
 ) -> Scores:
-    """What each intervention scores on a batch, [intervention, example], by whole passes."""
+    """Score each intervention on a batch by whole passes, [intervention, example]."""
     model, sites = experiment.model, experiment.sites
     outputs = (plain_pass(model, sites, batch.inputs, each, base) for each in interventions)
     found = [scores_of(experiment, batch, output) for output in outputs]
@@ -157,7 +157,7 @@ def plain_scores(
 
 
 def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
-    """One number for each example of a batch, of what the model has returned."""
+    """Score each example of a batch by the model's output."""
     output = first_tensor(outputs)
     require_numbers(output, f"example {int(batch.rows[0])} and those beside it")
     score = experiment.score(batch, output)
@@ -178,7 +178,7 @@ def scores_of(experiment: Experiment, batch: EvalBatch, outputs: Any) -> Scores:
 
 
 def means_of(experiment: Experiment, base: Sequence[HeadId] = ()) -> Means:
-    """What heads find on average, position by position; each position over the inputs that have it."""
+    """Return the mean output of heads at each position, over the inputs that have that position."""
     sums: dict[HeadSite, tuple[Tensor, Tensor]] = {}
     blocks = experiment.reference or experiment.batches
     with eval_mode(experiment.model), torch.no_grad():
@@ -191,7 +191,7 @@ def means_of(experiment: Experiment, base: Sequence[HeadId] = ()) -> Means:
 
 
 def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
-    """Which part each example is in, whichever share a block; of a running text, its eighths, one after the other."""
+    """Return the part of each example: at random, or the eighths of a running text in order."""
     orders = [batch.order for batch in blocks if batch.order is not None]
     if len(orders) < len(blocks):
         return [batch.rows % PARTS for batch in blocks]
@@ -200,7 +200,7 @@ def parts_of(blocks: Sequence[EvalBatch]) -> list[NDArray[np.int64]]:
 
 
 def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """By part, the sum over rows at each position, and of how many: padding says nothing."""
+    """Return, for each part, the sum over rows at each position and the number of rows, without padding."""
     token_mask, counted = batch.token_mask.get(site.stack), torch.ones_like(z[..., :1, :1])
     if token_mask is not None and token_mask.shape == z.shape[:2]:
         counted = token_mask.to(z)[..., None, None]
@@ -211,7 +211,7 @@ def _summed(z: Tensor, batch: EvalBatch, site: HeadSite, part: NDArray[np.int64]
 
 
 def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of another length: of the positions that only one of them has, that one tells."""
+    """Add sums of rows of another length; a position that only one has is taken from that one."""
     short, long = sorted((one, other), key=lambda each: each[0].shape[1])
     gap = long[0].shape[1] - short[0].shape[1]
     sums, counts = (F.pad(few, (0, 0, 0, 0, 0, gap)) + many for few, many in zip(short, long, strict=True))
@@ -219,7 +219,7 @@ def _added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Te
 
 
 def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
-    """Over all of them (0), or over one part, where that has the position."""
+    """Return the mean over all inputs (0), or over one part if that part has the position."""
     whole = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)  # a position that is all padding is asked about by nobody
     if not part:
         return whole
@@ -229,7 +229,7 @@ def _mean(sums: Tensor, counts: Tensor, part: int) -> Tensor:
 def _with_values(
     cached: CachedPass, interventions: Sequence[Intervention], means: Means, number: int, batch: EvalBatch
 ) -> list[Intervention]:
-    """Each with what replaces z in this batch, the one of that number."""
+    """Give each intervention the values that replace z in the batch of this number."""
     n, replacements = cached.n_rows, {each.replacement for each in interventions}
     if n < 2 and any(REPLACEMENTS.get(name).needs_donors for name in replacements):
         raise InputError("an example is alone in its length, so there is none to resample from", "try more examples")
@@ -249,7 +249,7 @@ def _with_values(
 
 
 def donors_of(experiment: Experiment, draws: int) -> Donors:
-    """Whose output replaced whose; of examples that consist of several rows, the donor of the first."""
+    """Return the donor of each example; for examples of several rows, the donor of the first."""
     donors = np.empty((draws, experiment.n), dtype=np.int64)
     for i, batch in enumerate(experiment.batches):
         times = batch.n_inputs // len(batch.rows)
@@ -259,7 +259,7 @@ def donors_of(experiment: Experiment, draws: int) -> Donors:
 
 
 def _donors(n: int, batch: int, draw: int) -> NDArray[np.int64]:
-    """For each row another one: a ring in random order, so that nobody is their own donor."""
+    """Return another row for each row: a ring in random order, so that no row is its own donor."""
     order = stream(0, f"resample {draw}" if draw else "resample", batch).permutation(n)
     donors = np.empty_like(order)
     donors[order] = np.roll(order, 1)
@@ -279,7 +279,7 @@ def compare(
     donors: Sequence[Donors | None] = (),
     family: int = 1,
 ) -> list[PairedDifference]:
-    """What was lost by each, example by example; scores are [example] or [donor, example].
+    """Compare scores without and with each intervention, example by example; scores are [example] or [donor, example].
 
     `name` is that of the random stream; `noise` is the standard error of the replacement; `donors` are those of each
     comparison, if others' outputs were it; `family` is over how many tests p is corrected, so that it can become small
@@ -311,7 +311,7 @@ def compare(
 
 
 def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
-    """Examples that belong together count as one; the mean stays what it is."""
+    """Average scores within clusters, which count as one example each; the mean stays the same."""
     if experiment.clusters is None:
         return values_KN
     _, place = np.unique(experiment.clusters, return_inverse=True)
@@ -322,7 +322,7 @@ def _clustered(experiment: Experiment, values_KN: Scores) -> Scores:
 
 
 def interval_of(experiment: Experiment, scores: Scores, name: str) -> tuple[float, float]:
-    """95 % interval of what these scores come to by themselves: Wilson's for hits, bootstrap-t for other means."""
+    """Return the 95 % CI of the aggregate of these scores: Wilson's for hits, bootstrap-t for other means."""
     if experiment.aggregator is not mean_score:
         return correlation_interval(scores, experiment.aggregator)
     if experiment.metric.is_accuracy:

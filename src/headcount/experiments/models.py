@@ -1,4 +1,4 @@
-"""What every verb works on: one thing, whoever wrote the model.
+"""The one type that every verb works on, whoever wrote the model.
 
 A run, a Hugging Face folder, an adapter's model and a bare module with tensors each become an `OpenModel`. A verb asks
 it for what it needs (an experiment, a prediction, a task) and, where that is missing, gets an error that says which.
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from headcount.surgery.cutting import Cut
 
 SPLITS = ("train", "validation", "test")
-"""What a file of that name does not stand for."""
+"""Names of splits: a file of such a name is not read."""
 N_DECIDING = 40_000
-"""Fresh examples on which heads are measured again."""
+"""New examples on which heads that change an answer are measured again."""
 N_SELECTION = 1000
-"""Examples that heads to remove are chosen on."""
+"""Examples that heads to remove are selected on, at most."""
 N_NULL = 500
-"""Examples that each random order is measured on."""
+"""Examples that each random order is measured on, at most."""
 NO_FOLDER = "a bare module is not written into a folder: only its own code knows how to read it again"
 CUT_IT = "cut the heads out of a copy in memory: headcount.cut_heads(model, heads)"
 Data = str | Path | TextLines | Columns | EvalDataset | Sequence[Any] | np.ndarray[Any, Any] | None
@@ -60,56 +60,56 @@ ExperimentMetric = str | ScoreFunction | None
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a model was made, as far as that is known: enough to tell curves of several apart."""
+class ModelDescription:
+    """How a model was made, as far as it is known, so that curves of several models can be told apart."""
 
     label: str
-    """In a few words."""
+    """A few words for a legend."""
     encoding: str = ""
     pooling: str = ""
     hard_codes: tuple[str, ...] = ()
-    """The structure of the task that the model was given; nothing if it is generic, or nobody knows."""
+    """Structure of the task that is built into the model; empty if there is none, or it is not known."""
     seed: int = 0
     digest: str = ""
-    """Of all settings but the seed: models that share it differ in their seed alone."""
+    """Digest of all settings but the seed: models with the same digest differ only in their seed."""
     window: int = 0
-    """How far to each side it attends, so that long sequences are quick; 0 if everywhere."""
+    """Positions to each side that attention reaches; 0 if it reaches all."""
 
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model that is ready, its heads found: by itself a module of one's own, tried on tensors.
+    """A model whose heads are known. This class alone is a bare PyTorch module, measured on given tensors.
 
-    What a bare module lacks is an error; a run and a loaded model have more of it.
+    Methods that a bare module cannot answer raise an error; runs and external models override them.
     """
 
     name: str
-    """As it was named."""
+    """The name that it was opened by."""
     label: str
     """A short name, for titles."""
     weights_sha256: str
-    """Every result names it."""
+    """SHA-256 of the weights, which every result names."""
     module: nn.Module
-    """Called with the tensors that its experiments have."""
+    """The module that experiments call."""
     sites: Sites
     """Where its heads are."""
     task: Task | None
-    """What it was trained on, where that is one of headcount's tasks."""
+    """The task that it was trained on, if that is one of headcount's."""
     has_output: ClassVar[bool] = False
-    """Whether results have a place; asking for `output` makes it."""
+    """Whether there is a folder for results; reading `output` creates it."""
     can_lose_all_heads: ClassVar[bool] = False
     measures_itself: ClassVar[bool] = False
-    """Whether what is left can be measured without further examples."""
+    """Whether a pruned copy can be measured without an experiment that was made before."""
     records_attention: ClassVar[bool] = False
-    """Whether its attention is known while it answers."""
+    """Whether its attention can be recorded while it answers."""
     runs_in_threads: ClassVar[bool] = False
-    """Whether several batches may go through it at a time: code of others may keep state."""
+    """Whether several batches may run at a time; code of others may keep state between calls."""
     LOOKED_AT: ClassVar[str] = "or give its tensors: show_heads, summarise_attention and head_roles take inputs=..."
-    """How its attention is seen without a task."""
+    """Advice on how to see its attention without a task."""
 
     @classmethod
     def of_module(cls, module: nn.Module, sites: Sites | None = None) -> OpenModel:
-        """A bare module, with its heads where it, its family or `sites` says."""
+        """Open a bare module; its heads are where `sites`, the module or its family says."""
         if sites is None:
             is_known = isinstance(module, SupportsHeads | SupportsSites)
             sites = Sites.of(module) if is_known else wrap(module).head_sites
@@ -122,81 +122,81 @@ class OpenModel:
 
     @property
     def inner(self) -> nn.Module:
-        """The model as whoever wrote it has it."""
+        """The model as its author wrote it."""
         return self.module
 
     @property
     def output(self) -> RunFolder:
-        """Where results are written."""
+        """The folder for results."""
         raise InputError("a bare module has no folder of its own for results", 'name one: save="results"')
 
     def find_head(self, head: str | HeadId) -> HeadId:
-        """The head of that name, if this model has it."""
-        found = HeadId.parse(head) if isinstance(head, str) else head
-        self.sites.head_slots((found,))
-        return found
+        """Return the head of that name; raise an error if the model has none."""
+        head_id = HeadId.parse(head) if isinstance(head, str) else head
+        self.sites.head_slots((head_id,))
+        return head_id
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The model on its task, to be asked any example of it."""
+        """The model on its task, which answers any example."""
         raise no_task(self.name)
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """The same in double precision, on a processor."""
+        """Return the model on its task in double precision, on the processor."""
         return self.answers
 
     @property
-    def recipe(self) -> Recipe:
-        """How it was made."""
-        return Recipe(self.label, digest=self.weights_sha256)
+    def description(self) -> ModelDescription:
+        """How the model was made."""
+        return ModelDescription(self.label, digest=self.weights_sha256)
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """The shortest and the longest sequence in training; None if nobody said, or there is but one length."""
+        """The shortest and the longest sequence in training; None if not known, or if there is only one length."""
         return None
 
     def predict(self, text: str) -> Prediction:
-        """The model's own answer to one example."""
+        """Return the model's own answer to one example."""
         raise InputError(
-            f"{self.name} has no task, so there is no question that it could answer",
+            f"{self.name} has no task, so it has no questions to answer",
             "give a run, sample:addition, or an adapter that names a task",
         )
 
     def task_attention(self) -> TaskAttention:
-        """Its attention in the positions of its task."""
+        """Return its attention in the positions of its task."""
         raise InputError(
-            f"what the heads of {self.label or self.name} attend to is told in the words of a task, and it names none",
+            f"heads are described by the positions of a task, and {self.label or self.name} names no task",
             'write an adapter that names one: task = "addition", or "sortedness"',
             self.LOOKED_AT,
         )
 
     def positions(self) -> HasPositions:
-        """What its encoding of positions is read off."""
+        """Return its encoding of positions."""
         raise InputError(
-            f"where {self.label or self.name} has its positions is not known",
+            f"the positions of {self.label or self.name} are not known",
             "bring it by an adapter: a table of positions is found by what it does, or positions() says where it is",
         )
 
     def some_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """The first of its examples as the model takes them, to prove hooks on."""
+        """Return inputs of its first `n` examples, to prove hooks on."""
         dataset, _ = self.examples()
         return dataset.encode(np.arange(min(n, len(dataset)))).inputs
 
     def text_input(self, text: str) -> TokenizedText:
-        """One text or example as the model takes it, to look at attention on."""
+        """Encode one text or example, to look at attention on it."""
         raise InputError(
             f"{self.label} is a PyTorch module without a tokenizer, so it takes no texts",
             "give its tensors: inputs=...",
         )
 
     def texts(self, on: Sequence[str], data: str | Path | None = None) -> list[TokenizedText]:
-        """Texts, and those of a file, to look at attention on."""
+        """Encode texts, and those of a file, to look at attention on them."""
         if data is not None:
             raise InputError(f"{self.label} reads no files of texts", "leave data out, and " + self.LOOKED_AT[3:])
         return [self.text_input(text) for text in on]
 
     def repeated_tokens(self) -> list[TokenizedText]:
-        """Random tokens that are repeated; none where nobody knows the model's tokens."""
+        """Return sequences of repeated random tokens; none if the model's tokens are not known."""
         return []
 
     def experiment(
@@ -208,14 +208,14 @@ class OpenModel:
         length: int | None = None,
         at_once: int = AT_ONCE,
     ) -> Experiment:
-        """The model on `n` examples: of a split or a file, given ones, or sequences of one `length`."""
+        """Run the model on `n` examples of a split or a file, on given examples, or on sequences of one `length`."""
         dataset, rows = self.examples(data, metric, n, length)
         return experiment_on(self.module, self.sites, dataset, rows, metric, at_once=at_once)
 
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """What an experiment is on: a dataset (here of tensors), and which examples of it; None for all."""
+        """Return a dataset (here of tensors) and the rows of an experiment; None for all rows."""
         self._refuse("lengths", length)
         if isinstance(data, EvalDataset):
             return data, subsample(data, n)
@@ -226,14 +226,14 @@ class OpenModel:
             raise InputError("a model of your own needs its input tensors as data", "give one, or a list of them")
         return tensor_dataset(inputs, metric), None
 
-    def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Many examples on which nothing was decided yet; None if others were asked for, or there are none."""
+    def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
+        """Return many new examples to measure heads on again; None if others were asked for, or there are none."""
         return None
 
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """Examples to choose heads on, others to measure on, and some of those to try random orders on."""
+        """Return experiments to select heads on, to measure on, and to measure random orders on."""
         dataset, _ = self.examples(data, metric, n, length)
         rows, others = split_in_half(dataset, n)
 
@@ -248,7 +248,7 @@ class OpenModel:
         )
 
     def require_training(self) -> None:
-        """Refuse to train what is left of a model whose training is not known."""
+        """Raise an error if it is not known how the model is trained."""
         raise InputError(
             f"--fine-tune: how {self.name} is trained is not known", "fine-tune what is left with its own code"
         )
@@ -263,11 +263,11 @@ class OpenModel:
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """Without these heads, as a new folder; proven before and after it is written."""
+        """Write the model without these heads to a new folder; prove the cut before and after writing."""
         raise InputError(NO_FOLDER, CUT_IT)
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
-        """What the model before and after a cut is compared on."""
+        """Return the experiment that the models before and after a cut are compared on."""
         assert measured is not None, "made for the cut"
         return measured
 
@@ -277,7 +277,7 @@ class OpenModel:
 
 
 def no_task(name: str) -> InputError:
-    """What is missing, and what can be done without it."""
+    """Return the error for a verb that needs a task, and what can be done without one."""
     return InputError(
         f"{name} has no task whose right answers are known",
         'give a run, sample:addition, or an adapter that names one: task = "addition"',
@@ -298,58 +298,58 @@ class RunModel(OpenModel):
 
     @classmethod
     def of(cls, run: Run) -> RunModel:
-        """A run as it was loaded."""
+        """Open a loaded run."""
         sites = Sites.of(run.model) if run.model.heads else Sites.empty()
         return cls(run.name, run.name, run.weights_sha256, run.model, sites, run.task, run)
 
     @property
     def output(self) -> RunFolder:
-        """The run's own folder; of a packaged sample, one in runs/."""
+        """The run's own folder; for a packaged sample, a folder in runs/."""
         return self.run.output
 
     def find_head(self, head: str | HeadId) -> HeadId:
-        """The head of that name, if this run has it."""
+        """Return the head of that name; raise an error if the run has none."""
         return self.run.find_head(head)
 
     @property
     def answers(self) -> SequenceModel | ClassModel:
-        """The run's model and task."""
+        """The run's model on its task."""
         return learner_of(self.run.model, self.run.task)
 
     def in_double(self) -> SequenceModel | ClassModel:
-        """A copy."""
+        """Return a copy of the model on its task, in double precision on the processor."""
         return learner_of(copy.deepcopy(self.run.model).cpu().double(), self.run.task)
 
     @property
-    def recipe(self) -> Recipe:
-        """From its settings; what was cut, and trained since, is another model than one that was trained without."""
+    def description(self) -> ModelDescription:
+        """How the run was made, by its settings; a pruned run differs from one trained without these heads."""
         config = self.run.config.model
         settings = replace(self.run.config, seed=0).to_json()
         if config.pruned:
             settings += f"fine-tuned: {self.run.folder.read_manifest().get('fine_tuned', 'never cut')}"
         of_classifier = (getattr(config, "pooling", ""), tuple(getattr(self.run.model, "hard_codes", ())))
         digested, window = digest(settings.encode()), getattr(config, "window", 0) or 0
-        return Recipe(_label(config), config.encoding, *of_classifier, self.run.config.seed, digested, window)
+        return ModelDescription(_label(config), config.encoding, *of_classifier, self.run.config.seed, digested, window)
 
     @property
     def trained(self) -> tuple[int, int] | None:
-        """By its settings."""
+        """The training lengths, by its settings."""
         return getattr(self.run.task, "trained_lengths", None)
 
     def task_attention(self) -> TaskAttention:
-        """The run's own."""
+        """Return the run, whose positions are the task's."""
         return self.run
 
     def positions(self) -> HasPositions:
-        """The run's own."""
+        """Return the run, which knows its encoding."""
         return self.run
 
     def predict(self, text: str) -> Prediction:
-        """The model's own answer, decoded."""
+        """Decode the model's own answer."""
         return self.run.predict_one(text, with_attention=False)
 
     def text_input(self, text: str) -> TokenizedText:
-        """Refused: its attention is kept while it decodes."""
+        """Raise an error: a run's attention is recorded while it decodes."""
         raise InputError(
             f"{self.name} is a run: its attention is drawn while it decodes its own answer to an example of its task",
             f"`headcount heads {argument(self.name)}` with --on and the example, or show_heads in Python",
@@ -358,7 +358,7 @@ class RunModel(OpenModel):
     def examples(
         self, data: Data = None, metric: ExperimentMetric = None, n: int | None = None, length: int | None = None
     ) -> tuple[EvalDataset, Rows | None]:
-        """A split, given examples, or sequences of one length."""
+        """Return examples of a split, given examples, or sequences of one length."""
         if not self.sites:
             raise InputError(f"{self.name} has no heads", "choose a run that was not stripped of all of them")
         task, data = self.run.task, "test" if data is None else data
@@ -374,11 +374,11 @@ class RunModel(OpenModel):
         device = next(self.module.parameters()).device
         return task_dataset(task, examples, what, device, reference=lambda: reference_for(task, length)), None
 
-    def second_look(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
-        """Fresh examples such as it was trained on, or all there are."""
+    def confirmation(self, data: Data, metric: ExperimentMetric, n: int | None, at_once: int) -> Experiment | None:
+        """Return new examples drawn as in training, or all examples if there are few."""
         task, is_usual = self.run.task, data is None or (isinstance(data, str) and data == "test")
-        if not is_usual or n is not None or callable(metric) or bool(getattr(task.config, "n_train", 0)):
-            return None  # what it is trained on is no test of it
+        if not is_usual or n is not None or callable(metric) or len(task.splits.get("train", ())):
+            return None  # training examples are no test of the model
         if is_all := getattr(task, "domain_size", math.inf) <= 2 * N_DECIDING:
             examples, what = np.concatenate(list(cast(SequenceTask, task).iter_domain())), "examples, all there are"
         else:
@@ -389,7 +389,7 @@ class RunModel(OpenModel):
     def selection(
         self, data: Data, metric: ExperimentMetric, n: int | None, *, length: int | None, at_once: int
     ) -> tuple[Experiment, Experiment, Experiment]:
-        """From the validation set; from the test set; and some of that."""
+        """Select on the validation set, measure on the test set, and measure random orders on a part of that."""
         if data is not None or metric is not None:
             raise InputError(f"{self.name} is measured on its own task", "leave --data and --metric out")
 
@@ -399,7 +399,7 @@ class RunModel(OpenModel):
         return some("validation", N_SELECTION), some("test", None), some("test", N_NULL)
 
     def require_training(self) -> None:
-        """Its settings say how it is trained."""
+        """Do nothing: a run's settings say how it is trained."""
 
     def cut(
         self,
@@ -411,19 +411,19 @@ class RunModel(OpenModel):
         fine_tune: int = 0,
         listeners: Sequence[Listener] = (),
     ) -> Cut[OpenModel]:
-        """As a run of its own."""
+        """Write the run without these heads as a new run."""
         from headcount.runs.prune import prune_run  # surgery is much to load, and most verbs cut nothing
 
         made = prune_run(self.run, heads, out, fold_mean=fold_mean, fine_tune=fine_tune, listeners=listeners)
         return replace(cast(Any, made), model=RunModel.of(made.model))
 
     def cost_experiment(self, measured: Experiment | None) -> Experiment:
-        """The whole test set."""
+        """Return the experiment on the whole test set."""
         return task_experiment(self.run, *held_out(self.run.task, "test", None))
 
 
 def _label(config: Any) -> str:
-    """`rotary, max` and whatever else is not the default about attention."""
+    """Return the encoding, the pooling and settings of attention that are not the default: `rotary, max`."""
     random = f"random of {config.random_positions}" if config.random_positions else ""
     window = f"window ±{config.window}" if getattr(config, "window", 0) else ""
     softmax = "log-length" if config.softmax == "log-length" else ""
@@ -434,11 +434,11 @@ def _label(config: Any) -> str:
 
 
 def smaller(n: int | None, most: int | None) -> int | None:
-    """The smaller of two counts, where None is no limit."""
+    """Return the smaller of two counts, where None is no limit."""
     return min((each for each in (n, most) if each is not None), default=None)
 
 
 def means_over(experiment: Experiment) -> Sequence[EvalBatch]:
-    """Examples that nothing is measured on, where there are any."""
+    """Return batches to take means over: those that are not measured on, if there are any."""
     measured = {id(batch) for batch in experiment.batches}
     return [batch for batch in experiment.reference if id(batch) not in measured] or experiment.batches

@@ -1,7 +1,7 @@
-"""Where in somebody's model is its table of positions? It is found by what it does.
+"""Find the table of positions in an adapter's model by what the table does.
 
-Either an embedding is asked for 0, 1, 2, ..., whatever the tokens are; or a parameter or buffer [position, d_model] is
-sliced, so that the output changes with each of its first rows, as many as there are tokens, and with no later one.
+The table is an embedding that is indexed by 0, 1, 2, ... whatever the tokens are; or a parameter or buffer
+[position, d_model] whose first rows, as many as there are tokens, change the output, and whose later rows do not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headcount.seeds import stream
 from headcount.tasks.base import ClassTask, Task
 
 N_EXAMPLES, MOST_TRIED, FEWEST_ROWS = 4, 16, 3
-"""Of each of two batches; rows whose effect is tried one by one; and rows of a table at least."""
+"""Examples of each of two batches; rows that are tried one by one, at most; and rows of a table, at least."""
 NO_TABLES = (
     nn.Linear,
     nn.Embedding,
@@ -36,13 +36,13 @@ NO_TABLES = (
     nn.modules.conv._ConvNd,
     nn.RNNBase,
 )
-"""Modules whose weights are no tables of positions that somebody slices."""
+"""Modules whose weights cannot be a table of positions that is sliced."""
 Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, where they are in the model, and how many of them the examples use."""
+    """A table of positions: its rows, its name in the model, and how many rows the examples use."""
 
     name: str
     rows: Tensor
@@ -52,7 +52,7 @@ class Table:
 
 @dataclass(frozen=True)
 class AdapterPositions:
-    """The positions of a model that an adapter brought."""
+    """The positions of an adapter's model."""
 
     name: str
     weights_sha256: str
@@ -64,7 +64,7 @@ class AdapterPositions:
         device = next(model.parameters()).device
         batches = [tuple(each.to(device) for each in encoded(adapter, pairs)[0]) for pairs in longest_pairs(adapter)]
         with eval_mode(model), torch.no_grad():
-            found = _told(adapter, model, batches) or _looked_up(model, batches) or _sliced(model, batches)
+            found = _named_table(adapter, model, batches) or _looked_up(model, batches) or _sliced(model, batches)
         if found is None:
             raise InputError(
                 f"no table of positions was found in {self.name}: neither an embedding that is asked for 0, 1, 2, ... "
@@ -79,7 +79,7 @@ class AdapterPositions:
 
 
 def longest_pairs(adapter: Adapter) -> tuple[Pairs, Pairs]:
-    """Two small sets of other examples, as long as in training."""
+    """Return two small sets of different examples, as long as in training."""
     if adapter.task is None:
         pairs = sorted(own_pairs(adapter), key=lambda pair: len(pair[0]) + len(pair[1]))[-2 * N_EXAMPLES :]
         return pairs[::2], pairs[1::2]
@@ -99,8 +99,8 @@ def _texts(task: Task, examples: Any) -> list[tuple[str, str]]:
     return [(task.show(example), task.answer(example)) for example in examples]
 
 
-def _told(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) -> Table | None:
-    """What the adapter itself says."""
+def _named_table(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) -> Table | None:
+    """Return the table that the adapter's positions() names."""
     if type(adapter).positions is Adapter.positions:
         return None
     with user_code_errors(adapter, "positions"):
@@ -113,7 +113,7 @@ def _told(adapter: Adapter, model: Adapted, batches: Sequence[Inputs]) -> Table 
 
 
 def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """An embedding that is asked for numbers in order, the same whatever the tokens are."""
+    """Return an embedding that is indexed by numbers in order, whatever the tokens are."""
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
     asked: dict[nn.Embedding, list[Tensor]] = {}
 
@@ -135,13 +135,13 @@ def _looked_up(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
 
 
 def _is_in_order(ids: Tensor) -> bool:
-    """Whether each row counts up by one, all alike."""
+    """Whether all rows count up by one from the same number."""
     rows = ids.reshape(-1, ids.shape[-1]) if ids.dim() else ids.reshape(1, 1)
     return bool((rows == rows[:1]).all() and (rows[0].diff() == 1).all())
 
 
 def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
-    """A parameter or buffer whose first rows change the output, and whose later ones do not."""
+    """Return a parameter or buffer whose first rows change the output, and whose later rows do not."""
     widths = {each.shape[1] + more for each in batches[0] if each.dim() > 1 for more in (0, 1)}  # with a class token
     for name, tensor in _candidates(model):
         rows = tensor.squeeze()
@@ -156,7 +156,7 @@ def _sliced(model: nn.Module, batches: Sequence[Inputs]) -> Table | None:
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers that may be tables: two axes that are longer than 1."""
+    """Yield parameters and buffers with two axes longer than 1, which may be tables."""
     for path, module in model.named_modules():
         if isinstance(module, NO_TABLES):
             continue
@@ -167,7 +167,7 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _n_used(model: nn.Module, batch: Inputs, rows: Tensor) -> int:
-    """One more than the last row that matters; by halves, for tables are long."""
+    """Return one more than the last row that changes the output, by bisection."""
     low, high = 0, len(rows)
     while low < high:
         middle = (low + high) // 2
@@ -176,7 +176,7 @@ def _n_used(model: nn.Module, batch: Inputs, rows: Tensor) -> int:
 
 
 def _acts(model: nn.Module, batch: Inputs, rows: Tensor, which: slice) -> bool:
-    """Whether the output is another with other values in these rows."""
+    """Whether the output changes with these rows."""
     clean = model(*batch)
     with _changed(rows, which):
         moved = model(*batch)
@@ -185,7 +185,7 @@ def _acts(model: nn.Module, batch: Inputs, rows: Tensor, which: slice) -> bool:
 
 @contextmanager
 def _changed(rows: Tensor, which: slice) -> Iterator[None]:
-    """Inside, these rows are others; `rows` shares its memory with the model."""
+    """Change these rows while the block runs; `rows` shares its memory with the model."""
     before = rows[which].clone()
     rows[which] += 1 + before.abs()
     try:

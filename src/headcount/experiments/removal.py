@@ -1,4 +1,4 @@
-"""What a model scores as its heads go, one after another: a cached pass of each batch moves on with every removal.
+"""Scores of a model while its heads are removed one after another, from a cached pass of each batch.
 
 `run_interventions` begins anew with every set of heads that is ablated throughout. Here the passes over all batches are
 kept (as far as there is room), and a removal costs what comes after the head that was removed, and no more.
@@ -18,25 +18,25 @@ from headcount.hooks.replay import CachedPass, Intervention, sweep
 from headcount.limits import BATCH, available_memory
 
 ROOM = 2**30
-"""Bytes that passes may take, unless a quarter of the memory is less."""
+"""Bytes that cached passes may take, or a quarter of the memory if that is less."""
 
 
 class Removal:
-    """A model without the heads that were removed; make and use it on a model on which the hooks were proven."""
+    """A model without the heads that were removed; its hooks must have been proven before."""
 
     def __init__(self, experiment: Experiment, batch_size: int = BATCH) -> None:
         self.experiment, self.removed = experiment, list[HeadId]()
         self.is_plain = False
-        """Whether every measurement is a whole forward pass: slower, for models whose modules keep state."""
+        """Whether each measurement is a whole forward pass: slower, for models whose modules keep state."""
         self._batch_size = min(batch_size, experiment.most_rows or batch_size)
         self._passes: dict[int, CachedPass] = {}
         self._next: dict[tuple[HeadId, int], CachedPass] = {}
-        """Passes without one head more, which may be the next to be removed."""
+        """Cached passes without one more head, which may be removed next."""
         self._room: int | None = None
         self._unchecked = True
 
     def clean(self) -> Scores:
-        """What every example scores now."""
+        """Score every example without the removed heads."""
         scores = np.empty(self.experiment.n)
         with eval_mode(self.experiment.model), torch.no_grad():
             for i, batch in enumerate(self.experiment.batches):
@@ -44,7 +44,7 @@ class Removal:
         return scores
 
     def scores(self, heads: Sequence[HeadId], batches: Sequence[int], *, keep: bool = False) -> Scores:
-        """What the examples of these batches score without each of these heads as well, [head, example]; else nan.
+        """Score the examples of these batches without each of these heads as well, [head, example]; nan elsewhere.
 
         What was computed is kept with `keep`, for a head that is likely to be removed.
         """
@@ -64,14 +64,14 @@ class Removal:
         return scores
 
     def remove(self, head: HeadId) -> None:
-        """For good."""
+        """Remove heads from all further measurements."""
         self.removed.append(head)
         self._passes |= {i: cached for (each, i), cached in self._next.items() if each == head}
         self._next.clear()
         self._unchecked = True
 
     def _replayed(self, i: int, heads: Sequence[HeadId], keep: bool) -> Scores:
-        """On one batch; after each removal, the first to be measured are compared with a plain pass."""
+        """Score one batch; after each removal, the first scores are compared with those of a plain pass."""
         batch, cached, checked = self.experiment.batches[i], self._pass(i), self._unchecked
         self._unchecked = False
         if keep:
@@ -89,7 +89,7 @@ class Removal:
         return found
 
     def _pass(self, i: int) -> CachedPass:
-        """Over one batch, without the heads that were removed."""
+        """Run a cached pass over one batch, without the removed heads."""
         cached = self._passes.get(i)
         if cached is None:
             model, sites, inputs = self.experiment.model, self.experiment.sites, self.experiment.batches[i].inputs
@@ -113,7 +113,7 @@ def scores_along(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> list[Scores]:
-    """What each example scores as some heads go, then some more, and so on: for each order, [step, example]."""
+    """Score each example while groups of heads are removed one after another: for each order, [step, example]."""
     scores = [np.empty((len(order), experiment.n)) for order in orders]
     try:
         with eval_mode(experiment.model), torch.no_grad():

@@ -1,4 +1,4 @@
-"""What analyses of attention ask of a model: the task it does, its heads, and its weights in that task's positions.
+"""What analyses of attention need of a model: its task, its heads, and attention weights in the task's positions.
 
 A run has the positions of its task. An adapter's model has its own (experiments/adapter_attention.py): each is known by
 which of the task's it is. A token of its own, such as a class token, is none of them, and weight on it is weight on no
@@ -28,30 +28,30 @@ class TaskAttention(Protocol):
 
     @property
     def name(self) -> str:
-        """As it was named."""
+        """The name that it was opened by."""
 
     @property
     def weights_sha256(self) -> str:
-        """Every result names it."""
+        """SHA-256 of the weights, which every result names."""
 
     @property
     def task(self) -> Task:
-        """What it was trained on."""
+        """The task that it was trained on."""
 
     @property
     def shape(self) -> object:
-        """Equal for models whose untrained weights are drawn alike."""
+        """A key that is equal for models whose untrained weights are drawn alike."""
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """What can be made of it that has learned nothing: `untrained`, `shuffled`."""
+        """The controls that have learned nothing: `untrained`, `shuffled`."""
 
     @property
     def sites(self) -> tuple[HeadSite, ...]:
         """Every attention site that has heads."""
 
     def heads_at(self, site: HeadSite) -> tuple[HeadId, ...]:
-        """The heads of one site, in the order of their weights."""
+        """Return the heads of one site, in the order of their weights."""
 
     def read_attention(
         self,
@@ -61,39 +61,39 @@ class TaskAttention(Protocol):
         norm_weighted: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`show` all weights while these examples are answered with right answers; `progress` counts examples."""
+        """Call `show` with all weights of these examples, fed the right answers; `progress` gets the number done."""
 
     def aligned_examples(self, examples: Examples) -> AlignedExamples:
-        """The most of these examples in which each position means the same."""
+        """Return the largest group of these examples in which each position means the same."""
 
     def value_outputs(self, examples: Examples) -> Mapping[HeadSite, ValueOutputs] | None:
-        """What the heads add to the residual stream, key by key; None if that is not known."""
+        """Return what the heads add to the residual stream, key by key; None if it is not known."""
 
     def workers(self) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
-        """Something like `map`, for several such models at once."""
+        """Return a function like `map`, which may run several models at a time."""
 
     def untrained(self, seed: int) -> Self:
-        """The same with weights as training begins with."""
+        """Return the model with weights as at the start of training."""
 
     def shuffled(self, seed: int) -> Self:
-        """The same with the entries of each of its weight matrices in random order."""
+        """Return the model with the entries of each weight matrix in random order."""
 
 
 @dataclass(frozen=True)
 class SiteWeights:
-    """Weights of one site in its task's positions, example by example."""
+    """Attention weights of one site in the task's positions, for each example."""
 
     weights: Float[Tensor, "example head query key"]
-    """If the model has keys that are none of the task's, all of them together are one more key, the last."""
+    """If the model has keys that are not the task's, the last key is the sum of all of them."""
     present: NDArray[np.bool_]
-    """[example, query]: whether the model has that query; a sum that is written short has fewer."""
+    """[example, query]: whether the model has that query; a number without leading zeros has fewer."""
     visible: Bool[Tensor, "query key"]
     """Which keys a query may see, in any example."""
     n_task_keys: int
-    """Keys that are the task's."""
+    """Number of keys that are the task's."""
 
     def without_others(self) -> SiteWeights:
-        """If all keys are the task's."""
+        """Remove the last key, for a site whose keys are all the task's."""
         n = self.n_task_keys
         return replace(self, weights=self.weights[..., :n], visible=self.visible[:, :n])
 
@@ -101,7 +101,7 @@ class SiteWeights:
 def task_weights(
     model: TaskAttention, examples: Examples, *, norm_weighted: bool = False
 ) -> dict[HeadSite, SiteWeights]:
-    """Every weight on short examples, in the positions of the task."""
+    """Collect all weights of short examples, in the positions of the task."""
     found: dict[HeadSite, SiteWeights] = {}
     has_others: set[HeadSite] = set()
 
@@ -129,7 +129,7 @@ def task_weights(
 
 
 def _task_shape(task: Task, site: HeadSite, examples: Examples) -> tuple[int, int]:
-    """How many queries and keys the task has at a site."""
+    """Return the numbers of queries and keys that the task has at a site."""
     if task.output_type == "class":
         n = cast(ClassTask, task).encode(examples).source.shape[1]
         return n, n

@@ -1,4 +1,4 @@
-"""A model of your own, brought by a file of a dozen lines.
+"""An adapter: a file of a dozen lines that makes your own model usable by every verb.
 
     from headcount import Adapter, Sites
 
@@ -64,42 +64,42 @@ from headcount.tasks.base import Task
 
 SCHEMA = 1
 ADAPTED, WEIGHTS = "headcount.json", "model.safetensors"
-"""What a folder has whose model an adapter brought."""
+"""Files of a folder with an adapter's pruned model."""
 MOST_LISTED = 12
-"""Names of weights that an error lists of each kind."""
+"""Names of weights that an error lists, at most, for each kind of fault."""
 TOLERANCE = 1e-5
-"""Most that a model and what is read of it may differ, as a share of the largest value."""
+"""Largest difference between a model and its saved copy, as a share of the largest output."""
 
 
 class Adapter:
-    """Inherit this, and say what headcount cannot know of your model."""
+    """Inherit this class and write what headcount cannot find out about your model."""
 
     checkpoint: str | None = None
-    """A file of weights, from beside the adapter's own file; None if `build` loads them."""
+    """A file of weights, by its path from the adapter's file; None if `build` loads them."""
     pretrained: str | None = None
-    """Or a folder of a Hugging Face model, likewise: with it, texts and `--data FILE` are read by its tokenizer."""
+    """Or a folder of a Hugging Face model: its tokenizer then reads texts and `--data FILE`."""
     task: str | None = None
-    """Which of headcount's tasks the model was trained on; None if `data` gives examples."""
+    """Name of the task that the model was trained on; None if `data` gives examples."""
     settings: Mapping[str, Any] = {}
-    """Of that task, where they are not the defaults."""
+    """Settings of that task that are not the defaults."""
     trained: tuple[int, int] | None = None
-    """The shortest and the longest sequence in training, where the task has sequences of any length."""
+    """The shortest and the longest sequence in training, if the task has sequences of any length."""
     given: str = ""
     """Leading tokens of every answer that the decoder is handed and has no logit for, such as "0".
 
     Labels are then of what follows. An answer that begins otherwise is never right, and results say so.
     """
     claimed: float | None = None
-    """What the model's author reports, as a share of 1, to be compared with what is measured."""
+    """Accuracy that the author reports, from 0 to 1, to be compared with the measured accuracy."""
     claimed_n: int | None = None
-    """How many examples the author measured that on, if not as many as the task's test set has."""
+    """Number of examples that the author measured it on, if not the size of the task's test set."""
     folder: Path = Path()
-    """Where the adapter's file is; set when it is loaded."""
+    """Folder of the adapter's file; set when the adapter is loaded."""
     origin: str = ""
-    """`my_adapter.py:Model` by its full path, likewise."""
+    """`my_adapter.py:Model` with its full path; set when the adapter is loaded."""
 
     def build(self) -> nn.Module:
-        """The model, its weights still random; that of `pretrained` comes with them."""
+        """Return the model with random weights; a `pretrained` model comes with its weights."""
         if self.pretrained is not None:
             from headcount.external.hugging_face import load_model  # which reads weights as this does
 
@@ -107,7 +107,7 @@ class Adapter:
         raise InputError(f"{type(self).__name__} does not say how its model is made", "write build() in the adapter")
 
     def load(self, model: nn.Module) -> None:
-        """Put the trained weights in; nothing in the file is ever run."""
+        """Load the trained weights into the model; code in the file is never run."""
         if self.checkpoint is None:
             return
         file = self.folder / self.checkpoint
@@ -122,11 +122,11 @@ class Adapter:
             raise InputError(f"the weights of {file} do not fit {type(model).__name__}", *faults) from error
 
     def sites(self, model: nn.Module) -> Sites:
-        """Where its heads are; families that headcount knows need not say it."""
+        """Return where the heads are; not needed for families that headcount knows."""
         return wrap(model).head_sites
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> tuple[Any, Tensor]:
-        """What the model is given, and what it should output.
+        """Return the inputs of the model and the labels that it should output.
 
         Inputs are one tensor or several, rows first, sequence models being fed the right answer. Labels are [row] for
         classes and [row, position] for sequences, -100 where nothing is asked.
@@ -134,7 +134,7 @@ class Adapter:
         raise NotImplementedError
 
     def forward(self, model: nn.Module, *inputs: Tensor) -> Tensor:
-        """Logits [row, class] or [row, position, token]."""
+        """Return logits [row, class] or [row, position, token]."""
         output = (
             model(*inputs) if self.pretrained is None else Wrapped(model, Sites.empty(), input_names(model))(*inputs)
         )
@@ -144,11 +144,11 @@ class Adapter:
             raise _no_logits(output) from None
 
     def generate(self, model: nn.Module, questions: Sequence[str]) -> list[str]:
-        """A sequence model's own answers, by its own code; with heads at zero, the quick way is checked against it."""
+        """Decode answers by the model's own code; zero ablation in one pass is checked against it."""
         raise NotImplementedError
 
     def metric(self, question: str, answer: str, predicted: str) -> float:
-        """The author's own score of one decoded answer, 0 to 1, where it is not exact match."""
+        """Score one decoded answer from 0 to 1, if the author's score is not exact match."""
         raise NotImplementedError
 
     def data(self) -> Sequence[tuple[str, str]]:
@@ -160,18 +160,18 @@ class Adapter:
         raise NotImplementedError
 
     def tokens(self, question: str, answer: str) -> Sequence[Sequence[str]]:
-        """What stands at each position of each input, to be written on axes.
+        """Return names of the positions of each input, for axes.
 
         Unless it is said here: the characters or words of question and answer, where ids go together with them.
         """
         return ()
 
     def positions(self, model: nn.Module) -> Tensor:
-        """The table that is added to embeddings, [position, d_model]; needed only where it is not found by itself."""
+        """Return the table of positions [position, d_model]; only needed if headcount does not find it."""
         raise NotImplementedError
 
     def cut(self, model: nn.Module, site: HeadSite, keep: list[int]) -> None:
-        """Take heads out of one attention block for real, in place; needed only where headcount's own ways fail.
+        """Remove heads from one attention block in place; only needed where headcount's own ways fail.
 
         `keep` are the places in z, from 0, of the heads that stay, out of those that the block has now. Afterwards the
         output projection is where it was and takes their features alone, side by side. The cut is proven before it
@@ -182,7 +182,7 @@ class Adapter:
 
 
 def load_adapter(name: str) -> Adapter:
-    """`my_adapter.py:Model`: run the user's own file and make its class."""
+    """Run the user's file of `my_adapter.py:Model` and create the adapter."""
     path, _, class_name = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
@@ -195,7 +195,7 @@ def load_adapter(name: str) -> Adapter:
 
 
 def load_adapted(adapter: Adapter) -> Adapted:
-    """The model with its weights, at rest."""
+    """Return the model with its weights, in evaluation mode."""
     claimed = adapter.claimed
     if claimed is not None and not (isinstance(claimed, int | float) and math.isfinite(claimed)):
         raise InputError(f"claimed = {claimed!r} is no number", "99.85 % is written as claimed = 0.9985")
@@ -213,7 +213,7 @@ def load_adapted(adapter: Adapter) -> Adapted:
 
 
 def built(adapter: Adapter) -> nn.Module:
-    """The model without its weights."""
+    """Return the model without its weights."""
     with user_code_errors(adapter, "build"):
         model = adapter.build()
     if not isinstance(model, nn.Module):
@@ -222,7 +222,7 @@ def built(adapter: Adapter) -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """The model, called as its adapter says; `cuts` are what was done to take heads out of it, in order."""
+    """A model that is called through its adapter; `cuts` removed heads from it, in this order."""
 
     def __init__(self, adapter: Adapter, model: nn.Module, sites: Sites, cuts: tuple[SitePlan, ...] = ()) -> None:
         super().__init__()
@@ -230,12 +230,12 @@ class Adapted(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What the tensors of a pretrained model are called."""
+        """Names of the inputs of a pretrained model."""
         return () if self.adapter.pretrained is None else input_names(self.model)
 
     @property
     def custom_cut(self) -> CustomCut | None:
-        """The adapter's own way to take heads out of a block, if it has one."""
+        """The adapter's cut(), if it has one."""
         adapter = self.adapter
 
         def cut(model: nn.Module, site: HeadSite, keep: list[int]) -> None:
@@ -245,11 +245,11 @@ class Adapted(nn.Module):
         return cut if type(adapter).cut is not Adapter.cut else None
 
     def after(self, plan: SitePlan, model: nn.Module, sites: Sites) -> Adapted:
-        """The same around a model that a plan was applied to."""
+        """Return the adapter around a model that a plan was applied to."""
         return Adapted(self.adapter, model, sites, (*self.cuts, plan))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits that the adapter computes."""
         with user_code_errors(self.adapter, "forward"):
             logits = self.adapter.forward(self.model, *inputs)
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -258,12 +258,12 @@ class Adapted(nn.Module):
 
     @torch.no_grad()
     def require_answer(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Let it answer once: what fails is told as the adapter's fault, whatever it is."""
+        """Run the model once; any failure is reported as one of the adapter's code."""
         return cast(Tensor, self(*inputs))
 
 
 def _no_logits(output: Any) -> InputError:
-    """Of a forward() that decodes, most likely."""
+    """Return the error for a forward() that returns no logits; most likely it decodes."""
     what = type(output).__name__
     if isinstance(output, Tensor):
         what = f"whole numbers (a tensor of shape {tuple(output.shape)}, {output.dtype})"
@@ -282,7 +282,7 @@ def adapter_name(adapter: Adapter) -> str:
 
 
 def task_of(adapter: Adapter) -> Task:
-    """The task that the model was trained on; if it has lengths, those that the adapter says it was trained on."""
+    """Return the task that the adapter names, with the adapter's settings and training lengths."""
     task = TASKS.get(str(adapter.task))
     settings = dict(adapter.settings)
     if adapter.trained is not None and task.output_type == "class":
@@ -291,7 +291,7 @@ def task_of(adapter: Adapter) -> Task:
 
 
 def read_weights(file: Path) -> Any:
-    """What a checkpoint has for weights; nothing in the file is ever run."""
+    """Read the weights of a checkpoint; code in the file is never run."""
     with friendly_os_errors(f"read {file}"):
         if file.exists() and not file.is_file():
             raise InputError(f"{file} is no regular file", "name the file that torch.save wrote")
@@ -322,7 +322,7 @@ def _is_weights(found: Mapping[Any, Any]) -> bool:
 
 
 def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
-    """As the model names them, where all that differs is what a wrapper put before (`module.`, `_orig_mod.`)."""
+    """Remove a prefix such as `module.` or `_orig_mod.` from all names, if they then fit the model."""
     own = model.state_dict().keys()
     prefix = next(iter(weights), "").removesuffix(next(iter(own), ""))
     names = {name.removeprefix(prefix): each for name, each in weights.items()}
@@ -330,7 +330,7 @@ def without_prefix(weights: Mapping[str, Any], model: nn.Module) -> Mapping[str,
 
 
 def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
-    """Every weight that does not fit, in a line for each way not to: missing, unknown, of another shape."""
+    """List weights that do not fit, one line each for missing, unknown and differently shaped ones."""
     own = model.state_dict()
     shapes = [
         f"{name} (file {list(weights[name].shape)}, model {list(each.shape)})"
@@ -346,14 +346,14 @@ def misfits(weights: Mapping[str, Any], model: nn.Module) -> list[str]:
 
 
 def _layers_starred(names: Sequence[str]) -> list[str]:
-    """The first of them, with one name for all layers of a stack."""
+    """Shorten a list of names: one name for all layers of a stack, and a limit."""
     count = Counter(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names)
     lines = [f"{name} ({n} of them)" if n > 1 else name for name, n in count.items()]
     return lines if len(lines) <= MOST_LISTED else [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"]
 
 
 def digest_of(model: nn.Module) -> str:
-    """SHA-256 of all weights, by name."""
+    """Return the SHA-256 of all weights and their names."""
     found = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         found.update(name.encode())
@@ -365,7 +365,7 @@ def digest_of(model: nn.Module) -> str:
 
 
 def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tensor], *, folded_over: int = 0) -> None:
-    """Write a new folder, which is there as a whole or not at all; it is read again, and asked, to be sure."""
+    """Write a new folder completely or not at all, then read it and compare its output."""
     file, _, class_name = adapted.adapter.origin.rpartition(":")
     if not file:
         raise InputError(
@@ -404,7 +404,7 @@ def save_cut(adapted: Adapted, parent: str, folder: Path, inputs: Sequence[Tenso
 
 
 def load_cut(folder: Path) -> Adapted:
-    """The model in a folder."""
+    """Load an adapter's pruned model from a folder."""
     file, header = adapter_file(folder)
     try:
         cuts = tuple(map(SitePlan.from_dict, header["cuts"]))
@@ -422,7 +422,7 @@ def load_cut(folder: Path) -> Adapted:
 
 
 def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
-    """The model without its weights, from which heads were cut as before."""
+    """Build the model without its weights and repeat the cuts."""
     model = built(adapter).eval()
     with user_code_errors(adapter, "sites"):
         adapted = Adapted(adapter, model, adapter.sites(model))
@@ -438,7 +438,7 @@ def rebuilt(adapter: Adapter, cuts: Sequence[SitePlan]) -> Adapted:
 
 
 def adapter_file(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file that is run to load the model in a folder, and what else is told there."""
+    """Return the file that is run to load the model of a folder, and the folder's header."""
     header_file = folder / ADAPTED
     try:
         header = read_json(header_file)

@@ -1,4 +1,4 @@
-"""Hugging Face models as folders, those without some of their heads too.
+"""Load and save Hugging Face models as folders, including models with some heads removed.
 
     save_model(cut_heads(model, ["L0H3"]), "smaller", tokenizer)
     model = load_model("smaller")
@@ -41,37 +41,37 @@ CONFIG, WEIGHTS, GENERATION = "config.json", "model.safetensors", "generation_co
 PROCESSOR = "preprocessor_config.json"
 PICKLED = "pytorch_model.bin"
 CUT_WEIGHTS = "headcount.safetensors"
-"""Of a model without some heads: named so that from_pretrained finds no weights and stops."""
+"""File of weights of a pruned model: from_pretrained does not know this name, and stops."""
 LAYERS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers"),
     *("decoder_layers", "num_hidden_groups", "inner_group_num", "attention_types"),
 )
-"""What configurations call numbers of modules, or repeat that many times."""
+"""Settings of a configuration that are numbers of modules, or repeat modules."""
 MOST_CLASSES = 10**6
-"""Every class gets a name as soon as a configuration is read, also where the model has no classes."""
+"""Number of classes that a configuration may have: each gets a name when the configuration is read."""
 MOST_LAYERS = 1000
-"""Of models whose layers share their weights."""
+"""Settings of models whose layers share their weights."""
 MOST_TOKENIZER = 2**27
-"""Bytes of one file of a tokenizer."""
+"""Bytes of one file of a tokenizer, at most."""
 _FORMER_BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|masked_bias|inv_freq|attn\.bias|attention\.bias)$")
-"""Masks and positions that older versions of their library wrote into files, and newer ones compute."""
+"""Masks and positions that older versions of transformers stored, and newer ones compute."""
 HEADER = "headcount"
-"""Where the header of a file of weights keeps what else there is to know."""
+"""Key of our notes in the header of a file of weights."""
 _AGAIN = "copy or save the model again"
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What else there is to know."""
+    """What a file of weights notes besides the weights."""
 
     shared: dict[str, str]
-    """Further names of parameters, and the names that they are stored by."""
+    """Further names of shared parameters, and the names that they are stored by."""
     buffers: dict[str, str]
-    """Precision of buffers that are not stored, for a model that was cast has them cast."""
+    """Precision of buffers that are not stored: a model that was cast has them cast."""
 
 
 def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> Path:
-    """Write a model to a new folder, which is there as a whole or not at all, and read it again to be sure."""
+    """Write a model to a new folder completely or not at all, then read it and compare all weights."""
     if isinstance(model, Wrapped):
         model = model.model
     known_family(model)
@@ -95,7 +95,7 @@ def save_model(model: nn.Module, folder: str | Path, tokenizer: Any = None) -> P
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_family: bool = False) -> nn.Module:
-    """The model in a folder, ready to be asked; of `any_family` that their library knows, if sites are given."""
+    """Load the model of a folder; with `any_family`, families whose heads headcount does not know are allowed."""
     path = Path(folder)
     settings = _settings(path)
     model_class = _class_of(path, settings)
@@ -109,13 +109,17 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu", *, any_fa
     if notes is None and settings.get(CUT):
         raise InputError(f"heads are missing from the model in {path}, which save_model did not write", "save it again")
     _require_possible(path, model_class, settings, _n_tensors(path) if pickled is None else len(pickled))
-    model = _from_elsewhere(path, model_class, pickled) if notes is None else _from_here(path, model_class, file, notes)
+    model = (
+        _loaded_by_transformers(path, model_class, pickled)
+        if notes is None
+        else _loaded_by_headcount(path, model_class, file, notes)
+    )
     require_finite_model(model, str(path))
     return model.to(device).eval()
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """What a model's folder has for texts; None if it has nothing, as models of images."""
+    """Load the tokenizer of a folder; None if the folder has none."""
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
         return None
     _require_files(folder)
@@ -129,7 +133,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_image_processor(folder: Path) -> Any:
-    """What a model's folder has for images, without torchvision; None if it has nothing."""
+    """Load the image processor of a folder, without torchvision; None if the folder has none."""
     if not (folder / PROCESSOR).exists():
         return None
     _require_files(folder)
@@ -141,7 +145,7 @@ def load_image_processor(folder: Path) -> Any:
 
 @contextmanager
 def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
-    """Inside only code of transformers and its kin runs, on files of which anything may be damaged."""
+    """Turn errors of transformers in the block, such as those of damaged files, into one message."""
     try:
         yield
     except HeadcountError:
@@ -158,7 +162,7 @@ def _their_library(what: str, advice: str = _AGAIN) -> Iterator[None]:
 
 
 def _write(model: nn.Module, path: Path) -> None:
-    """Every tensor once, and its further names."""
+    """Return every tensor once, and further names of shared tensors."""
     tensors, notes, homes = dict[str, Tensor](), Notes({}, {}), dict[tuple[int, torch.Size], str]()
     state = model.state_dict()
     for name, tensor in state.items():
@@ -182,7 +186,7 @@ def _write(model: nn.Module, path: Path) -> None:
 
 
 def _weights_file(path: Path, settings: Mapping[str, Any]) -> Path:
-    """Where the weights are: under a name of our own if heads are missing."""
+    """Return the file of weights: a pruned model has one by our own name."""
     return path / (CUT_WEIGHTS if settings.get(CUT) else WEIGHTS)
 
 
@@ -234,7 +238,7 @@ def _class_of(path: Path, settings: dict[str, Any]) -> Any:
 
 
 def _require_files(path: Path) -> None:
-    """Nothing in the folder is a pipe that reading would wait for, or a text that memory has no room for."""
+    """Refuse folders with pipes, or with tokenizer files that memory has no room for."""
     for file in sorted(path.iterdir()):
         if file.exists() and not file.is_dir():
             require_regular(file)
@@ -243,13 +247,13 @@ def _require_files(path: Path) -> None:
 
 
 def _unknown_family(path: Path, model_class: Any, settings: dict[str, Any]) -> InputError:
-    """Where its heads may be, by its modules, and the command that writes an adapter with that."""
+    """Return the error for an unknown family, with likely output projections and the command that writes an adapter."""
     advice = f"an adapter says so, and this writes one: headcount adapt {argument(path)}"
     return unknown_family(_module_tree(path, model_class, settings), advice)
 
 
 def module_tree(folder: Path) -> nn.Module:
-    """The model in a folder, of any family that their library knows, without memory for any weight."""
+    """Build the model of a folder without memory for its weights, to see its modules."""
     settings = _settings(folder)
     return _module_tree(folder, _class_of(folder, settings), settings)
 
@@ -261,7 +265,7 @@ def _module_tree(path: Path, model_class: Any, settings: dict[str, Any]) -> nn.M
 
 
 def _n_tensors(path: Path) -> int:
-    """In all files of weights of a folder, by their headers."""
+    """Count the tensors in the headers of all files of weights of a folder."""
     n_tensors = 0
     for file in sorted(path.glob("*.safetensors")):
         with _header(file) as header:
@@ -270,7 +274,7 @@ def _n_tensors(path: Path) -> int:
 
 
 def _pickled_weights(path: Path) -> dict[str, Tensor]:
-    """What pytorch_model.bin or its parts hold: tensors by name, and nothing in them is ever run."""
+    """Read the tensors of pytorch_model.bin or its parts; code in them is never run."""
     files = sorted(path.glob("pytorch_model-*.bin")) if not (whole := path / PICKLED).exists() else [whole]
     if not files:
         others = sorted(each.name for each in path.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".h5"))
@@ -288,7 +292,7 @@ def _pickled_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_tensors: int) -> None:
-    """Refuse sizes that cannot be, before anything of that size is made."""
+    """Refuse impossible sizes before memory of that size is requested."""
     for name, value in settings.items():
         most = n_tensors if name in LAYERS else {"num_labels": MOST_CLASSES}.get(name)
         if name == "num_hidden_layers" and "num_hidden_groups" in settings:
@@ -304,7 +308,7 @@ def _require_possible(path: Path, model_class: Any, settings: dict[str, Any], n_
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:
-    """Those of a setting, which may be a list of lists."""
+    """Return the numbers of a setting, which may be a list of lists."""
     if isinstance(value, list):
         for each in value:
             yield from _whole_numbers(each)
@@ -314,7 +318,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _header(file: Path) -> Iterator[Any]:
-    """Inside, a file of weights is open, and what is wrong with it is told."""
+    """Open a file of weights; errors say that it is damaged."""
     try:
         with safe_open(file, "pt") as opened:
             yield opened
@@ -323,7 +327,7 @@ def _header(file: Path) -> Iterator[Any]:
 
 
 def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
-    """All but the weights, and all of the heads; buffers are computed unless it is without memory for any number."""
+    """Build the model with all heads and without weights; `without_memory`, its buffers are not computed either."""
     from transformers.initialization import no_init_weights
 
     config = model_class.config_class.from_pretrained(path, local_files_only=True)
@@ -331,8 +335,8 @@ def _built(path: Path, model_class: Any, *, without_memory: bool) -> Any:
         return model_class(config)
 
 
-def _from_elsewhere(path: Path, model_class: Any, pickled: dict[str, Tensor] | None) -> nn.Module:
-    """By their library: from safetensors, or from tensors that were read here, so that it unpickles nothing."""
+def _loaded_by_transformers(path: Path, model_class: Any, pickled: dict[str, Tensor] | None) -> nn.Module:
+    """Load by transformers, from safetensors or from tensors that were read here: transformers unpickles nothing."""
     with _their_library(f"could not read the model in {path}", "is it whole? copy or save it again"), _without_bars():
         given: dict[str, Any] = {"pretrained_model_name_or_path": path, "use_safetensors": True}
         if pickled is not None:
@@ -361,7 +365,7 @@ def _from_elsewhere(path: Path, model_class: Any, pickled: dict[str, Tensor] | N
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """A model that is read in a second needs no progress bar, and what does not fit is told here."""
+    """Turn off progress bars and reports of transformers: errors are reported here."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -375,7 +379,7 @@ def _without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _from_here(path: Path, model_class: Any, file: Path, notes: Notes) -> nn.Module:
+def _loaded_by_headcount(path: Path, model_class: Any, file: Path, notes: Notes) -> nn.Module:
     import transformers
 
     with _their_library(f"could not build the model in {path}"):
@@ -406,7 +410,7 @@ def _from_here(path: Path, model_class: Any, file: Path, notes: Notes) -> nn.Mod
 
 
 def _notes(file: Path) -> Notes | None:
-    """If save_model wrote this file."""
+    """Return the notes of a file that save_model wrote; None for other files."""
     if not file.exists():
         return None  # there are several
     with _header(file) as header:
@@ -419,7 +423,7 @@ def _notes(file: Path) -> Notes | None:
 
 
 def _tie(model: nn.Module, shared: dict[str, str]) -> None:
-    """Make further names of a parameter mean the same one."""
+    """Assign a shared parameter to its further names."""
     for name, home in shared.items():
         (above, _, last), (there, _, what) = name.rpartition("."), home.rpartition(".")
         setattr(model.get_submodule(above), last, getattr(model.get_submodule(there), what))

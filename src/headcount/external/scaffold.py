@@ -19,9 +19,9 @@ from headcount.errors import HeadcountError, InputError, argument
 from headcount.external.adapter import built, load_adapter, misfits, read_weights, without_prefix
 from headcount.external.hugging_face import module_tree
 from headcount.external.user_code import (
-    at_home,
     import_file,
     is_installed,
+    isolated_imports,
     module_file,
     package_of,
     relative_path,
@@ -81,7 +81,7 @@ def write_scaffold(
     maker = _maker_in(home, maker_name, say)
     weights = None if checkpoint is None else _weights(checkpoint)
     alias = f"Their{maker_name}" if maker_name in TAKEN else maker_name
-    with at_home(home.parent):
+    with isolated_imports(home.parent):
         tree, call, notes = _model_of(maker, alias, weights, home)
     guesses = () if tree is None else tuple(guess(tree))
     values = {

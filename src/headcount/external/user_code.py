@@ -1,4 +1,4 @@
-"""Files of users, run as code: each in a world of its own, and what goes wrong there is told with its line.
+"""Run users' files as code: each with imports of its own; errors name the line that failed.
 
 Every student's `my_adapter.py` imports a `model.py` from beside it. While code of one folder runs, that folder is first
 on the path, modules of other folders' code are out of sight, and the working directory is the one that the code chose.
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from headcount.external.adapter import Adapter
 
 _LIBRARIES = tuple(str(Path(path).resolve()) + os.sep for path in set(sysconfig.get_paths().values()))
-"""What is installed is shared by all; it may well lie inside a user's folder, as `.venv` does."""
+"""Folders of installed packages, which all code shares; they may lie inside a user's folder, as `.venv` does."""
 T = TypeVar("T")
 
 
 class UserCodeError(InputError, RuntimeError):
-    """Code of the user's own fails; as a RuntimeError it is also what sweeps take for a model that cannot be tiled."""
+    """An error in the user's code. It is also a RuntimeError, which sweeps take for a model that cannot be tiled."""
 
 
 @contextmanager
 def user_code_errors(adapter: Adapter | type[Adapter], method: str) -> Iterator[None]:
-    """Inside, what goes wrong in the user's own code is told as such, with its line."""
+    """Turn errors of the user's code in the block into messages with the line that failed."""
     try:
-        with at_home(adapter.folder) if adapter.origin else nullcontext():
+        with isolated_imports(adapter.folder) if adapter.origin else nullcontext():
             yield
     except (HeadcountError, KeyboardInterrupt):
         raise
@@ -61,7 +61,7 @@ def import_file(file: Path) -> ModuleType:
     if home := _HOMES.get(str(path.parent)):
         home.names = _siblings(str(path.parent))
     try:
-        with at_home(path.parent):
+        with isolated_imports(path.parent):
             package = package_of(path)
             return _run_file(path, name) if package is None else _run_in_package(path, package, name)
     except (HeadcountError, KeyboardInterrupt):
@@ -127,7 +127,7 @@ def module_file(name: str) -> Path | None:
 
 
 def import_class(file: Path, class_name: str, base: type[T], what: str, advice: str) -> type[T]:
-    """A class of the user's file, which is run."""
+    """Run the user's file and return one of its classes."""
     module = import_file(file)
     classes = {key: each for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
     if class_name not in classes:
@@ -137,7 +137,7 @@ def import_class(file: Path, class_name: str, base: type[T], what: str, advice: 
 
 
 def relative_path(file: str | Path, folder: Path) -> str:
-    """As it is written into a file of that folder: a path from there, or a full one to another drive."""
+    """Return the path from a folder to a file, or the full path if it is on another drive."""
     try:
         return Path(os.path.relpath(file, folder)).as_posix()
     except ValueError:
@@ -163,34 +163,34 @@ def describe_failure(error: BaseException, folder: Path) -> tuple[str, str]:
 
 @dataclass
 class _Home:
-    """A folder with code of users, and what was imported by it."""
+    """A folder with a user's code, and the modules that it imported."""
 
     path: list[str]
-    """The folder, and what its code put before the path."""
+    """The folder, and entries that its code added to sys.path."""
     names: set[str] = field(default_factory=set)
-    """What can be imported from it."""
+    """Names that can be imported from the folder."""
     modules: dict[str, ModuleType] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
-    """Those that only code of this folder can import: outside, the same name may well mean another file."""
+    """Modules that only code of this folder can import: elsewhere, the same name may mean another file."""
     directory: str | None = None
-    """The working directory that its code chose, if it chose one: it holds for this code alone."""
+    """The working directory that its code changed to, if any; it applies to this code alone."""
 
 
 _HOMES: dict[str, _Home] = {}
 _CURRENT: list[_Home] = []
-"""Whose code is running, the innermost last."""
+"""Folders whose code is running, the innermost last."""
 
 
 @contextmanager
-def at_home(folder: Path) -> Iterator[None]:
-    """Inside, imports come from this folder first, whatever other folders imported under the same names."""
+def isolated_imports(folder: Path) -> Iterator[None]:
+    """Resolve imports in the block from this folder first, whatever other folders imported by the same names."""
     place = str(folder)
     home = _HOMES.get(place) or _HOMES.setdefault(place, _Home([place], _siblings(place)))
     if _CURRENT and _CURRENT[-1] is home:
         yield
         return
     _CURRENT.append(home)
-    away = _put_away(home)
+    away = _hide_modules(home)
     sys.modules.update(home.modules)
     known, path, directory = set(sys.modules), list(sys.path), _working_directory()
     sys.path[:0] = home.path
@@ -227,8 +227,8 @@ def _change_directory(directory: str | None) -> None:
             os.chdir(directory)
 
 
-def _put_away(home: _Home) -> dict[str, ModuleType]:
-    """Take modules of other homes out of sight, and those of whoever else that bear the name of a file of this one."""
+def _hide_modules(home: _Home) -> dict[str, ModuleType]:
+    """Hide modules of other folders, and any module that has the name of a file of this folder."""
     others = (item for other in _HOMES.values() if other is not home for item in other.modules.items())
     names = {name for name, module in others if sys.modules.get(name) is module}
     for top in home.names & sys.modules.keys():
@@ -240,14 +240,14 @@ def _put_away(home: _Home) -> dict[str, ModuleType]:
 
 
 def _can_be_imported(name: str) -> bool:
-    """Whether the module that is loaded under this name is what an import would find on the path of today."""
+    """Whether the loaded module of this name is the one that an import would find now."""
     top = name.partition(".")[0]
     found = PathFinder.find_spec(top)
     return found is not None and found.origin == getattr(sys.modules.get(top), "__file__", None)
 
 
 def _siblings(folder: str) -> set[str]:
-    """What can be imported from a folder."""
+    """Return names that can be imported from a folder."""
     try:
         names = [each.name for each in Path(folder).iterdir()]
     except OSError:
@@ -256,7 +256,7 @@ def _siblings(folder: str) -> set[str]:
 
 
 def _users_file(name: str, module: Any) -> str:
-    """Where a module is, or a package without a file of its own; an empty text if that is nowhere, or shared by all."""
+    """Return the path of a module or namespace package; empty if it has none or is installed."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names or top in ("__main__", "headcount") or top.startswith("headcount_adapter_"):
         return ""
