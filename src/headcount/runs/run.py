@@ -33,7 +33,14 @@ from headcount.limits import require_room
 from headcount.models.attention import AttentionCache
 from headcount.models.config import ClassifierConfig, EncoderDecoderConfig, StackConfig
 from headcount.models.finite import require_finite, require_numbers
-from headcount.models.reading import AlignedExamples, ChunkReader, ShowChunk, ValueNorms, ValueOutputs, rows_at_once
+from headcount.models.reading import (
+    AlignedExamples,
+    ChunkReader,
+    ShowChunk,
+    ValueNorms,
+    ValueOutputs,
+    examples_per_pass,
+)
 from headcount.models.transformer import Classifier, EncoderDecoder, Model, greedy
 from headcount.registry import suggestion
 from headcount.runs.config import RunConfig
@@ -111,7 +118,7 @@ class Run:
         """`show` all weights while these examples are answered with right answers; `progress` counts examples."""
         inputs = self.inputs(examples)
         widths = tuple(tokens.shape[1] for tokens in inputs)
-        size = rows_at_once(max(widths))
+        size = examples_per_pass(max(widths))
         with eval_mode(self.model, gradients=False) as device, ValueNorms(self.model, norm_weighted) as norms:
             reader = ChunkReader(self.model, norms, show)
             for i in range(0, len(examples), size):
