@@ -37,7 +37,7 @@ def test_round_trip():
     assert again == config
     assert config.differences(again) == []
     other = RunConfig.build("addition", base=config, seed=6, n_heads=2)
-    assert config.differences(other) == ["seed: 5 here, 6 asked for", "model.n_heads: 8 here, 2 asked for"]
+    assert config.differences(other) == ["seed: 5 here, 6 requested", "model.n_heads: 8 here, 2 requested"]
 
 
 def test_a_strange_file_is_refused():
@@ -49,7 +49,7 @@ def test_a_strange_file_is_refused():
     with pytest.raises(InputError, match="version 99"):
         RunConfig.from_dict({**good, "schema": 99})
     for odd in ("multiplication", ["addition"], None, 3):
-        with pytest.raises(ConfigError, match=r"task_name = .*should be one of: addition"):
+        with pytest.raises(ConfigError, match=r"task_name = .*must be one of: addition"):
             RunConfig.from_dict({**good, "task_name": odd})
 
 
@@ -179,8 +179,8 @@ def test_nothing_pruned_is_written_as_before_there_was_pruning(nothing):
     assert RunConfig.build("addition", base=pruned, pruned=nothing) == plain
     assert "pruned" not in plain.to_json()
     assert RunConfig.from_dict(json.loads(plain.to_json())).model.pruned == ()
-    assert pruned.differences(plain) == ["model.pruned: ('encoder.0.self.1',) here, () asked for"]
-    assert plain.differences(pruned) == ["model.pruned: () here, ('encoder.0.self.1',) asked for"]
+    assert pruned.differences(plain) == ["model.pruned: ('encoder.0.self.1',) here, () requested"]
+    assert plain.differences(pruned) == ["model.pruned: () here, ('encoder.0.self.1',) requested"]
     assert RunConfig.build("addition", base=pruned, steps=3).model.pruned == ("encoder.0.self.1",)
 
 

@@ -59,7 +59,7 @@ def test_every_encoding_with_every_pooling(tiny_sorting, encoding):
 )
 def test_every_encoding_with_every_mask(tiny_sorting, encoding, changes):
     if encoding == "none" and "random_positions" in changes:
-        with pytest.raises(ConfigError, match="random ones do nothing"):
+        with pytest.raises(ConfigError, match="random positions have no effect"):
             learn_and_answer(tiny_sorting, encoding=encoding, **changes)
         return
     learn_and_answer(tiny_sorting, encoding=encoding, **changes)
