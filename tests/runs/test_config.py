@@ -210,11 +210,8 @@ def test_heads_that_no_such_model_has_are_told(task, settings, why):
     assert [fault.where.removesuffix(".0") for fault in error.value.faults] == ["model.pruned", "training.steps"]
 
 
-def test_settings_under_their_former_names_are_read():
-    """As runs of before have them in their config.json."""
-    former = {"narrow": 0.5, "matched": True, "negatives": "shuffle:1,displaced:2"}
-    data = RunConfig.build("sortedness").to_dict()
-    for name in ("small_steps", "paired"):
-        del data["task"][name]
-    task = RunConfig.from_dict({**data, "task": {**data["task"], **former}}).task
-    assert (task.small_steps, task.paired, task.negatives) == (0.5, True, "shuffle:1,moved_one:2")
+@pytest.mark.parametrize(("task", "name"), [("sortedness", "narrow"), ("addition", "no_start_token")])
+def test_a_setting_of_another_version_is_an_error_that_names_it(task: str, name: str) -> None:
+    data = RunConfig.build(task).to_dict()
+    with pytest.raises(ConfigError, match=rf"task\.{name} = 1: no such setting"):
+        RunConfig.from_dict({**data, "task": {**data["task"], name: 1}})
