@@ -84,12 +84,12 @@ class Result:
 
     def plot(self, which: str | None = None) -> Any:
         """Draw the result and return the matplotlib Figure; `which` chooses one of several figures (default: first)."""
-        # Imported here because the room `views` imports this module.
-        return import_module("headcount.views.plotting").plot(self, which)
+        # Imported here because the room `figures` imports this module.
+        return import_module("headcount.figures.plotting").plot(self, which)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the report's section about this result."""
-        html: str = import_module("headcount.reporting.notebook").result_html(self)
+        html: str = import_module("headcount.rendering.notebook").result_html(self)
         return html
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from headcount.auditing.check import (
     warned,
 )
 from headcount.auditing.observed import Observed
-from headcount.views.audit import audit_markdown, audit_tables
+from headcount.describing.audit import audit_markdown, audit_tables
 
 # --- by what they explain ---------------------------------------------------------------------------------------------
 
