@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks import sweeps
 from benchmarks.lens import enlarge, lens
-from headcount.hooks.replay import rows_at_once
+from headcount.hooks.replay import rows_per_pass
 from headcount.hooks.wrapping import wrap
 
 LAYERS, HEADS, D_HEAD, TOKENS, WORDS = 4, 8, 8, 20, 500
@@ -31,7 +31,7 @@ def main(rows: int, rounds: int) -> None:
     tokens = torch.randint(WORDS, (rows, TOKENS), generator=torch.Generator().manual_seed(0))
     plain = wrap(model, inputs=["input_ids"])
     sites = plain.head_sites
-    at_once = rows_at_once(sites, TOKENS)
+    at_once = rows_per_pass(sites, TOKENS)
     bridge = build_bridge_from_module(copy.deepcopy(model), type(model).__name__, hf_config=model.config)
     traced = NNsight(copy.deepcopy(model))
     ways = {

@@ -14,7 +14,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks import sweeps
-from headcount.hooks.replay import rows_at_once
+from headcount.hooks.replay import rows_per_pass
 from headcount.hooks.wrapping import wrap
 from headcount.training.device import n_threads
 
@@ -32,7 +32,7 @@ def measure(windows: str = "32") -> Iterator[dict[str, Any]]:
             torch.nn.init.normal_(parameter, std=1.5 / parameter.shape[1] ** 0.5)
     plain = wrap(model, inputs=["input_ids"])
     tokens = torch.randint(WORDS, (int(windows), TOKENS), generator=torch.Generator().manual_seed(0))
-    sites, at_once = plain.head_sites, rows_at_once(plain.head_sites, TOKENS)
+    sites, at_once = plain.head_sites, rows_per_pass(plain.head_sites, TOKENS)
     ways = {
         "ours": lambda some, is_first: sweeps.ours(plain, sites, some, at_once, at_once, checked=is_first),
         "hooks": lambda some, is_first: sweeps.hooks(plain, sites, some),

@@ -312,7 +312,7 @@ def test_the_authors_scoring_is_run_once_for_each_answer() -> None:
 
     seen = observed(Counted)
     explain_errors(seen)
-    found = evaluate_sequences(cast(SequenceModel, seen.answers), "test", found=seen.sequences)
+    found = evaluate_sequences(cast(SequenceModel, seen.answers), "test", answers=seen.sequences)
     assert found.claim is not None
     assert found.claim.measured == 1.0
     assert len(calls) == len(set(calls)) == seen.n

@@ -60,14 +60,6 @@ def test_the_start_token_can_be_left_out_from_the_shell(tiny: dict[str, Any], in
     assert cast(SequenceTask, load("runs/addition-0").task).decoding_start.given == (0,)
 
 
-@pytest.mark.parametrize("without", [True, False])
-def test_runs_that_named_the_start_token_the_other_way_round_still_open(tiny: dict[str, Any], without: bool) -> None:
-    data = RunConfig.build("addition", **tiny).to_dict()
-    del data["task"]["start_token"]
-    data["task"]["no_start_token"] = without
-    assert RunConfig.from_dict(data).task.start_token is not without
-
-
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
     for action in parser._actions:

@@ -117,7 +117,7 @@ def test_a_damaged_device_is_told(tiny: dict[str, Any], tmp_path: Path, device: 
     with pytest.raises(RuntimeError, match="crash"):
         train_run(RunConfig.build("addition", **tiny), tmp_path / "run", listeners=[Crash()])
     (tmp_path / "run" / "environment.json").write_text(json.dumps({"device": device}))
-    with pytest.raises(HeadcountError, match="is no device"):
+    with pytest.raises(HeadcountError, match="is not a device"):
         train_run(RunConfig.build("addition", **tiny), tmp_path / "run", resume=True)
 
 

@@ -280,7 +280,7 @@ def test_an_unfinished_run_and_a_strange_folder_are_not_overwritten(tiny, tmp_pa
         train_run(config, tmp_path / "run")
     with pytest.raises(RunError, match=r"not empty(.|\n)*-o"):
         train_run(config, tmp_path / "strange")
-    with pytest.raises(HeadcountError, match=r"other settings(.|\n)*training.steps: 12 here, 13 asked for"):
+    with pytest.raises(HeadcountError, match=r"other settings(.|\n)*training.steps: 12 here, 13 requested"):
         train_run(RunConfig.build("addition", **tiny | {"steps": 13}), tmp_path / "run", resume=True)
     assert files(tmp_path) == before
 

@@ -36,7 +36,7 @@ from headcount.hooks.attention import Weights, attention_of, read_attention
 from headcount.hooks.sites import Sites
 from headcount.models.reading import WEIGHTINGS, AttentionChunk, ValueNorms
 from headcount.results import Contradiction, Count, HeadName, Result, Share, Size, misnamed, unequal
-from headcount.runs.run import Prediction, Run, predict_alike
+from headcount.runs.run import Prediction, Run, predict_equal_lengths
 from headcount.tasks.base import ClassTask, SequenceTask
 
 MOST_BINS = 32
@@ -274,7 +274,7 @@ def patterns_on_each(run: Run, texts: Sequence[str]) -> tuple[AttentionPatterns,
     for size in dict.fromkeys(sizes):
         alike = [i for i, each in enumerate(sizes) if each == size]
         together = np.concatenate([examples[i] for i in alike])
-        for i, each in zip(alike, predict_alike(run.model, run.task, together), strict=True):
+        for i, each in zip(alike, predict_equal_lengths(run.model, run.task, together), strict=True):
             found[i] = _patterns_of(run, each, each.weights, WEIGHTINGS[False])
     return tuple(found[i] for i in range(len(texts)))
 

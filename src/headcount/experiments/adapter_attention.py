@@ -37,7 +37,7 @@ from headcount.external.user_code import user_code_errors
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import Weights, read_attention
 from headcount.models.finite import require_numbers
-from headcount.models.reading import AlignedExamples, AttentionChunk, Places, ShowChunk, rows_at_once
+from headcount.models.reading import AlignedExamples, AttentionChunk, Places, ShowChunk, examples_per_pass
 from headcount.runs.run import shuffle_weights
 from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task
 
@@ -118,7 +118,7 @@ class AdapterAttention:
         done, device = 0, next(self.adapted.parameters()).device
         for pattern, rows in self._by_pattern(examples).items():
             layout = self._layout(pattern)
-            size = rows_at_once(max(layout.widths))
+            size = examples_per_pass(max(layout.widths))
             for part in (rows[i : i + size] for i in range(0, len(rows), size)):
                 given = encoded(self.adapted.adapter, pairs_of(self.task, examples[part]))[0]
                 self._require_as_probed(layout, given, examples[part])

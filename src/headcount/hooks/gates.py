@@ -101,9 +101,9 @@ class Gates:
                 "the model does not call that output projection (a fused path, or a module that is not in use), or no "
                 "forward pass was made",
             )
-        if error_type is None and (odd := self._turns.unfinished()):
+        if error_type is None and (unfinished := self._turns.unfinished()):
             raise InstrumentError(
-                f"the output projection that {odd[0]} shares was not called once for each of its sites in every pass",
+                f"the output projection that {unfinished[0]} shares was not called once per site in every pass",
                 "so gates cannot assign the calls to sites",
             )
 
@@ -285,7 +285,7 @@ def eval_mode(model: nn.Module, *, gradients: bool = True) -> Iterator[torch.dev
 
 @contextmanager
 def unfused(sites: Sites) -> Iterator[None]:
-    """Inside the context, every output projection is called as a module, so that hooks act on it; contexts can nest.
+    """Make the model call every output projection as a module, so that hooks act on it; contexts can nest.
 
     Otherwise PyTorch's own attention modules, and projections that are parameters, compute the projection without a
     call. The fused paths of `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` are off inside the context.

@@ -174,7 +174,7 @@ class ReplayPatcher:
 
     @contextmanager
     def patching(self, patched: Mapping[nn.Module, Sequence[ModuleCall]]) -> Iterator[None]:
-        """Inside, modules return recorded outputs wherever they would compute the same."""
+        """Make modules return recorded outputs inside the context, wherever they would compute the same."""
         before = {module: module.__dict__.get("forward") for module in patched}
         try:
             for module, calls in patched.items():

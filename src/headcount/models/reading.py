@@ -74,7 +74,7 @@ class ValueOutputs:
     """The columns of the output projection that belong to each head."""
 
 
-def rows_at_once(width: int) -> int:
+def examples_per_pass(width: int) -> int:
     """Return how many examples of `width` tokens fit into one forward pass."""
     return max(1, min(AT_ONCE, PAIRS_AT_ONCE // width**2))
 

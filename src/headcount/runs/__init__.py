@@ -1,1 +1,1 @@
-"""One run, one folder: config, weights, log, results, figures, and a manifest that is written last."""
+"""Run folders: train, load and prune runs; each run has one folder with config, weights, log, results and figures."""

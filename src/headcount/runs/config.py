@@ -1,6 +1,6 @@
-"""All that is needed to repeat a run: the task, the model, the recipe and one seed.
+"""The settings of a run: the task, the model, the training and one seed.
 
-Settings have one name each across the three sections, so a flat `n_heads=2` (or `--n-heads 2`) finds its place.
+Each setting has a unique name across the three sections, so a flat `n_heads=2` (or `--n-heads 2`) is unambiguous.
 
 >>> RunConfig.build("addition", n_heads=2, steps=10).model.n_heads
 2
@@ -29,7 +29,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What `config.json` says."""
+    """All settings of a run, as stored in `config.json`."""
 
     task_name: str
     seed: int
@@ -39,13 +39,13 @@ class RunConfig:
 
     @staticmethod
     def sections(task_name: str) -> dict[str, type]:
-        """The settings classes of a run, by section."""
+        """Return the settings classes of a run, by section."""
         task = TASKS.get(task_name)
         return {"task": task.config_class, "model": MODEL_CONFIGS[task.output_type], "training": TrainingConfig}
 
     @classmethod
     def defaults(cls, task_name: str) -> dict[str, dict[str, Any]]:
-        """What a run of this task has unless it is told otherwise, where that is not the general default."""
+        """Return a task's own defaults, by section, where they differ from the general defaults."""
         own = TASKS.get(task_name).defaults
         return {section: dict(own.get(section, {})) for section in cls.sections(task_name)}
 
@@ -59,10 +59,13 @@ class RunConfig:
         preset: str | Sequence[str] = (),
         **settings: Any,
     ) -> RunConfig:
-        """`base` or the defaults, then each preset in turn, then the given settings. Every fault is told at once."""
+        """Build the settings from `base` (or the defaults), then the presets, then the given settings.
+
+        One `ConfigError` lists all faults.
+        """
         sections, presets = cls.sections(task_name), TASKS.get(task_name).presets
         if base and base.task_name != task_name:
-            raise InputError(f"the settings to begin from are for {base.task_name}, not for {task_name}")
+            raise InputError(f"the base settings are for {base.task_name}, not for {task_name}")
         start = base.to_dict() if base else cls.defaults(task_name)
         merged = {section: dict(start.get(section, {})) for section in sections}
         for name in [preset] if isinstance(preset, str) else preset:
@@ -81,7 +84,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
-        """Read what `to_dict` wrote."""
+        """Read the output of `to_dict`."""
         if data.get("schema") != SCHEMA:
             raise InputError(f"config of version {data.get('schema')!r}; this headcount reads version {SCHEMA}")
         known = ("schema", "task_name", "seed", "task", "model", "training")
@@ -89,15 +92,16 @@ class RunConfig:
         faults = [Fault(name, data[name], f"no such section; {suggestion(name, known)}") for name in unknown]
         faults += [Fault(name, None, "is missing") for name in known if name not in data]
         if (task := data.get("task_name")) not in TASKS.names():
-            raise ConfigError([*faults, Fault("task_name", task, f"should be one of: {', '.join(TASKS.names())}")])
+            raise ConfigError([*faults, Fault("task_name", task, f"must be one of: {', '.join(TASKS.names())}")])
         return cls._checked(data.get("task_name", ""), data.get("seed", 0), data, faults)
 
     @classmethod
     def _checked(
         cls, task_name: str, seed: Any, settings: Mapping[str, Mapping[str, Any]], faults: list[Fault]
     ) -> RunConfig:
+        """Validate the sections and the seed, and raise one error with all faults."""
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            faults.append(Fault("seed", seed, "should be a whole number from 0"))
+            faults.append(Fault("seed", seed, "must be an integer of at least 0"))
         try:
             parsed = parse(cls.sections(task_name), settings)
         except ConfigError as error:
@@ -108,22 +112,22 @@ class RunConfig:
         return cls(task_name=task_name, seed=seed, **parsed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the settings as plain data for JSON."""
         parts = {section: getattr(self, section) for section in self.sections(self.task_name)}
         data = {section: type_adapter(type(part)).dump_python(part) for section, part in parts.items()}
-        if not self.model.pruned:  # as it was written before heads could be cut: digests of settings stay
+        if not self.model.pruned:  # a whole model has no list of pruned heads
             del data["model"]["pruned"]
         return {"schema": SCHEMA, "task_name": self.task_name, "seed": self.seed, **data}
 
     def to_json(self) -> str:
-        """The text of `config.json`."""
+        """Return the text of `config.json`."""
         return json.dumps(self.to_dict(), indent=1) + "\n"
 
     def differences(self, other: RunConfig) -> list[str]:
-        """What `other` has otherwise, as `section.name: ours, theirs`."""
+        """Describe the settings that differ, such as `model.n_heads: 8 here, 2 requested`."""
         ours, theirs = self._flat(), other._flat()
-        others = [name for name, value in ours.items() if value != theirs.get(name)]
-        return [f"{name}: {ours[name]!r} here, {theirs.get(name)!r} asked for" for name in others]
+        names = [name for name, value in ours.items() if value != theirs.get(name)]
+        return [f"{name}: {ours[name]!r} here, {theirs.get(name)!r} requested" for name in names]
 
     def _flat(self) -> dict[str, Any]:
         parts = {section: vars(getattr(self, section)) for section in self.sections(self.task_name)}
@@ -132,15 +136,15 @@ class RunConfig:
 
 
 def _position_faults(task: Task, model: StackConfig) -> list[Fault]:
-    """Positions that training would use but that no table or range has."""
+    """Return the faults of settings whose positions do not fit the task."""
     ids, encoding = getattr(model, "random_positions", None), ENCODINGS.get(model.encoding)
     n_ids = max(task.longest, ids or 0)
     faults = []
     if encoding.needs_length and task.output_type == "sequence":
-        why = "an answer that is still being written has no length yet: choose another encoding"
+        why = "the length of an answer is not known while it is decoded: choose another encoding"
         faults.append(Fault("model.encoding", model.encoding, why))
     if ids is not None and not encoding.uses_ids:
-        why = "without positions, random ones do nothing: choose an encoding"
+        why = "random positions have no effect without a position encoding: choose an encoding"
         faults.append(Fault("model.random_positions", ids, why))
     if ids is not None and ids < task.longest:
         why = f"this task has sequences of {task.longest}: raise random_positions"

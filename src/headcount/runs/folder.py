@@ -1,17 +1,17 @@
-"""The run folder.
+"""The files of a run folder.
 
-    config.json         what was asked for; written first
-    environment.json    what it runs on: versions and device
-    log.jsonl           every step's loss, every evaluation
-    timings.jsonl       the seconds of training until each evaluation; of this machine, so in no digest
-    checkpoint-*        the last two states of an unfinished training; the digest is in the name
+    config.json         the settings; written first
+    environment.json    versions and device
+    log.jsonl           the loss of every step, and every evaluation
+    timings.jsonl       the seconds of training at each evaluation; machine-dependent, so without a digest
+    checkpoint-*        the last two states of an unfinished training; the digest is part of the name
     model.safetensors   the trained weights
-    results/*.json      what analyses found, each naming the weights it was found on
+    results/*.json      the results of analyses, each with the digest of the weights
     figures/*.png
-    tensorboard/        the log for TensorBoard, where that is installed
-    manifest.json       digests of the above; written last, so a folder that has one is whole
+    tensorboard/        the log for TensorBoard, if it is installed
+    manifest.json       digests of the files above; written last, so a folder with a manifest is complete
 
-Everything is written atomically, and nothing is ever unpickled.
+All files are written atomically, and nothing is ever unpickled.
 """
 
 import hashlib
@@ -43,36 +43,36 @@ from headcount.results import Count, Result, Size
 from headcount.runs.config import RunConfig
 
 SAMPLE = "sample:"
-"""How the names of packaged runs begin."""
+"""The prefix of the names of packaged runs."""
 MOST_NUMBERED = 100
-"""Folders of one title, from `alice-2` on, before a digest tells them apart."""
+"""Largest number in folder names such as `alice-2`; further folders of the same title get a digest."""
 KEPT_CHECKPOINTS = 2
 MOST_RESULT = 2**30
-"""Bytes of a result: one that lists 810,000 wrong sums has a tenth of that."""
+"""Largest size of a result in bytes; a list of 810,000 wrong sums has a tenth of it."""
 _CHECKPOINT = re.compile(r"checkpoint-\d{9,}-[0-9a-f]{16}\.safetensors")
 _RESTORE = "restore it, or start again in another folder"
 FINAL_STEPS = 50
-"""Steps whose losses are averaged into the final training loss: the loss of one batch is mostly noise."""
+"""Number of last steps whose mean is the final training loss, because the loss of one batch is noisy."""
 R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """How long a training took and with which losses it ended; None for what the run's folder does not record."""
+    """The duration and the final losses of a training; None for values that the folder does not record."""
 
     steps: Count | None
     training_loss: Size | None
-    """Mean cross-entropy of the last `FINAL_STEPS` steps, in nats."""
+    """The mean cross-entropy of the last `FINAL_STEPS` steps, in nats."""
     validation_loss: Size | None
-    """Cross-entropy on the validation set at the last evaluation, in nats."""
+    """The cross-entropy on the validation set at the last evaluation, in nats."""
     seconds: Size | None
-    """Seconds of training by the clock, evaluations included."""
+    """The wall-clock time of training, including evaluations."""
     device: str
-    """Device and processor, `cpu (AMD EPYC 7B13)`; empty if not recorded."""
+    """The device and processor, such as `cpu (AMD EPYC 7B13)`; empty if not recorded."""
 
 
 class RunFolder:
-    """Paths and files of one run; knows no torch."""
+    """The paths and files of one run; this class does not import torch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,28 +87,28 @@ class RunFolder:
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether a run was started in this folder."""
         return self.config_file.exists()
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run here is whole."""
+        """Whether the folder holds a finished run."""
         return self.manifest_file.exists()
 
     def require_name(self) -> None:
-        """Refuse a folder whose name means a packaged run."""
+        """Raise an error if the folder's name means a packaged run."""
         if str(self.path).startswith(SAMPLE):
             raise RunError(f"{str(self.path)!r} means a run that comes with the package", "choose another name with -o")
 
     def require_free(self) -> None:
-        """Refuse a folder that holds something, or whose name means something else."""
+        """Raise an error if the folder is not empty, or if its name means a packaged run."""
         self.require_name()
         if self.is_finished:
             raise RunError(f"{self.path} already holds a finished run", "choose another folder with -o, or delete it")
         if self.holds_a_run:
             raise RunError(
                 f"{self.path} already holds an unfinished run",
-                "go on with it by adding --resume, or choose another folder with -o",
+                "resume it with --resume, or choose another folder with -o",
             )
         with friendly_os_errors(f"look into {self.path}"):
             others = [p.name for p in self.path.iterdir() if p.name[0] != "."] if self.path.exists() else []
@@ -120,7 +120,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for one training; the system lets go of it when the process dies."""
+        """Lock the folder for one training; the system releases the lock when the process ends."""
         with friendly_os_errors(f"make the folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
         with friendly_os_errors(f"lock {self.path / '.lock'}"):
@@ -131,7 +131,7 @@ class RunFolder:
 
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except ImportError:
-                pass  # Windows: trained without the lock
+                pass  # Windows has no such lock
             except BlockingIOError as error:
                 raise RunError(f"another process is training in {self.path}", "wait for it, or stop it") from error
             yield
@@ -139,13 +139,13 @@ class RunFolder:
     # --- config, results, manifest ------------------------------------------------------------------------------------
 
     def read_config(self) -> RunConfig:
-        """What was asked for."""
+        """Read the settings of the run."""
         if not self.holds_a_run:
             raise RunError(f"no run in {self.path}", "train one: headcount train addition", "or use sample:addition")
         return read_config(self.config_file)
 
     def read_environment(self) -> dict[str, Any]:
-        """What the training ran on."""
+        """Read the versions and the device of the training."""
         return _read_json(self.environment_file)
 
     def write_json(self, file: Path, data: Any) -> None:
@@ -153,17 +153,17 @@ class RunFolder:
         write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
     def result_file(self, name: str) -> Path:
-        """Where an analysis' result is kept."""
+        """Return the path of a result."""
         return self.path / "results" / f"{name}.json"
 
     def write_result(self, name: str, result: Result) -> Path:
-        """Keep what an analysis found."""
+        """Write a result and return its path."""
         file = self.result_file(name)
         write_atomically(file, result.to_json().encode())
         return file
 
     def read_result(self, name: str, result_type: type[R]) -> R:
-        """What an analysis found."""
+        """Read a result."""
         file = self.result_file(name)
         try:
             return result_type.from_json(read_bytes(file, MOST_RESULT).decode(), file)
@@ -171,46 +171,46 @@ class RunFolder:
             raise ResultError(f"{file} is damaged: {error}", f"delete {file} to measure it again") from error
 
     def figure_file(self, name: str) -> Path:
-        """Where a figure is kept."""
+        """Return the path of a figure."""
         return self.path / "figures" / name
 
     def write_figure(self, name: str, png: bytes) -> Path:
-        """Keep a figure."""
+        """Write a figure and return its path."""
         file = self.figure_file(name)
         write_atomically(file, png)
         return file
 
     def require_writable(self) -> None:
-        """Find out before long work, not after it, that its result has no place."""
+        """Raise an error if results cannot be written; call this before long work, not after it."""
         require_writable(self.path / "results")
 
     def write_manifest(self, summary: dict[str, Any]) -> None:
-        """Declare the run whole."""
+        """Write the manifest, which marks the run as finished."""
         files = (self.config_file, self.environment_file, self.log_file, self.weights_file)
         digests = {file.name: digest(read_bytes(file)) for file in files}
         self.write_json(self.manifest_file, {"schema": 1, **summary, "files": digests})
 
     def read_manifest(self) -> dict[str, Any]:
-        """Digests of the finished run's files."""
+        """Read the manifest of a finished run, with the digests of its files."""
         if not self.is_finished:
             raise RunError(
                 f"the run in {self.path} is not finished",
-                f"go on with it: headcount train {self.read_config().task_name} -o {argument(self.path)} --resume",
+                f"resume it: headcount train {self.read_config().task_name} -o {argument(self.path)} --resume",
             )
         manifest = _read_json(self.manifest_file)
         files, steps = manifest.get("files"), manifest.get("steps")
         if not isinstance(files, dict) or not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
-            raise RunError(f"{self.manifest_file} is damaged: it does not say 'files' and 'steps'", _RESTORE)
+            raise RunError(f"{self.manifest_file} is damaged: 'files' or 'steps' is missing or invalid", _RESTORE)
         return manifest
 
     def read_weights(self) -> tuple[bytes, str]:
-        """The trained weights and their digest; they and the config must be what the manifest says."""
+        """Return the trained weights and their digest; weights and config must match the manifest."""
         self._read_unchanged(self.config_file)
         data = self._read_unchanged(self.weights_file)
         return data, digest(data)
 
     def _read_unchanged(self, file: Path) -> bytes:
-        """Read a file of a finished run, if it is still the file that the manifest has the digest of."""
+        """Read a file of a finished run; raise an error if it does not match the manifest."""
         data = read_bytes(file)
         if digest(data) != self.read_manifest()["files"].get(file.name):
             raise RunError(
@@ -222,15 +222,15 @@ class RunFolder:
     # --- log ----------------------------------------------------------------------------------------------------------
 
     def read_log(self) -> list[dict[str, Any]]:
-        """Return every line of the log; that of a finished run must be as the run wrote it."""
+        """Return all lines of the log; the log of a finished run must match the manifest."""
         data = self._read_unchanged(self.log_file) if self.is_finished else read_bytes(self.log_file)
         lines = [parse_json(line, self.log_file) for line in data.splitlines()]
-        if odd := [line for line in lines if not _is_log_line(line)]:
-            raise RunError(f"{self.log_file} is damaged: {shortened(str(odd[0]))} is no step", _RESTORE)
+        if invalid := [line for line in lines if not _is_log_line(line)]:
+            raise RunError(f"{self.log_file} is damaged: {shortened(str(invalid[0]))} is not a step", _RESTORE)
         return lines
 
     def read_timings(self) -> list[dict[str, Any]]:
-        """Steps and seconds; nothing of a run that kept none, or whose file is damaged: they are only for people."""
+        """Return the steps and seconds of all evaluations; empty if the file is missing or damaged."""
         try:
             data = read_bytes(self.timings_file, MOST_JSON)
             lines = [parse_json(line, self.timings_file) for line in data.splitlines()]
@@ -257,7 +257,7 @@ class RunFolder:
         )
 
     def cut_log(self, n_bytes: int) -> None:
-        """Forget what was logged after a checkpoint that is now gone on from."""
+        """Truncate the log to its length at the checkpoint from which training resumes."""
         with friendly_os_errors(f"cut {self.log_file}"):
             size = self.log_file.stat().st_size if self.log_file.exists() else 0
             if size < n_bytes:
@@ -272,37 +272,39 @@ class RunFolder:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Path]:
-        """Oldest first."""
+        """Return the paths of the checkpoints, oldest first."""
         return sorted(file for file in self.path.glob("checkpoint-*") if _CHECKPOINT.fullmatch(file.name))
 
     def write_checkpoint(self, step: int, data: bytes) -> None:
-        """Keep this state, and the one before it."""
+        """Write a checkpoint, and remove all but the last two."""
         write_atomically(self.path / f"checkpoint-{step:09d}-{digest(data)[:16]}.safetensors", data)
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
     def read_checkpoint(self) -> bytes | None:
-        """The newest state, or None if there is none; damage is an error."""
-        if not (found := self.checkpoints()):
+        """Return the newest checkpoint, or None if there is none; raise an error if it is damaged."""
+        if not (checkpoints := self.checkpoints()):
             return None
-        newest = found[-1]
+        newest = checkpoints[-1]
         data = read_bytes(newest)
         if digest(data)[:16] != newest.stem.rpartition("-")[2]:
-            older = f"--resume then goes on from {found[-2].name}" if found[:-1] else "--resume then starts anew"
-            raise CheckpointError(f"{newest} is damaged or cut short", f"delete that file; {older}")
+            start = f"from {checkpoints[-2].name}" if checkpoints[:-1] else "from the beginning"
+            raise CheckpointError(
+                f"{newest} is damaged or cut short", f"delete that file; --resume then starts {start}"
+            )
         return data
 
     def remove_checkpoints(self) -> None:
-        """A finished run needs none."""
+        """Remove all checkpoints, which a finished run does not need."""
         for file in self.checkpoints():
             file.unlink()
 
 
 def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs"), *, is_title: bool = False) -> Path:
-    """Return where the results of one model go: `root/STEM`, or `root/STEM-8f3a...` if that is another model's.
+    """Return the folder for the results of one model: `root/STEM`, or `root/STEM-8f3a...` if another model has that.
 
-    A stem that is a title of its own, such as a student's name, gets a number instead of a digest: `alice-2`. A model
-    that has none goes on in a folder that is its own already, whatever the folder is called.
+    If the stem is a title, such as a student's name, a number replaces the digest: `alice-2`. Otherwise, a folder that
+    already belongs to the model is used again, whatever its name.
     """
     mark = {"schema": 1, "name": origin, "weights": weights}
     short, long = root / stem, root / f"{stem}-{digest(os.fsencode(f'{origin}{weights}'))[:8]}"
@@ -315,14 +317,14 @@ def claimed_folder(stem: str, origin: str, weights: str, root: Path = Path("runs
 
 
 def _claim(path: Path, mark: dict[str, Any]) -> bool:
-    """Whether a folder is this model's, or nobody's and from now on this model's."""
+    """Return whether a folder belongs to this model; an empty folder is claimed for it."""
     if any((path / name).exists() for name in ("config.json", "manifest.json", "headcount.json")):
-        return False  # a run or a model of its own
-    marker = path / "model.json"  # says which model the results in a folder belong to
+        return False  # the folder holds a run or a model
+    marker = path / "model.json"  # names the model that the results in the folder belong to
     if not os.path.lexists(marker):
         with friendly_os_errors(f"look into {path}"):
-            if path.exists() and any(each.suffix != ".draft" for each in path.iterdir()):
-                return False  # somebody's, and not known whose
+            if path.exists() and any(file.suffix != ".draft" for file in path.iterdir()):
+                return False  # the folder has files of unknown origin
         create_once(marker, (json.dumps(mark, indent=1) + "\n").encode())
     return _is_marked(marker, mark)
 
@@ -335,12 +337,12 @@ def _is_marked(marker: Path, mark: dict[str, Any]) -> bool:
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 digest in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def read_config(file: Path) -> RunConfig:
-    """Settings from a file."""
+    """Read the settings of a run from a file."""
     try:
         return RunConfig.from_dict(_read_json(file))
     except ConfigError as error:
@@ -350,26 +352,26 @@ def read_config(file: Path) -> RunConfig:
 def _read_json(file: Path) -> dict[str, Any]:
     data = read_json(file)
     if not isinstance(data, dict):
-        raise RunError(f"{file} is damaged: it is no JSON object", _RESTORE)
+        raise RunError(f"{file} is damaged: it is not a JSON object", _RESTORE)
     return data
 
 
 def _is_log_line(line: object) -> bool:
     if not (isinstance(line, dict) and "step" in line):
         return False
-    return all(type(each) in (int, float) and math.isfinite(each) for each in line.values())  # True is no number
+    return all(type(value) in (int, float) and math.isfinite(value) for value in line.values())  # excludes booleans
 
 
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """A hidden folder of this call's own that becomes `path` in one move; if anything fails, nothing is left of it."""
+    """Yield a hidden folder that becomes `path` in one move at the end; remove the folder if anything fails."""
     require_vacant(path)
     with staged_folder(path) as draft:
         yield draft
 
 
 def require_vacant(path: Path) -> None:
-    """Refuse a folder that another cannot be put in the place of."""
+    """Raise an error if a new folder cannot replace the one at `path`."""
     folder = RunFolder(path)
     if folder.holds_a_run and not folder.is_finished:
         raise RunError(

@@ -1,15 +1,14 @@
-"""Cut heads out of a model, proven; and keep what is left of a finished run as a run of its own.
+"""Cut heads out of a finished run, prove the cut, and write the rest as a new run.
 
-Nothing is written unless the cut model has the output of the whole one with these heads ablated (or with their means in
-their places, if those are folded into the biases that stay); once written, it is loaded and must have it again. The new
-run has the settings of its parent, those of the training too, and `pruned`. What was done since the parent was trained
-stands in the manifest:
+The new run is written only if the cut model has the output of the whole one with these heads ablated (or replaced by
+their means, if these are folded into biases). After writing, the model is loaded again and its output compared. The new
+run has the settings of its parent, including those of the training, and `pruned`. The manifest records the changes:
 
-    steps            of the parent's training and of the fine-tuning
+    steps            the number of steps of the parent's training and of the fine-tuning
     pruned_from      the digest of the parent's weights
-    fine_tuned       steps after the cut
+    fine_tuned       the number of steps after the cut
     fine_tuned_at    their highest learning rate, if there were any
-    folded_over      training examples whose means were folded into biases, if they were
+    folded_over      the number of training examples whose means were folded into biases, if they were
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,9 +40,9 @@ from headcount.training.device import n_threads
 from headcount.training.loop import Listener, StepScores, averaged, fit, new_state
 
 N_FOLDED = 16_384
-"""Training examples that the means of cut heads are taken over, if they are folded."""
+"""Number of training examples over which the means of cut heads are taken."""
 FINE_TUNE_LR_FACTOR = 0.1
-"""The learning rate of fine-tuning, as a share of the one that the parent was trained with."""
+"""The learning rate of fine-tuning, relative to that of the parent's training."""
 
 
 def prune_run(
@@ -56,9 +55,9 @@ def prune_run(
     learning_rate: float | None = None,
     listeners: Sequence[Listener] = (),
 ) -> Cut[Run]:
-    """Cut these heads out, train the rest for `fine_tune` steps more, and write a new run to `path`.
+    """Cut these heads out, train the rest for `fine_tune` more steps, and write a new run to `path`.
 
-    With `fold_mean`, what the heads output on average over training examples stays in the biases.
+    With `fold_mean`, the heads' mean outputs over training examples are added to the biases.
     """
     gone = tuple(dict.fromkeys(run.find_head(head) for head in heads))
     if not gone:
@@ -90,19 +89,19 @@ def prune_run(
 def cut_and_prove(
     whole: nn.Module, gone: Sequence[HeadId], inputs: Sequence[Tensor], batches: Iterable[Inputs] = (), n_means: int = 0
 ) -> tuple[Any, float, Callable[[nn.Module], float]]:
-    """A copy without these heads; how far it is from the model with them ablated; and what proves that of any model.
+    """Return a copy without these heads, its proven difference from the model with heads ablated, and the prover.
 
-    If the means of `n_means` examples are to be folded into biases, they are taken over `batches`, and the model that
-    the cut one is compared with has them in the heads' places.
+    If `n_means` is not 0, the heads' means over `batches`, which hold `n_means` examples, are folded into biases. The
+    cut model is then compared with the model whose heads output these means.
     """
     means = mean_outputs(whole, wrap(whole).head_sites, batches) if n_means else None
-    kept: Any = whole if means is None else fold(whole, gone, means, n_means)
-    is_known = isinstance(kept, Wrapped | Transformer)  # a family, or headcount's own: no need to trace anything
-    model = cut_heads(kept, gone) if is_known else cut_traced(kept, gone, inputs)
+    folded: Any = whole if means is None else fold(whole, gone, means, n_means)
+    is_known = isinstance(folded, Wrapped | Transformer)  # a known family or headcount's own model needs no tracing
+    model = cut_heads(folded, gone) if is_known else cut_traced(folded, gone, inputs)
 
     def prove(cut: nn.Module) -> float:
-        found = prove_cut(kept, cut, gone, inputs)
-        return found if means is None else prove_folded(whole, cut, gone, means, inputs)
+        difference = prove_cut(folded, cut, gone, inputs)
+        return difference if means is None else prove_folded(whole, cut, gone, means, inputs)
 
     try:
         return model, prove(model), prove
@@ -111,26 +110,26 @@ def cut_and_prove(
 
 
 def _training_inputs(run: Run) -> Iterator[Inputs]:
-    """Examples of its training, a forward pass' worth at a time; the decoder is given the right answers."""
+    """Yield inputs of training examples in batches; the decoder's input is the right answer."""
     examples = run.task.sample(stream(0, "reference"), N_FOLDED)
     for start in range(0, N_FOLDED, BLOCK):
         yield _inputs(run, examples[start : start + BLOCK])
 
 
 def _inputs(run: Run, examples: Examples) -> Inputs:
-    """What the model is given for these examples, and where that is no padding."""
+    """Return the model's inputs for these examples, and masks of their tokens by stack."""
     device, pad_id = next(run.model.parameters()).device, run.model.pad_id
     if run.task.output_type == "sequence":
         batch = cast(SequenceTask, run.task).encode(examples)
         tokens = dict(zip(("encoder", "decoder"), on_device(device, batch.source, batch.decoder_input), strict=True))
     else:
         tokens = {"layer": on_device(device, cast(ClassTask, run.task).encode(examples).source)[0]}
-    masks = {} if pad_id is None else {stack: each != pad_id for stack, each in tokens.items()}
+    masks = {} if pad_id is None else {stack: ids != pad_id for stack, ids in tokens.items()}
     return list(tokens.values()), masks
 
 
 def _recipe(training: TrainingConfig, steps: int, learning_rate: float | None) -> TrainingConfig:
-    """The parent's, at a tenth of its learning rate and to the end."""
+    """Return the parent's training settings with these steps, a lower learning rate and no target."""
     rate = FINE_TUNE_LR_FACTOR * training.learning_rate if learning_rate is None else learning_rate
     changes = {"steps": steps, "learning_rate": rate, "target": None}
     settings = {"fine-tuning": type_adapter(TrainingConfig).dump_python(training) | changes}
@@ -140,11 +139,11 @@ def _recipe(training: TrainingConfig, steps: int, learning_rate: float | None) -
 def _fine_tuned(
     model: Model, run: Run, recipe: TrainingConfig, folder: RunFolder, n_past: int, listeners: Sequence[Listener]
 ) -> Model:
-    """The model after some more steps, on batches that the parent's training has not drawn."""
+    """Train the model for some more steps, with another random stream than the parent's, and return it."""
     state, seed = new_state(model, recipe), integer(run.config.seed, "fine-tuning")
     with torch.random.fork_rng(), n_threads(recipe.threads), Log(folder) as log, stop_on_interrupt() as asked_to_stop:
-        everyone = [_GoingOn(log, n_past), *listeners]
-        done = fit(state, run.task, recipe, seed, listeners=everyone, asked_to_stop=asked_to_stop)
+        all_listeners = [_ContinuedLog(log, n_past), *listeners]
+        done = fit(state, run.task, recipe, seed, listeners=all_listeners, asked_to_stop=asked_to_stop)
     if not done:
         what = f"stopped at step {state.step:,} of the fine-tuning; nothing was written"
         raise Interrupted(what, signal=asked_to_stop.signal)
@@ -153,8 +152,8 @@ def _fine_tuned(
 
 
 @dataclass(frozen=True)
-class _GoingOn:
-    """Writes to a log whose first steps are the parent's."""
+class _ContinuedLog:
+    """A listener that appends steps to a log with the parent's `n_past` steps."""
 
     log: Log
     n_past: int

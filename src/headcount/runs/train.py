@@ -1,4 +1,4 @@
-"""Train into a run folder, so that a kill at any moment loses nothing that --resume does not make again."""
+"""Train a run in its folder; a training that is killed at any moment can be resumed with --resume."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from headcount.training.loop import Listener, StepScores, averaged, diverged, fi
 
 
 def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners: Sequence[Listener] = ()) -> Run:
-    """Train a new run in `path`, or go on with the one that is there."""
+    """Train a new run in `path`, or resume the run that is there."""
     folder = RunFolder(path)
     _require_room(config)
     if not (resume and folder.holds_a_run):
-        # Before the lock, which would make the folder.
+        # Before locking, because the lock creates the folder.
         folder.require_free()
         choose_device(config.training.device)
     with (
@@ -51,7 +51,7 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
                 raise RunError(
                     f"{folder.path} holds a run with other settings",
                     *differences,
-                    "leave those flags out to go on with it, or choose another folder with -o",
+                    "leave those flags out to resume it, or choose another folder with -o",
                 )
         else:
             folder.require_free()
@@ -62,13 +62,13 @@ def train_run(config: RunConfig, path: Path, *, resume: bool = False, listeners:
 
 
 def _require_room(config: RunConfig) -> None:
-    """Before anything is made: weights with their gradients, moments and average, a batch, and the examples."""
+    """Raise an error if the weights, gradients, moments, average, batch or examples do not fit into memory."""
     task = TASKS.get(config.task_name)(config.task)
     sizes = {f"--{name.replace('_', '-')}": getattr(config.task, name, 0) for name in SPLIT_SIZES}
     flags = ", ".join(flag for flag, size in sizes.items() if size)
     require_room_for(sum(sizes.values()), task.longest, f"lower the number of examples: {flags}")
     if choose_device(config.training.device).type != "cpu":
-        return  # what another device has room for, it says itself
+        return  # the memory of other devices is not known here
     weights = 5 * config.model.weight_bytes(len(task.tokens))
     rows = config.training.batch_size * config.model.row_bytes(task.longest)
     require_room(weights, "training a model of this size", "lower --d-model, --d-ff or the number of layers")
@@ -76,7 +76,8 @@ def _require_room(config: RunConfig) -> None:
 
 
 def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], asked_to_stop: StopRequest) -> None:
-    if folder.environment_file.exists():  # a resumed run keeps the device it began with
+    """Train from the last checkpoint, or from the start, and write weights and manifest."""
+    if folder.environment_file.exists():  # a resumed run keeps its device
         device = choose_device(str(folder.read_environment().get("device", config.training.device)))
     else:
         device = choose_device(config.training.device)
@@ -104,7 +105,7 @@ def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], 
     if not done:
         raise Interrupted(
             f"stopped at step {state.step:,}; everything is saved in {folder.path}",
-            f"go on with: headcount train {config.task_name} -o {argument(folder.path)} --resume",
+            f"resume with: headcount train {config.task_name} -o {argument(folder.path)} --resume",
             signal=asked_to_stop.signal,
         )
     with averaged(state):
@@ -114,7 +115,7 @@ def _train(folder: RunFolder, config: RunConfig, listeners: Sequence[Listener], 
 
 
 def weights_of(model: Model, step: int) -> bytes:
-    """The bytes of `model.safetensors` after this many steps; an error if they are no numbers."""
+    """Return the bytes of `model.safetensors` after this many steps; raise an error if weights are not finite."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     if not all(tensor.isfinite().all() for tensor in weights.values()):
         raise diverged(step)
@@ -122,7 +123,7 @@ def weights_of(model: Model, step: int) -> bytes:
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What a run is made with."""
+    """Return the versions and the hardware of a run."""
     return {
         "headcount": __version__,
         "torch": torch.__version__,
@@ -134,7 +135,7 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 class Log:
-    """Writes `log.jsonl`."""
+    """A listener that writes `log.jsonl`."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -150,17 +151,17 @@ class Log:
             self._file.close()
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """One line a step."""
+        """Write one line per step."""
         first = last_step - len(losses) + 1
         for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
             self._write({"step": step, "loss": loss, "learning_rate": rate})
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """One line an evaluation."""
+        """Write one line per evaluation."""
         self._write({"step": step, **scores.to_dict()})
 
     def flush(self) -> int:
-        """Everything onto the disk; returns how long the log is."""
+        """Flush the log to the disk and return its length in bytes."""
         with friendly_os_errors(f"write {self._folder.log_file}"):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -173,43 +174,43 @@ class Log:
 
 @dataclass
 class StopRequest:
-    """Whether a signal asked to stop, and which."""
+    """The signal that requested a stop; 0 if there was none."""
 
     signal: int = 0
 
     def __call__(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return self.signal > 0
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[StopRequest]:
-    """Inside, the first Ctrl-C, SIGTERM or SIGHUP asks training to stop after its step; a second one stops at once."""
-    asked = StopRequest()
+    """Let the first Ctrl-C, SIGTERM or SIGHUP stop training after its step; a second signal stops it immediately."""
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield request
         return
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-    def note(number: int, frame: object) -> None:
-        if asked():
+    def handle(number: int, frame: object) -> None:
+        if request():
             raise Terminated(number)
-        asked.signal = number
+        request.signal = number
 
-    # One that is ignored, as under nohup, stays so.
-    before = {number: signal.signal(number, note) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    # Signals that are ignored, as under nohup, stay ignored.
+    before = {number: signal.signal(number, handle) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
-        yield asked
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 class Timings:
-    """Writes to `timings.jsonl`, one line an evaluation, the step and the seconds of training until then.
+    """A listener that writes `timings.jsonl`: the step and the seconds of training at each evaluation.
 
-    It is apart from the log, whose bytes do not depend on the machine.
-    A training that goes on counts on from the `seconds` of its checkpoint; what was lost in a crash does not count.
+    Timings are not part of the log, whose bytes do not depend on the machine. A resumed training continues from the
+    `seconds` of its checkpoint; time lost in a crash does not count.
     """
 
     def __init__(self, folder: RunFolder, step: int = 0, seconds: float = 0.0) -> None:
@@ -218,24 +219,23 @@ class Timings:
 
     @property
     def seconds(self) -> float:
-        """Of training so far, resumes included."""
+        """The seconds of training so far, including those before a resume."""
         return round(self._before + time.monotonic() - self._started, 3)
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """The log has the steps."""
+        """Do nothing: the log records the steps."""
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """One line more; whole or not at all, for the file is small."""
-        line: dict[str, Any] = {"step": step, "seconds": self.seconds}
-        self._lines.append(line)
-        write_atomically(self._file, b"".join(json.dumps(each).encode() + b"\n" for each in self._lines))
+        """Write the file again with one more line."""
+        self._lines.append({"step": step, "seconds": self.seconds})
+        write_atomically(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in self._lines))
 
 
 @contextmanager
 def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
-    """One listener, or none where the extra headcount[tensorboard] is missing or cannot spell the folder's name.
+    """Yield a TensorBoard listener, or none if TensorBoard is missing or does not support the folder's name.
 
-    What an earlier training wrote after `step` is hidden.
+    Events that an earlier training wrote after `step` are hidden.
     """
     if find_spec("tensorboard") is None or str(path).encode(errors="ignore") != os.fsencode(path):
         yield []
@@ -248,17 +248,17 @@ def tensorboard_listeners(path: Path, step: int) -> Iterator[list[Listener]]:
 
 @dataclass
 class TensorBoard:
-    """Writes events."""
+    """A listener that writes TensorBoard events."""
 
     writer: Any
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Mean loss since the last report, and the learning rate; `log.jsonl` has every step's."""
+        """Write the mean loss since the last report, and the learning rate."""
         self.writer.add_scalar("loss", sum(losses) / len(losses), last_step)
         self.writer.add_scalar("learning rate", rates[-1], last_step)
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """Every score."""
+        """Write all scores."""
         self.writer.add_scalar("validation/loss", scores.validation_loss, step)
         for split, shares in (("validation", scores.validation), ("training", scores.training)):
             for name, share in shares.items():

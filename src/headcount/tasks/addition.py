@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from headcount.config import config
 from headcount.errors import InputError
@@ -80,15 +80,6 @@ class AdditionConfig:
     predicted, and generation starts from 0."""
     loss_ignores_zero: bool = False
     """FAULT of the reports: the loss passes over digit 0 as if it were padding."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_its_old_name(cls, settings: Any) -> Any:
-        """Runs of before had this setting the other way round."""
-        if isinstance(settings, dict) and isinstance(without := settings.get("no_start_token"), bool):
-            others = {name: value for name, value in settings.items() if name != "no_start_token"}
-            return {"start_token": not without} | others
-        return settings
 
     @property
     def range(self) -> tuple[int, int]:

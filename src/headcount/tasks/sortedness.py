@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from headcount.config import config
 from headcount.errors import InputError
@@ -49,7 +49,6 @@ EMPTY = -1
 MOST_TRIES = 200
 Kinds = tuple[Examples, NDArray[np.str_]]
 """Examples, and the kind of each: how it was unsorted, or `sorted`."""
-_FORMER = {"narrow": "small_steps", "matched": "paired"}
 
 
 # --- sorted sequences, and four ways to unsort them -------------------------------------------------------------------
@@ -188,17 +187,6 @@ class SortednessConfig:
     """Decides what is held out; apart from --seed, so that runs with different seeds share a test set."""
     padding_is_zero: bool = False
     """FAULT of the older reports: short sequences are filled up with the number 0, which is not masked."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_former_names(cls, settings: Any) -> Any:
-        """Runs of before had other names for these."""
-        if not isinstance(settings, dict):
-            return settings
-        found = {_FORMER.get(name, name): value for name, value in settings.items()}
-        if isinstance(text := found.get("negatives"), str):
-            found["negatives"] = text.replace("displaced", "moved_one")
-        return found
 
     @field_validator("longest")
     @classmethod

@@ -1,1 +1,1 @@
-"""From a task and a model to a trained model: the loop, evaluation, and the state that survives a crash."""
+"""Train and evaluate a model on a task: the loop, the scores, and checkpoints."""

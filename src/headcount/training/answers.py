@@ -1,6 +1,6 @@
-"""What a model answers: one that writes its answers, token by token and both ways, or a classifier.
+"""The answers of a model to examples: of an encoder-decoder (teacher-forced and free-running) or of a classifier.
 
-How good that is, is scored elsewhere (training/evaluation.py).
+Scores are computed in training/evaluation.py.
 """
 
 from __future__ import annotations
@@ -20,74 +20,75 @@ from headcount.stats import Proportion
 from headcount.tasks.base import IGNORE, Batch, ClassTask, Examples, SequenceTask, Tokens
 
 BLOCK = 256
-"""Examples per forward pass: large enough to be efficient, small enough to stay in a processor's cache."""
+"""Number of examples per forward pass: large enough to be efficient, small enough for a processor's cache."""
 TOKENS_AT_ONCE = 2**16
-"""Tokens per forward pass, so that memory does not grow with the number of examples."""
+"""Largest number of tokens per forward pass, so that memory does not grow with the number of examples."""
 MOST_AT_ONCE = 256
+"""Largest number of sequences per forward pass."""
 NAMED = ("predicted", "right")
 RARELY = 0.03
-"""A model is called constant where its other answer comes less often than this, by the upper end of the 95 % interval.
+"""Threshold for a constant answer: the 95 % CI of the share of all other answers must lie below this value.
 
-One answer to all of n examples shows that from n = 125 on; 2 other answers among 200 do not (up to 3.6 %).
+If all n answers are equal, the CI lies below it from n = 125 on. With 2 other answers among 200 it does not (3.6 %).
 """
 
 
 @dataclass(frozen=True)
 class SequenceAnswers:
-    """What a model predicted for some examples, both ways, and which of it was right."""
+    """A model's predictions for some examples, teacher-forced and free-running, and which of them are right."""
 
     batch: Batch
     """The examples and their right answers, in the task's tokens."""
     asked: NDArray[np.bool_]
-    """[example, answer token]: whether teacher forcing asks for it."""
+    """[example, answer token]: whether the token has a label under teacher forcing."""
     teacher_forced_hits: NDArray[np.bool_]
-    """[example, answer token]: right, the right ones having been fed; or not asked for."""
+    """[example, answer token]: whether the teacher-forced prediction is right, or the token has no label."""
     forced_right: NDArray[np.bool_]
-    """[example]: whether all is right that teacher forcing asks for, such as the end of the answer."""
+    """[example]: whether all teacher-forced predictions are right, including the end of the answer."""
     free: Tokens | None
-    """Whole answers, the model having been fed its own tokens; -1 where it wrote what is no token of the task.
+    """Whole decoded (free-running) answers; -1 for output that is not a token of the task.
 
-    None if it was not decoded.
+    None if the model was not decoded.
     """
     loss: float
-    """Cross-entropy per token that is asked for, the right ones having been fed."""
+    """Teacher-forced cross-entropy per token that has a label."""
     texts: Sequence[str] = ()
-    """The whole answers as they were written, by a model that writes in its own way."""
+    """The decoded answers as text, for a model with its own output format."""
     filled: NDArray[np.bool_] | None = None
-    """[example, answer token]: leading zeros of `free` that the model did not write; None if it wrote every token."""
+    """[example, answer token]: leading zeros of `free` that the model did not output; None if it output every token."""
     optional: NDArray[np.bool_] | None = None
-    """[example, answer token]: leading zeros of the right answer; None if every token must be written."""
+    """[example, answer token]: leading zeros of the right answer; None if every token is required."""
 
     @property
     def free_hits(self) -> NDArray[np.bool_]:
-        """[example, answer token]: equal to the right token. A leading zero may be equal and not written."""
-        assert self.free is not None, "it was decoded"
+        """[example, answer token]: whether the decoded token is right; an omitted leading zero counts as right."""
+        assert self.free is not None, "the model was decoded"
         return self.free == self.batch.answer
 
     @property
     def is_answer(self) -> NDArray[np.bool_]:
-        """[example]: whether the decoded text can be read as an answer of the task."""
-        assert self.free is not None, "it was decoded"
+        """[example]: whether the decoded output is a valid answer of the task."""
+        assert self.free is not None, "the model was decoded"
         return np.asarray((self.free >= 0).all(axis=1))
 
     @property
     def written(self) -> NDArray[np.bool_]:
-        """[example, answer token]: whether the model wrote this token of its decoded answer."""
+        """[example, answer token]: whether the model output this token of its decoded answer."""
         is_answer = np.broadcast_to(self.is_answer[:, None], self.batch.answer.shape)
         return np.asarray(is_answer if self.filled is None else is_answer & ~self.filled)
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """[example, answer token]: whether the model wrote this token or had to write it."""
+        """[example, answer token]: whether the model output this token or should have."""
         return np.ones_like(self.written) if self.optional is None else self.written | ~self.optional
 
     @property
     def written_hits(self) -> NDArray[np.bool_]:
-        """[example, answer token]: whether the model wrote this token, and it is right."""
+        """[example, answer token]: whether the model output this token, and it is right."""
         return self.free_hits & self.written
 
     def common_error(self, task: SequenceTask) -> str:
-        """Say what most wrong answers share, such as "94 of 94 errors: a 0 was right"; empty if none is wrong."""
+        """Describe the most common error, such as "94 of 94 errors: a 0 was right"; return "" if nothing is wrong."""
         hits = self.teacher_forced_hits if self.free is None else self.free_hits
         wrong = ~hits.all(axis=1)
         is_answer = np.ones(len(hits), dtype=bool) if self.free is None else (self.free >= 0).all(axis=1)
@@ -101,7 +102,7 @@ class SequenceAnswers:
 
 
 def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> SequenceAnswers:
-    """Both ways of answering these examples."""
+    """Predict these examples, teacher-forced and free-running."""
     batch, start = task.encode(examples), task.decoding_start
     forced, free, losses = [], [], []
     with eval_mode(model, gradients=False) as device:
@@ -119,11 +120,11 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Seq
     given = np.broadcast_to(np.array(start.given, dtype=np.int64), (len(predicted), len(start.given)))
     is_label = batch.labels != IGNORE
     hits = (np.concatenate(forced) == batch.labels) | ~is_label
-    unasked = (0, 0), (len(start.given), 0)  # what generation takes for given has no label
+    unlabelled = (0, 0), (len(start.given), 0)  # tokens given to generation have no label
     return SequenceAnswers(
         batch,
-        asked=np.pad(is_label, unasked),
-        teacher_forced_hits=np.pad(hits, unasked, constant_values=True),
+        asked=np.pad(is_label, unlabelled),
+        teacher_forced_hits=np.pad(hits, unlabelled, constant_values=True),
         forced_right=hits.all(axis=1),
         free=np.concatenate([given, predicted], axis=1),
         loss=float(np.concatenate(losses).sum(dtype=np.float64) / max(1, is_label.sum())),
@@ -131,8 +132,8 @@ def answer(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> Seq
 
 
 def leading_zeros(task: SequenceTask, tokens: Tokens) -> NDArray[np.bool_]:
-    """[example, answer token]: zeros before the first other digit of a number, which people do not write."""
-    columns = np.array([-1 if each.column is None else each.column for each in task.answer_positions])
+    """Return which tokens are leading zeros of a number, [example, answer token]."""
+    columns = np.array([-1 if position.column is None else position.column for position in task.answer_positions])
     from_the_left = np.argsort(-columns, kind="stable")
     is_zero = (tokens >= 0) & (np.array(task.tokens)[tokens] == "0")
     leading = np.empty_like(is_zero)
@@ -141,31 +142,31 @@ def leading_zeros(task: SequenceTask, tokens: Tokens) -> NDArray[np.bool_]:
 
 
 def margins(model: EncoderDecoder, task: SequenceTask, examples: Examples) -> NDArray[np.float64]:
-    """For each example, the least lead of a right token's logit over the best wrong one: positive if it is right.
+    """Return each example's smallest margin of a right token's logit over the best wrong one: positive if right.
 
-    Fed the right answer, a model's first wrong token is the one it would have predicted running freely. So generation
-    is right exactly if every token is right here; no decoding loop is needed.
-    An example whose answer does not begin with what generation takes for given is wrong without asking: -inf.
-    Examples with one answer among them are quicker: the decoder's first attention to what it is fed is shared.
+    Under teacher forcing, a model's first wrong token is the one that it would also predict free-running. The decoded
+    answer is therefore right exactly if every token is right here, and no decoding loop is needed. The margin is -inf
+    if the right answer does not begin with the tokens given to generation. Examples that share one answer are faster,
+    because they share the decoder's first self-attention.
     """
     batch, given = task.encode(examples), task.decoding_start.given
     shared = slice(1) if (batch.answer == batch.answer[0]).all() else slice(None)
-    leads = []
+    least = []
     with eval_mode(model, gradients=False) as device:
         for part in in_blocks(batch):
             source, decoder_input, right = on_device(
                 device, part.source, part.decoder_input[shared], part.answer[:, len(given) :]
             )
             logits = model(source, decoder_input)
-            lead = logits.gather(-1, right[..., None]).squeeze(-1)
-            lead = lead - logits.scatter(-1, right[..., None], -torch.inf).amax(dim=-1)
-            leads.append(lead.amin(dim=1).cpu().double().numpy())
+            right_logits = logits.gather(-1, right[..., None]).squeeze(-1)
+            margin = right_logits - logits.scatter(-1, right[..., None], -torch.inf).amax(dim=-1)
+            least.append(margin.amin(dim=1).cpu().double().numpy())
     begins_right = (batch.answer[:, : len(given)] == given).all(axis=1)
-    return np.where(begins_right, np.concatenate(leads), -np.inf)
+    return np.where(begins_right, np.concatenate(least), -np.inf)
 
 
 def _most_common(counts: Counter[str], n_wrong: int) -> str:
-    """Name the kind of error that counts most, or two of them if they count the same."""
+    """Describe the most frequent kind of error, or two kinds if they are equally frequent."""
     if not n_wrong:
         return ""
     most = max(counts.values())
@@ -174,13 +175,13 @@ def _most_common(counts: Counter[str], n_wrong: int) -> str:
 
 
 def in_blocks(batch: Batch) -> Iterator[Batch]:
-    """The batch, a forward pass' worth at a time."""
+    """Yield the batch in blocks of one forward pass each."""
     for i in range(0, len(batch), BLOCK):
         yield batch[i : i + BLOCK]
 
 
 def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
-    """Arrays as tensors where the model is."""
+    """Return arrays as tensors on a device."""
     return [torch.from_numpy(array).to(device) for array in arrays]
 
 
@@ -189,7 +190,7 @@ def on_device(device: torch.device, *arrays: Tokens) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class ClassAnswers:
-    """What a classifier predicted for some examples."""
+    """A classifier's predictions for some examples."""
 
     logits: NDArray[np.float32]
     """[example, class]."""
@@ -202,22 +203,22 @@ class ClassAnswers:
 
     @property
     def hits(self) -> NDArray[np.bool_]:
-        """Which are right."""
+        """Which predictions are right."""
         return np.asarray(self.predicted == self.labels)
 
     @property
     def says_last(self) -> Proportion:
-        """How often it predicted the last class."""
+        """The proportion of examples predicted as the last class."""
         return Proportion.count(self.predicted == self.logits.shape[1] - 1)
 
     def common_error(self, classes: Sequence[str]) -> str:
-        """Say what most wrong answers share; empty if none is wrong."""
+        """Describe the most common error; return "" if nothing is wrong."""
         wrong = ~self.hits
         pairs = zip(self.predicted[wrong].tolist(), self.labels[wrong].tolist(), strict=True)
         if len(classes) == 2:
             counts = Counter(f"“{classes[one]}” was predicted, “{classes[other]}” was right" for one, other in pairs)
         else:
-            names = (f"“{classes[i]}” was {what}" for each in pairs for i, what in zip(each, NAMED, strict=True))
+            names = (f"“{classes[i]}” was {what}" for pair in pairs for i, what in zip(pair, NAMED, strict=True))
             counts = Counter(names)
         return _most_common(counts, int(wrong.sum()))
 
@@ -226,12 +227,12 @@ class ClassAnswers:
         """Cross-entropy per example."""
         logits = self.logits.astype(np.float64)
         right = logits[np.arange(len(logits)), self.labels]
-        with np.errstate(invalid="ignore"):  # of logits that are no numbers, the loss is none
+        with np.errstate(invalid="ignore"):  # logits that are NaN give a loss of NaN
             return float((np.logaddexp.reduce(logits, axis=1) - right).mean())
 
     @property
     def margins(self) -> NDArray[np.float32]:
-        """The lead of the right class over the best other one."""
+        """The logit of the right class minus the largest other logit."""
         rows = np.arange(len(self.labels))
         others = self.logits.copy()
         others[rows, self.labels] = -np.inf
@@ -241,7 +242,7 @@ class ClassAnswers:
 def classify(
     model: Classifier, task: ClassTask, examples: Examples, at_once: int | None = None, *, first: int = 0
 ) -> ClassAnswers:
-    """Ask the model about each example; `first` is the id of its first position."""
+    """Classify these examples; `first` is the id of the first position."""
     batch = task.encode(examples)
     size = at_once or rows_at_once(batch.source.shape[1])
     logits = []
@@ -253,16 +254,18 @@ def classify(
 
 
 def rows_at_once(length: int) -> int:
-    """Sequences of this length for one forward pass."""
+    """Return how many sequences of this length fit into one forward pass."""
     return max(1, min(MOST_AT_ONCE, TOKENS_AT_ONCE // length))
 
 
 def constant_answer(predicted: Sequence[int] | Tokens, labels: Tokens, classes: tuple[str, ...]) -> str | None:
-    """The one answer that is given to (nearly) everything, if it is shown that the other one is rare and should not be.
+    """Return the class that is predicted for (nearly) all examples, or None.
+
+    A class is constant if all other predictions are rarer than `RARELY` (95 % CI) although other labels are not.
 
     >>> constant_answer([1] * 200, np.arange(200) % 2, ("unsorted", "sorted"))
     'sorted'
-    >>> constant_answer([1] * 100, np.arange(100) % 2, ("unsorted", "sorted"))  # the other one may come in 3.7 %
+    >>> constant_answer([1] * 100, np.arange(100) % 2, ("unsorted", "sorted"))  # the CI reaches 3.7 %
     """
     for i, name in enumerate(classes):
         if Proportion.count(np.asarray(predicted) != i).high < RARELY < (labels != i).mean():

@@ -1,4 +1,4 @@
-"""Where to compute, and with how many threads."""
+"""Choose the device and the number of CPU threads."""
 
 import os
 import platform
@@ -14,37 +14,37 @@ import torch
 from headcount.errors import RunError
 
 
-def choose_device(asked: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU."""
-    is_there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    available = [name for name, found in is_there.items() if found]
-    if asked == "auto":
+def choose_device(name: str) -> torch.device:
+    """Return the device of this name; 'auto' means CUDA if available, then MPS, then the CPU."""
+    is_available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [kind for kind in is_available if is_available[kind]]
+    if name == "auto":
         return torch.device(available[0])
     try:
-        device = torch.device(asked)
-    except RuntimeError as error:  # from a file that somebody changed: settings are checked
-        raise RunError(f"{asked!r} is no device", "cpu, mps, cuda or cuda:N") from error
+        device = torch.device(name)
+    except RuntimeError as error:  # possible only if a file of the run was edited, because settings are validated
+        raise RunError(f"{name!r} is not a device", "use cpu, mps, cuda or cuda:N") from error
     if device.type not in available or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
         advice = f"available: {', '.join(available)}; or use --device auto"
-        raise RunError(f"no device {asked!r} on this machine", advice)
+        raise RunError(f"no device {name!r} on this machine", advice)
     return device
 
 
 def hardware(device: torch.device) -> str:
-    """What computes there, such as `AMD EPYC 7B13`."""
+    """Return the name of the processor or GPU, such as `AMD EPYC 7B13`."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(named), "") or platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or platform.machine()
 
 
 @contextmanager
 def n_threads(n: int) -> Iterator[None]:
-    """PyTorch computes with `n` threads inside."""
+    """Make PyTorch use `n` CPU threads inside the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:
@@ -55,14 +55,14 @@ def n_threads(n: int) -> Iterator[None]:
 
 @contextmanager
 def workers(model: torch.nn.Module, most: int | None = None) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Something like `map`: on a CPU, a block per core at a time, which beats splitting each small product."""
+    """Yield a function like `map`; on a CPU, it processes one block per core in parallel."""
     if next(model.parameters()).device.type != "cpu":
         yield map
         return
     n = min(n_cores(), most or n_cores())
 
     def map_ahead(function: Callable[..., Any], blocks: Iterable[Any]) -> Iterator[Any]:
-        """`pool.map` in order, but with only a few blocks in memory at a time."""
+        """Map in order like `pool.map`, but with only a few blocks in memory at a time."""
         waiting: deque[Future[Any]] = deque()
         for block in blocks:
             waiting.append(pool.submit(function, block))
@@ -76,5 +76,5 @@ def workers(model: torch.nn.Module, most: int | None = None) -> Iterator[Callabl
 
 
 def n_cores() -> int:
-    """As many as this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,12 +1,12 @@
-"""How good a model is, each number with its interval: one that writes its answers, or a classifier.
+"""Evaluate a model on a held-out set; every accuracy has a confidence interval.
 
-The first is scored under teacher forcing and free-running, always both. For a sound model the two exact-match rates are
-one number: fed the right prefix, the first wrong token is the same either way. A gap between them is a fault in the
-pipeline (no start token, a class the loss ignores), never "cascading errors".
+An encoder-decoder is always scored both teacher-forced and free-running. In a correct pipeline the two exact-match
+rates are equal, because the first wrong token is the same in both. A gap between them is a fault of the pipeline (no
+start token, a class that the loss ignores), never "cascading errors".
 
-A classifier that gives one answer to everything is right on "about 50 %" of a balanced set, which several reports took
-for a weak model. So it is scored per class, the share of each answer stands beside every accuracy, and one answer to
-everything is marked where there are enough examples to say so.
+A classifier that gives one answer to everything is right on about 50 % of a balanced set, which several reports took
+for a weak model. A classifier is therefore scored per class, with the share of each answer, and a constant answer is
+reported if there are enough examples to show it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from headcount.training.answers import (
 
 
 def _groups(task: Task, examples: Examples) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-    """Each facet's groups of examples, and which examples belong to them."""
+    """Yield each group of examples with its facet and a mask of its examples."""
     for facet, labels in task.facets(examples).items():
         for group in sorted(set(labels)):
             yield facet, group, np.array(labels) == group
@@ -48,57 +48,58 @@ def _groups(task: Task, examples: Examples) -> Iterator[tuple[str, str, NDArray[
 
 @dataclass(frozen=True)
 class Scores:
-    """One group of examples, or one output position."""
+    """The accuracies of one group of examples, or of one output position."""
 
     facet: str
     group: str
     teacher_forced: Proportion | None
-    """None where teacher forcing asks nothing, as the first digit under the missing start token."""
+    """None if no token has a label under teacher forcing, as for the first digit if the start token is missing."""
     free_running: Proportion | None
-    """None where a model of others was not decoded."""
+    """None if the model was not decoded."""
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Both ways of answering are measured on the same examples; teacher forcing may leave some out."""
+        """Check that teacher forcing has no more examples than free-running decoding."""
         if self.teacher_forced and self.free_running and self.teacher_forced.n > self.free_running.n:
             yield "teacher_forced", f"at most {self.free_running.n} examples"
 
 
-def _groups_that_do_not_add_up(whole: Proportion | None, parts: Mapping[str, Sequence[Proportion | None]]) -> bool:
-    """Whether the groups of some facet are not all the examples, each once, with all the hits."""
-    return any(
-        (sum(each.n for each in some if each), sum(each.correct for each in some if each)) != (whole.n, whole.correct)
-        for some in parts.values()
-        if whole is not None
-    )
+def _is_incomplete(whole: Proportion | None, facets: Mapping[str, Sequence[Proportion | None]]) -> bool:
+    """Return whether the groups of some facet do not add up to all examples and all hits."""
+    for shares in facets.values():
+        groups = [share for share in shares if share]
+        total = sum(share.n for share in groups), sum(share.correct for share in groups)
+        if whole is not None and total != (whole.n, whole.correct):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the author of a model reports, beside what the author's own scoring of decoded answers gives here."""
+    """The figure that a model's author claims, and the same metric as measured here on decoded answers."""
 
     claimed: float | None
-    """None if there is a scoring of the author's, but no figure."""
+    """The claimed figure; None if the author has a metric but claims no figure."""
     scoring: str
-    """`exact match`, or the docstring or name of the author's own."""
+    """`exact match`, or the docstring or name of the author's metric."""
     measured: float
     low: float
     high: float
-    """95 % interval."""
+    """The ends of the 95 % CI of `measured`."""
     n: Positive
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Compare the interval with the figure that was measured."""
+        """Compare the interval with the measured figure."""
         return outside(self, "measured")
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the figure lies in the interval, to the digits that people write."""
+        """Whether the claimed figure lies in the interval, up to rounding; None if there is no claim."""
         return None if self.claimed is None else self.low - 5e-4 <= self.claimed <= self.high + 5e-4
 
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """One example the model gets wrong when it runs freely."""
+    """One example whose decoded answer is wrong."""
 
     example: str
     right: str
@@ -108,7 +109,7 @@ class WrongAnswer:
 
 @dataclass(frozen=True)
 class Evaluation(Result):
-    """A model on one held-out set."""
+    """The scores of an encoder-decoder on one held-out set."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("exact", "digits", "groups")
     SCHEMA: ClassVar[int] = 2
@@ -120,12 +121,12 @@ class Evaluation(Result):
     groups: tuple[Scores, ...]
     wrong: tuple[WrongAnswer, ...]
     given: str = ""
-    """Leading tokens of every answer that the decoder is handed, and so never predicts."""
+    """The leading tokens of every answer that are given to the decoder, which never predicts them."""
     claim: Claim | None = None
     audit: str = ""
-    """What is at the bottom of what quick checks found; empty if none fails."""
+    """Root cause reported by the quick audit; empty if every check passed."""
     common_error: str = ""
-    """What most wrong answers share: "94 of 94 errors: a 0 was right"; empty if none is wrong."""
+    """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the list of wrong answers, the digits and the groups with the number of examples."""
@@ -134,74 +135,74 @@ class Evaluation(Result):
         if len(self.wrong) != n_wrong:
             yield "wrong", f"a list of {n_wrong:,} answers, as exact.free_running says, not of {len(self.wrong):,}"
         if forced and free and forced.n != free.n:
-            yield "exact", "the same examples both ways"
-        most = [each.n for each in (forced, free) if each]
-        shares = [each for row in self.digits for each in (row.teacher_forced, row.free_running) if each]
-        if any(each.n > max(most, default=0) for each in shares):
+            yield "exact", "the same examples teacher-forced and free-running"
+        sizes = [share.n for share in (forced, free) if share]
+        shares = [share for row in self.digits for share in (row.teacher_forced, row.free_running) if share]
+        if any(share.n > max(sizes, default=0) for share in shares):
             yield "digits", "no more examples than in exact"
         for way in self.COLUMNS:
             facets: dict[str, list[Proportion | None]] = {}
             for row in self.groups:
                 facets.setdefault(row.facet, []).append(getattr(row, way))
-            if _groups_that_do_not_add_up(getattr(self.exact, way), facets):
+            if _is_incomplete(getattr(self.exact, way), facets):
                 yield "groups", f"groups of all examples, each once, as exact.{way} has them"
 
     @property
     def rows(self) -> tuple[Scores, ...]:
-        """Everything that was scored."""
+        """All rows of the table."""
         return (self.exact, *self.digits, *self.groups)
 
 
 def wrong_answers(
-    task: SequenceTask, examples: Examples, predicted: Tokens, texts: Sequence[str] = (), blamed: Sequence[str] = ()
+    task: SequenceTask, examples: Examples, predicted: Tokens, texts: Sequence[str] = (), causes: Sequence[str] = ()
 ) -> tuple[WrongAnswer, ...]:
-    """Each wrong answer with what is wrong about it; as it was written, where `texts` say so.
+    """Explain each wrong answer; `texts` are the answers as the model wrote them, if it has its own format.
 
-    Where a fault of the model as a whole is to be `blamed`, that is what is wrong, and no story of carries is told.
+    If `causes` names a fault of the whole model for an answer, that fault is the explanation.
     """
     right = task.encode(examples).answer if len(examples) else predicted
-    found = []
+    answers = []
     for i, (example, expected, tokens) in enumerate(zip(examples, right, predicted, strict=True)):
         is_answer = (tokens >= 0).all()
         text = texts[i] if len(texts) else task.show_tokens(tokens)
         explanation = task.explain(example, tokens) if is_answer else f"{text!r} is no answer of {task.name}"
-        explanation = (blamed[i] if len(blamed) else "") or explanation
-        found.append(WrongAnswer(task.show(example), task.show_tokens(expected), text, explanation))
-    return tuple(found)
+        explanation = (causes[i] if len(causes) else "") or explanation
+        answers.append(WrongAnswer(task.show(example), task.show_tokens(expected), text, explanation))
+    return tuple(answers)
 
 
 class SequenceModel(Protocol):
-    """A model, whoever wrote it, that answers examples of a task token by token."""
+    """A model (headcount's own or another) that answers examples of a task token by token."""
 
     @property
     def task(self) -> SequenceTask:
-        """What it is asked."""
+        """The task of the model."""
 
     @property
     def given(self) -> str:
-        """Leading tokens of every answer that the decoder is handed."""
+        """The leading tokens of every answer that are given to the decoder."""
 
     def answer(self, examples: Examples) -> SequenceAnswers:
-        """Both ways of answering these examples."""
+        """Predict these examples, teacher-forced and free-running."""
 
-    def claim(self, examples: Examples, found: SequenceAnswers) -> Claim | None:
-        """What its author reports, beside what was found; None if nothing is known of that."""
+    def claim(self, examples: Examples, answers: SequenceAnswers) -> Claim | None:
+        """Compare the author's claim with these answers; return None if there is no claim."""
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
-        """How surely it is right on each, by the least sure token: positive if it is."""
+        """Return each example's margin, by its least certain token; positive if the answer is right."""
 
 
 @dataclass(frozen=True)
 class SequenceLearner:
-    """An encoder-decoder and its task: it is fed the right answer while it learns."""
+    """An encoder-decoder and its task; training uses teacher forcing."""
 
     model: EncoderDecoder
     task: SequenceTask
     target_metric: ClassVar[str] = "free_running"
-    """The score that training is for."""
+    """The name of the score that the training target refers to."""
 
     def loss(self, examples: Examples) -> torch.Tensor:
-        """What a training step makes smaller: cross-entropy per token."""
+        """Return the training loss: cross-entropy per token."""
         batch = self.task.encode(examples)
         device = next(self.model.parameters()).device
         source, decoder_input, labels = on_device(device, batch.source, batch.decoder_input, batch.labels)
@@ -210,24 +211,24 @@ class SequenceLearner:
 
     @property
     def given(self) -> str:
-        """What generation takes for written already."""
+        """The leading tokens of every answer that are given to generation."""
         return self.task.show_tokens(np.array(self.task.decoding_start.given, dtype=np.int64))
 
-    def claim(self, examples: Examples, found: SequenceAnswers) -> None:
-        """Of its own runs nobody reports anything else."""
+    def claim(self, examples: Examples, answers: SequenceAnswers) -> None:
+        """Return None: headcount's own runs have no author's claim."""
 
     def answer(self, examples: Examples) -> SequenceAnswers:
-        """Both ways of answering these examples."""
+        """Predict these examples, teacher-forced and free-running."""
         return answer(self.model, self.task, examples)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
-        """Exact match, both ways, and cross-entropy per token, from one pass over these examples."""
-        predicted = self.answer(examples)
-        hits = {"teacher_forced": predicted.forced_right, "free_running": np.all(predicted.free_hits, axis=1)}
-        return {name: Proportion.count(np.asarray(each)) for name, each in hits.items()}, predicted.loss
+        """Return exact match, teacher-forced and free-running, and the cross-entropy per token."""
+        answers = self.answer(examples)
+        hits = {"teacher_forced": answers.forced_right, "free_running": np.all(answers.free_hits, axis=1)}
+        return {name: Proportion.count(np.asarray(rows)) for name, rows in hits.items()}, answers.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
-        """Exact match, fed the right answer: no decoding."""
+        """Return teacher-forced exact match, which needs no decoding."""
         hits = []
         with eval_mode(self.model, gradients=False) as device:
             for part in in_blocks(self.task.encode(examples)):
@@ -237,11 +238,11 @@ class SequenceLearner:
         return {"teacher_forced": Proportion.count(np.concatenate(hits))}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
-        """How surely it is right on each, by the least sure token: positive if it is."""
+        """Return each example's margin, by its least certain token; positive if the answer is right."""
         return margins(self.model, self.task, examples)
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Evaluation:
-        """Everything that is measured on a held-out set."""
+        """Evaluate the model on a held-out set."""
         return evaluate_sequences(self, split, weights_sha256)
 
 
@@ -249,44 +250,46 @@ def evaluate_sequences(
     model: SequenceModel,
     split: str,
     weights_sha256: str = "",
-    found: SequenceAnswers | None = None,
-    blamed: Sequence[str] = (),
+    answers: SequenceAnswers | None = None,
+    causes: Sequence[str] = (),
 ) -> Evaluation:
-    """Both ways, by digit and by carries, on a held-out set; answers may be known, and what is to blame."""
+    """Score an encoder-decoder on a held-out set: exact match, by position and by group.
+
+    `answers` are used if they are given. `causes` names, for each example, a fault of the whole model (see
+    `wrong_answers`).
+    """
     task, examples = model.task, model.task.split(split)
-    found = model.answer(examples) if found is None else found
-    require_numbers(found.loss, f"the {split} set")
-    free_hits = None if found.free is None else found.free_hits
-    free = None if free_hits is None else np.asarray(np.all(free_hits, axis=1))
-    everything = np.ones(len(examples), dtype=bool)
+    answers = model.answer(examples) if answers is None else answers
+    require_numbers(answers.loss, f"the {split} set")
+    free_right = None if answers.free is None else np.asarray(np.all(answers.free_hits, axis=1))
 
     def scores(facet: str, group: str, rows: NDArray[np.bool_]) -> Scores:
-        by_force = Proportion.count(found.forced_right[rows])
-        return Scores(facet, group, by_force, None if free is None else Proportion.count(free[rows]))
+        forced = Proportion.count(answers.forced_right[rows])
+        return Scores(facet, group, forced, None if free_right is None else Proportion.count(free_right[rows]))
 
     digits = []
     for i, position in enumerate(task.answer_positions):
-        rows = found.asked[:, i]
-        by_force = Proportion.count(found.teacher_forced_hits[rows, i]) if rows.any() else None
-        by_itself = None
-        if found.free is not None and (counted := found.counted[:, i]).any():
-            by_itself = Proportion.count(found.written_hits[counted, i])
-        digits.append(Scores("digit", position.label, by_force, by_itself))
+        rows = answers.asked[:, i]
+        forced = Proportion.count(answers.teacher_forced_hits[rows, i]) if rows.any() else None
+        free_running = None
+        if answers.free is not None and (counted := answers.counted[:, i]).any():
+            free_running = Proportion.count(answers.written_hits[counted, i])
+        digits.append(Scores("digit", position.label, forced, free_running))
     wrong: tuple[WrongAnswer, ...] = ()
-    if found.free is not None and free is not None:
-        mistaken = np.flatnonzero(~free).tolist()
-        texts, causes = ([each[i] for i in mistaken] if len(each) else () for each in (found.texts, blamed))
-        wrong = wrong_answers(task, examples[~free], found.free[~free], texts, causes)
+    if answers.free is not None and free_right is not None:
+        places = np.flatnonzero(~free_right).tolist()
+        texts, reasons = ([column[i] for i in places] if len(column) else () for column in (answers.texts, causes))
+        wrong = wrong_answers(task, examples[~free_right], answers.free[~free_right], texts, reasons)
     return Evaluation(
         split=split,
         weights_sha256=weights_sha256,
-        exact=scores("exact match", "all", everything),
+        exact=scores("exact match", "all", np.ones(len(examples), dtype=bool)),
         digits=tuple(digits),
         groups=tuple(scores(*group) for group in _groups(task, examples)),
         wrong=wrong,
         given=model.given,
-        claim=model.claim(examples, found),
-        common_error=found.common_error(task),
+        claim=model.claim(examples, answers),
+        common_error=answers.common_error(task),
     )
 
 
@@ -295,7 +298,7 @@ def evaluate_sequences(
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One group of examples."""
+    """The accuracy of a classifier on one group of examples."""
 
     facet: str
     group: str
@@ -304,7 +307,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Classification(Result):
-    """A classifier on one held-out set."""
+    """The scores of a classifier on one held-out set."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("accuracy", "groups")
     SCHEMA: ClassVar[int] = 3
@@ -314,15 +317,15 @@ class Classification(Result):
     accuracy: ClassScores
     groups: tuple[ClassScores, ...]
     answer_shares: tuple[ClassScores, ...]
-    """The share of each answer, right or wrong."""
+    """The share of examples predicted as each class, right or wrong."""
     constant: str | None
-    """The one answer that it gives to everything, if that is shown: see `constant_answer`."""
+    """The class that is predicted for (nearly) all examples, or None: see `constant_answer`."""
     wrong: tuple[WrongAnswer, ...]
     claim: Claim | None = None
     audit: str = ""
-    """What is at the bottom of what quick checks found; empty if none fails."""
+    """Root cause reported by the quick audit; empty if every check passed."""
     common_error: str = ""
-    """What most wrong answers share: "94 of 94 errors: a 0 was right"; empty if none is wrong."""
+    """The most common error, such as "94 of 94 errors: a 0 was right"; empty if nothing is wrong."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the list of wrong answers, the groups and the answers with the number of examples."""
@@ -332,10 +335,10 @@ class Classification(Result):
         facets: dict[str, list[Proportion | None]] = {}
         for row in self.groups:
             facets.setdefault(row.facet, []).append(row.right)
-        if _groups_that_do_not_add_up(whole, facets):
+        if _is_incomplete(whole, facets):
             yield "groups", "groups of all examples, each once, as accuracy has them"
-        answers = [row.right for row in self.answer_shares]
-        if {each.n for each in answers} != {whole.n} or sum(each.correct for each in answers) != whole.n:
+        shares = [row.right for row in self.answer_shares]
+        if {share.n for share in shares} != {whole.n} or sum(share.correct for share in shares) != whole.n:
             yield "answer_shares", f"shares that add up to all {whole.n:,} examples"
         classes = [row.group for row in self.answer_shares]
         if self.constant is not None and self.constant not in classes:
@@ -343,22 +346,22 @@ class Classification(Result):
 
     @property
     def rows(self) -> tuple[ClassScores, ...]:
-        """Everything that was scored."""
+        """All rows of the table."""
         return (self.accuracy, *self.groups)
 
 
 class ClassModel(Protocol):
-    """A model, whoever wrote it, that answers examples of a task by a class."""
+    """A model (headcount's own or another) that classifies examples of a task."""
 
     @property
     def task(self) -> ClassTask:
-        """What it is asked."""
+        """The task of the model."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """What it predicts for each example; `first` is the id of its first position."""
+        """Classify these examples; `first` is the id of the first position."""
 
-    def claim(self, examples: Examples, found: ClassAnswers) -> Claim | None:
-        """What its author reports, beside what was found; None if nothing is known of that."""
+    def claim(self, examples: Examples, answers: ClassAnswers) -> Claim | None:
+        """Compare the author's claim with these answers; return None if there is no claim."""
 
 
 @dataclass(frozen=True)
@@ -368,49 +371,52 @@ class ClassLearner:
     model: Classifier
     task: ClassTask
     target_metric: ClassVar[str] = "accuracy"
-    """The score that training is for."""
+    """The name of the score that the training target refers to."""
 
     def loss(self, examples: Examples) -> torch.Tensor:
-        """What a training step makes smaller: cross-entropy per example."""
+        """Return the training loss: cross-entropy per example."""
         batch = self.task.encode(examples)
         source, labels = on_device(next(self.model.parameters()).device, batch.source, batch.labels)
         logits = self.model(source, padding=padding_of(batch.source, self.model.pad_id))
         return F.cross_entropy(logits, labels)
 
-    def claim(self, examples: Examples, found: ClassAnswers) -> None:
-        """Of its own runs nobody reports anything else."""
+    def claim(self, examples: Examples, answers: ClassAnswers) -> None:
+        """Return None: headcount's own runs have no author's claim."""
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """What it predicts for each example; `first` is the id of its first position."""
+        """Classify these examples; `first` is the id of the first position."""
         return classify(self.model, self.task, examples, at_once, first=first)
 
     def scores(self, examples: Examples) -> tuple[dict[str, Proportion], float]:
-        """How often it is right, and how often it predicts the last class: a constant answer shows at once."""
-        predicted = self.classify(examples)
-        shares = {"accuracy": Proportion.count(predicted.hits), f"says_{self.task.classes[-1]}": predicted.says_last}
-        return shares, predicted.loss
+        """Return the accuracy, the share of the last class (which reveals a constant answer), and the loss."""
+        answers = self.classify(examples)
+        shares = {"accuracy": Proportion.count(answers.hits), f"says_{self.task.classes[-1]}": answers.says_last}
+        return shares, answers.loss
 
     def training_scores(self, examples: Examples) -> dict[str, Proportion]:
-        """How often it is right."""
+        """Return the accuracy."""
         return {"accuracy": Proportion.count(self.classify(examples).hits)}
 
     def margins(self, examples: Examples) -> NDArray[np.floating]:
-        """How surely it is right on each, by the lead of the right class: positive if it is."""
+        """Return each example's margin of the right class over the best other one; positive if right."""
         return self.classify(examples).margins
 
     def evaluate(self, split: str, weights_sha256: str = "") -> Classification:
-        """Everything that is measured on a held-out set."""
+        """Evaluate the model on a held-out set."""
         return evaluate_classes(self, split, weights_sha256)
 
 
 def evaluate_classes(
-    model: ClassModel, split: str, weights_sha256: str = "", found: ClassAnswers | None = None
+    model: ClassModel, split: str, weights_sha256: str = "", answers: ClassAnswers | None = None
 ) -> Classification:
-    """By class, by broken pairs and by length, on a held-out set; its answers may be known."""
+    """Score a classifier on a held-out set: accuracy, by group, and the share of each class.
+
+    `answers` are used if they are given.
+    """
     task, examples = model.task, model.task.split(split)
-    found = model.classify(examples) if found is None else found
-    predicted, hits = found.predicted, found.hits
-    require_numbers(found.loss, f"the {split} set")
+    answers = model.classify(examples) if answers is None else answers
+    predicted, hits = answers.predicted, answers.hits
+    require_numbers(answers.loss, f"the {split} set")
     return Classification(
         split=split,
         weights_sha256=weights_sha256,
@@ -421,29 +427,29 @@ def evaluate_classes(
         answer_shares=tuple(
             ClassScores("says", name, Proportion.count(predicted == i)) for i, name in enumerate(task.classes)
         ),
-        constant=constant_answer(predicted, found.labels, task.classes),
+        constant=constant_answer(predicted, answers.labels, task.classes),
         wrong=tuple(
             WrongAnswer(
                 task.show(examples[i]),
-                task.classes[found.labels[i]],
+                task.classes[answers.labels[i]],
                 task.classes[predicted[i]],
                 task.explain(examples[i], int(predicted[i])),
             )
             for i in np.flatnonzero(~hits)
         ),
-        claim=model.claim(examples, found),
-        common_error=found.common_error(task.classes),
+        claim=model.claim(examples, answers),
+        common_error=answers.common_error(task.classes),
     )
 
 
 EVALUATIONS: dict[str, type[Evaluation] | type[Classification]] = {"sequence": Evaluation, "class": Classification}
-"""What an evaluation is, by what the task asks for."""
+"""Map a task's output type to the type of its evaluation."""
 
 
 Learner = SequenceLearner | ClassLearner
-"""A model and its task: what training needs to know of the two."""
+"""A model and its task, with the loss and the scores that training needs."""
 
 
 def learner_of(model: Model, task: Task) -> Learner:
-    """The learner for what the task asks for."""
+    """Return the learner for the output type of the task."""
     return {"sequence": SequenceLearner, "class": ClassLearner}[task.output_type](model, task)

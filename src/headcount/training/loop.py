@@ -1,6 +1,6 @@
-"""The training loop, top to bottom, and its state as bytes.
+"""The training loop, and its state as bytes.
 
-It knows no files: what it learns goes to listeners, and what must outlive a crash to `save`.
+The loop does not write files: it reports losses and scores to listeners, and passes its state to `save`.
 """
 
 import json
@@ -25,32 +25,32 @@ from headcount.training.config import TrainingConfig
 from headcount.training.evaluation import Learner, learner_of
 
 REPORT_EVERY = 10
-"""Steps between reports to the listeners: reading a loss waits for the device, so it is not done at every step."""
+"""Number of steps between reports to the listeners; reading a loss waits for the device, so not every step reports."""
 MOST_TRAINING_EXAMPLES = 500
-"""Training examples that an evaluation scores: enough to see a gap, and quick."""
+"""Number of training examples that an evaluation scores: enough to see a gap, and fast."""
 SEARCH_FROM = 0.9
-"""Score from which on a search for hard examples is worth its time; before, nearly everything is hard."""
+"""Score from which on hard examples are searched; below this score, nearly all examples are hard."""
 SEARCHED, KEPT, POOL = 4096, 128, 1024
-"""Fresh examples scored at each search; those of them that join the pool; and its size, the oldest leaving."""
+"""Number of new examples scored in a search, number of them added to the pool, and size of the pool (oldest leave)."""
 AVERAGE_EVERY = 5
-"""Steps between updates of the average, so that it costs next to no time."""
+"""Number of steps between updates of the weight average, so that averaging takes almost no time."""
 FLOOR = 1e-4
-"""The last learning rate of a falling schedule, as a share of the highest."""
+"""The last learning rate of a falling schedule, relative to the highest."""
 
 
 @dataclass(frozen=True)
 class StepScores:
-    """How good a model is after some step of its training."""
+    """The scores of a model after some step of its training."""
 
     validation: Mapping[str, Proportion]
-    """By name; all of the same examples."""
+    """The scores on the validation set, by name."""
     validation_loss: float
-    """Cross-entropy as in training, of the pass that gave the scores."""
+    """The cross-entropy on the validation set."""
     training: Mapping[str, Proportion]
-    """One score on examples such as it is trained on, by name."""
+    """The scores on new examples of the training distribution, by name."""
 
     def to_dict(self) -> dict[str, float]:
-        """As it is logged."""
+        """Return the scores as they are logged."""
         logged: dict[str, float] = {}
         for prefix, shares in (("", self.validation), ("training_", self.training)):
             logged |= {f"{prefix}n": share.n for share in shares.values()}
@@ -59,13 +59,13 @@ class StepScores:
 
 
 class Listener(Protocol):
-    """Someone who wants to know how training goes."""
+    """An observer of training, such as a log or a progress bar."""
 
     def on_steps(self, last_step: int, losses: Sequence[float], rates: Sequence[float]) -> None:
-        """Losses and learning rates of the steps up to `last_step` that were not told yet."""
+        """Receive the losses and learning rates of the steps since the last report, up to `last_step`."""
 
     def on_evaluation(self, step: int, scores: StepScores) -> None:
-        """How good the model is on the validation set, and on examples such as it is trained on."""
+        """Receive the scores after an evaluation."""
 
 
 @dataclass
@@ -75,17 +75,17 @@ class TrainingState:
     model: Model
     optimizer: torch.optim.Optimizer
     step: int = 0
-    """Steps done."""
+    """The number of finished steps."""
     targets_met: int = 0
-    """Evaluations in a row that met the target."""
+    """The number of consecutive evaluations that reached the target."""
     average: dict[str, Tensor] = field(default_factory=dict)
-    """Running average of the weights, if there is one."""
+    """The running average of the weights; empty if there is none."""
     hard: Examples = field(default_factory=lambda: np.empty((0, 0), dtype=np.int64))
-    """Training examples that were found hard, the newest last."""
+    """The pool of hard training examples, the newest last."""
 
 
 def new_state(model: Model, config: TrainingConfig) -> TrainingState:
-    """A training that has not begun."""
+    """Return the state before the first step."""
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -106,7 +106,7 @@ def fit(
     save: Callable[[TrainingState], None] = lambda state: None,
     asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train until the steps are done or the target is met; False if asked to stop before that."""
+    """Train until all steps are done or the target is reached; return False if `asked_to_stop` stopped it earlier."""
     model, optimizer, learner = state.model, state.optimizer, learner_of(state.model, task)
     losses: list[Tensor] = []
     rates: list[float] = []
@@ -136,11 +136,11 @@ def fit(
         saves = state.step % config.checkpoint_every == 0 or state.step == config.steps or stopping
 
         if state.step % REPORT_EVERY == 0 or evaluates or saves:
-            told = torch.stack(losses).tolist()
-            if not np.isfinite(told).all():
+            reported = torch.stack(losses).tolist()
+            if not np.isfinite(reported).all():
                 raise diverged(state.step)
             for listener in listeners:
-                listener.on_steps(state.step, told, rates)
+                listener.on_steps(state.step, reported, rates)
             losses, rates = [], []
         if evaluates:
             _evaluate(state, task, learner, config, seed, listeners)
@@ -152,7 +152,7 @@ def fit(
 
 
 def diverged(step: int) -> HeadcountError:
-    """The error for losses or weights that are no longer numbers."""
+    """Build the error for a loss or weights that are not finite."""
     return HeadcountError(
         f"training diverged: by step {step} the loss or the weights are no longer numbers",
         "start again in another folder with a lower --learning-rate or --clip-norm",
@@ -167,10 +167,11 @@ def _is_done(state: TrainingState, config: TrainingConfig) -> bool:
 def _evaluate(
     state: TrainingState, task: Task, learner: Learner, config: TrainingConfig, seed: int, listeners: Sequence[Listener]
 ) -> None:
-    """Score the model with its average weights; training examples have a stream of their own, so nothing changes.
+    """Score the model with its average weights, and search for hard training examples.
 
-    Once it is mostly right, the fresh training examples that it is least sure of join a pool, and a share of every
-    later batch comes from there. Held-out examples are never drawn, so never in it.
+    Scoring draws its training examples from a separate random stream, so that it does not change training. Once the
+    model is mostly right, the new training examples with the smallest margins join a pool, from which a fraction of
+    every later batch is drawn. The pool never contains held-out examples.
     """
     held_out, rng = task.split("validation"), stream(seed, "training accuracy", state.step)
     with averaged(state):
@@ -190,10 +191,10 @@ def _evaluate(
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """The rate at `step` (from 0), by the step alone: there is no scheduler state to save.
+    """Return the learning rate at `step` (from 0); it depends on the step only, so there is no state to save.
 
-    one-cycle   a cosine up from 1/25 of the highest rate, and a cosine down (Smith 2018, arXiv 1803.09820)
-    cosine      a straight line up from 0, and a cosine down
+    one-cycle   a cosine up from 1/25 of the highest rate, then a cosine down (Smith 2018, arXiv 1803.09820)
+    cosine      a straight line up from 0, then a cosine down
     constant    the highest rate throughout
     """
     if config.schedule == "constant":
@@ -207,15 +208,15 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 
 def _between(start: float, end: float, done: float) -> float:
-    """Half a cosine from `start` to `end`."""
+    """Interpolate between `start` and `end` along half a cosine."""
     return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
 @torch.no_grad()
 def update_average(state: TrainingState, decay: float) -> None:
-    """Move the average of the weights, which errs less than the last ones do (Polyak and Juditsky 1992), towards them.
+    """Update the running average of the weights, which is more accurate than the last weights.
 
-    It has a short memory at first, so that it forgets the start.
+    (Polyak and Juditsky 1992.) The decay is smaller at first, so that the average forgets the initial weights.
     """
     if decay == 0 or state.step % AVERAGE_EVERY:
         return
@@ -228,7 +229,7 @@ def update_average(state: TrainingState, decay: float) -> None:
 
 @contextmanager
 def averaged(state: TrainingState) -> Iterator[None]:
-    """The model has its average weights inside, if there are any."""
+    """Give the model its average weights inside the context, if there are any."""
     if not state.average:
         yield
         return
@@ -241,10 +242,10 @@ def averaged(state: TrainingState) -> Iterator[None]:
 
 
 def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
-    """The state as one safetensors file; `extra` comes back from `unpack`.
+    """Return the state as the bytes of a safetensors file; `unpack` returns `extra` again.
 
-    Weights, the optimizer's two moments and the pool of hard examples are tensors, the rest is a JSON header. There is
-    no random state in it, since every stream is made anew from the seed and the step (seeds.py).
+    Weights, the optimizer's two moments and the pool of hard examples are tensors; the rest is a JSON header. No random
+    state is stored, because every random stream depends on the seed and the step only (seeds.py).
     """
     header = {"step": state.step, "targets_met": state.targets_met, **extra}
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
@@ -258,7 +259,7 @@ def pack(state: TrainingState, extra: Mapping[str, float]) -> bytes:
 
 
 def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
-    """Put packed bytes into a freshly built state; returns the header."""
+    """Load packed bytes into a new state, and return the header."""
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}, "hard": {}}
     try:
         for packed_name, tensor in safetensors.torch.load(data).items():
@@ -274,9 +275,9 @@ def unpack(data: bytes, state: TrainingState) -> dict[str, Any]:
         packed["state"] = {
             i: {key: moments[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
             for i, (name, _) in enumerate(state.model.named_parameters())
-            if f"step.{name}" in moments  # some weights of a model without heads reach no output: no gradient
+            if f"step.{name}" in moments  # weights that do not affect the output have no gradient and no moments
         }
-        state.optimizer.load_state_dict(packed)  # knows which of them belong on the device
+        state.optimizer.load_state_dict(packed)  # moves the moments to the right device
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error
     state.step, state.targets_met = header["step"], header["targets_met"]
