@@ -70,11 +70,11 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
         text = f"No head{of} can be removed for a drop of at most {limit} (greedy removal, on {result.chosen_on})."
         return Sentence(text)
     what = f"{n} of {counted(result.n_heads, 'head')}{of}{' together' if n > 1 else ''}"
-    if result.share is not None:
-        what += f", {percent(result.share, 0)} of the heads,"
     left = point_text(result, result.kept, f", n = {result.n:,} held-out examples; {_clean(result)} with all heads")
     verb = "keeps" if result.is_accuracy and result.share is None else "leaves"
     text = f"Removing {what} {verb} {left}."
+    if result.share is not None:
+        text = f"To remove {percent(result.share, 0)} of the heads, greedy removal takes {what}. This {verb} {left}."
     if result.kept.drop is None:
         return Sentence(text)
     if result.share is not None:
