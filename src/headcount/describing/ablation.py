@@ -114,14 +114,14 @@ def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sent
     """Say whether the costliest head or block is the same under every replacement; none, for fewer than two of them.
 
     >>> [each.text for each in agreement_sentences("head", {"zero": "E0H0", "mean": "E0H0"})]
-    ['E0H0 costs most under every replacement (zero and mean).']
+    ['E0H0 has the largest drop under every replacement (zero and mean).']
     """
     if len(costliest_by) < 2:
         return []
     if len(names := set(costliest_by.values())) == 1:
-        return [Sentence(f"{names.pop()} costs most under every replacement ({some(list(costliest_by))}).")]
+        return [Sentence(f"{names.pop()} has the largest drop under every replacement ({some(list(costliest_by))}).")]
     pairs = some([f"{name} under {replacement} ablation" for replacement, name in costliest_by.items()])
-    return [Sentence(f"The costliest {noun} depends on the replacement: {pairs}.", is_decided=False)]
+    return [Sentence(f"The {noun} with the largest drop depends on the replacement: {pairs}.", is_decided=False)]
 
 
 def warnings(result: Ablation, condition: Condition) -> list[Notice]:
