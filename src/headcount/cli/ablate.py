@@ -1,4 +1,4 @@
-"""`headcount ablate MODEL`: ablate every head, one at a time, and see what it costs."""
+"""`headcount ablate MODEL`: ablate the heads one at a time and measure what each costs."""
 
 import argparse
 
@@ -19,7 +19,7 @@ from headcount.limits import BATCH, DONORS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, what replaces heads, and what to measure."""
+    """Add the model, the replacements, and what to measure."""
     add_model_argument(parser, data=True)
     replaced = f"kinds of ablation: {', '.join(REPLACEMENTS.names())} [all]"
     parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
@@ -40,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A ranking, a bar chart and a map."""
+    """Ablate the heads, save figures and tables, and print the description."""
     from headcount import api
     from headcount.describing.ablation import describe
     from headcount.rendering.markdown import markdown_text
 
     if args.json and args.format:
-        raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
+        raise InputError(f"--json and --format {args.format} cannot be combined", "leave one out")
     if args.data is not None and args.split is not None:
-        raise InputError("--data and --split both say what to ask", "leave one out")
+        raise InputError("--data and --split cannot be combined", "leave one out")
     data = args.split if args.data is None else args.data
     shown = api.ablate_heads(data=data, save=True, **keywords(args, "data", "split", "format"))
     result = shown.result

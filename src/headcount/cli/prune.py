@@ -1,4 +1,4 @@
-"""`headcount prune MODEL`: which heads can go together, and a smaller run without them."""
+"""`headcount prune MODEL`: find heads that can be removed together, and cut them out."""
 
 import argparse
 
@@ -17,10 +17,10 @@ from headcount.limits import BATCH, LOSS, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, how much may be lost, and where the smaller run goes."""
+    """Add the model, how much may be lost, and the folder of the smaller model."""
     add_model_argument(parser, data=True)
     add_out(parser, "cut the heads out of the weights and save the smaller run or model in this folder")
-    loss = f"largest drop that is allowed, as a fraction or in the unit of the metric [{LOSS}]"
+    loss = f"largest drop that is allowed, 0.01 is one point of accuracy, or 0.01 in the unit of the metric [{LOSS}]"
     parser.add_argument("--loss", type=float, default=LOSS, metavar="FLOAT", help=loss)
     share = "remove this share of the heads, such as 0.2, whatever it costs"
     parser.add_argument("--share", type=float, metavar="FLOAT", help=share)
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """All curves in one figure; then the cut, if it is asked for."""
+    """Search for heads, cut them out if a folder is given, and print the description."""
     from headcount import api
     from headcount.describing.pruning import describe, describe_cost
 
