@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from headcount.describing.ablation import costliest, leader_text
 from headcount.describing.breaking import breaks_of, carry_error_sentences, most_broken
 from headcount.describing.carry_words import sensitive
 from headcount.describing.evaluation import main_share, right_words
@@ -20,10 +21,9 @@ from headcount.describing.mathematics import (
     rotation_error,
     untrained_rows,
 )
-from headcount.describing.pruning_words import greedy_sentence, harmless_sentences, share_sentences
+from headcount.describing.pruning import greedy_sentence, harmless_sentences, share_sentences
 from headcount.describing.story import Subject
-from headcount.describing.words import ONE_SEED, counted, interval, sentence, some
-from headcount.figures.ablation import costliest, costliest_sentence, drop_texts, ranking
+from headcount.describing.words import ONE_SEED, amount_cell, counted, interval, sentence, some
 from headcount.figures.head_stats import sensitivities
 
 if TYPE_CHECKING:
@@ -132,12 +132,11 @@ def _ranking(result: Ablation) -> str:
     """Say what removing heads costs, then what swapping their outputs does."""
     condition = result.conditions[0]
     ways = dict.fromkeys((result.ranked_by, *(each for each in result.replacements if each == "resample")))
-    texts = [costliest_sentence(result, costliest(result, condition, each)) for each in ways]
-    effects = {each.head: each for each in result.effects(result.ranked_by, condition.length)}
-    first = [effects[head] for head in ranking(result, condition.length)[:FIRST]]
-    drops = [(each.short, drop_texts(result.unit, each.drop, each.low, each.high)) for each in first]
-    names = [f"{name} {drop} [{low}, {high}]" for name, (drop, low, high) in drops]
-    return f"{' '.join(texts)} The first of {len(effects)}, drop in {result.unit}: {some(names, FIRST)}."
+    texts = [leader_text(result, each, costliest(result, condition, each)) for each in ways]
+    ranked = [effects[result.ranked_by] for effects in result.ranking(condition.length).values()]
+    drops = [amount_cell(each.drop, each.low, each.high, result.unit).text for each in ranked[:FIRST]]
+    names = [f"{each.short} {drop}" for each, drop in zip(ranked, drops, strict=False)]
+    return f"{' '.join(texts)} The first of {len(ranked)}, drop in {result.unit}: {some(names, FIRST)}."
 
 
 def _bands(result: Ablation) -> str:

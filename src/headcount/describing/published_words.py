@@ -39,7 +39,7 @@ def costliest(subject: Subject, most: int) -> list[Effect]:
     result = subject.ablation
     if result is None or result.unit != "points":
         return []
-    mine = [each for each in result.heads if (each.replacement, each.length) == (BY, result.conditions[0].length)]
+    mine = result.effects(BY, result.conditions[0].length)
     return sorted(mine, key=lambda each: -each.drop)[:most]
 
 
