@@ -63,8 +63,8 @@ def mathml(expression: Expression) -> str:
         case Words(text):
             return f'<mspace width="1em"></mspace><mtext>{escaped(text)}</mtext>'
         case Lines(lines):
-            rows = "".join(f"<mtr><mtd>{mathml(line)}</mtd></mtr>" for line in lines)
-            return f'<mtable displaystyle="true">{rows}</mtable>'
+            body = "".join(f"<mtr><mtd>{mathml(line)}</mtd></mtr>" for line in lines)
+            return f'<mtable displaystyle="true">{body}</mtable>'
 
 
 def _mathml_token(token: re.Match[str]) -> str:
