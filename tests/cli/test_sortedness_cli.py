@@ -234,7 +234,8 @@ def test_a_lab_of_addition_only(in_tmp, capsys):
 def test_a_lab_of_sortedness_only(in_tmp, capsys):
     assert main(["lab", "--only", "sortedness", "-o", "sorting", "--quiet"]) == 0
     out = capsys.readouterr().out
-    assert "negatives: adjacent; n = 2 per field (draw 1)" in out
+    assert "Accuracy (%) by length; unsorted sequences: single adjacent swaps" in out
+    assert "n = 2 per cell, draw 1" in out
     assert "sums checked" not in out
     text = Path("sorting/report-sortedness.html").read_text()
     assert '<section id="reach"' in text

@@ -40,7 +40,7 @@ def test_how_often_and_that_it_is_one_seed() -> None:
 
 def test_the_settings_are_told_in_words() -> None:
     words = next(block.text for block in told().blocks if isinstance(block, Paragraph))
-    assert "sums of two 3-digit numbers" in words
+    assert "the sums of two 3-digit numbers" in words
     assert "2,000 steps of 64 examples" in words
     assert "learned positions" in words
     faulty = section(material(subject(settings=SETTINGS | {"start_token": False}, evaluation=evaluation())))
@@ -127,7 +127,7 @@ def test_several_models_are_rows_of_one_table() -> None:
     found = sorters((600, 1000), (990, 1000), (500, 1000), log=LOG)
     require_sound(found)
     settings, scores = (block for block in found.blocks if isinstance(block, DataTable))
-    assert settings.columns == ("model", "encoding", "given away")
+    assert settings.columns == ("model", "encoding", "given structure")
     assert [row[0] for row in scores.rows] == ["none", "learned", "alibi"]
     assert "Of none, learned and alibi, tested on the same examples, learned is right most often: 990" in texts(found)
     assert "least often alibi" in texts(found)

@@ -1,4 +1,4 @@
-"""`headcount evaluate MODEL...`: how good models are on a held-out set of their task."""
+"""`headcount evaluate MODEL...`: measure the accuracy of models on a held-out set of their task."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from headcount.cli._output import Line, Output, course_output, wrong_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The models and the set."""
+    """Add the models and the held-out set."""
     add_models_argument(parser)
     add_json(parser, quiet=True)
     split = "which held-out examples to use [test]"
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A table by group, and what is wrong; of several models, a row for each."""
+    """Describe the accuracy of one model by group, or tabulate several models."""
     from headcount import api
     from headcount.describing.evaluation import describe
 
@@ -24,14 +24,14 @@ def run(args: argparse.Namespace) -> Output:
     if len(names) > 1:
         return _survey(names, args)
     model = api.open_on_task(names[0], run_adapter=args.run_adapter)
-    found = api.evaluate(model, args.split, save=True)
-    wrong = wrong_lines(found.wrong, model.output.result_file(f"evaluation-{args.split}"))
+    evaluation = api.evaluate(model, args.split, save=True)
+    wrong = wrong_lines(evaluation.wrong, model.output.result_file(f"evaluation-{args.split}"))
     figure = f"figure:  {model.output.figure_file(f'accuracy-{args.split}.png')}"
-    return Output(found, [*describe(found, model.name), *wrong, figure])
+    return Output(evaluation, [*describe(evaluation, model.name), *wrong, figure])
 
 
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
-    """Goes on past a broken one; exit code 1 if there is any."""
+    """Measure several models; a broken one becomes a note, and exit code 1."""
     from headcount import api
     from headcount.describing.evaluation import describe_several
 

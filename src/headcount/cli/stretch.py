@@ -1,4 +1,4 @@
-"""`headcount stretch MODEL...`: how far beyond its training lengths a classifier is still right."""
+"""`headcount stretch MODEL...`: measure how far a classifier extrapolates beyond its training lengths."""
 
 import argparse
 from dataclasses import asdict
@@ -23,7 +23,7 @@ HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The models, and what to measure them on."""
+    """Add the models and what they are measured on."""
     add_models_argument(parser)
     parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to test [8,12,16,32,64,...,4096]")
     negatives = "kinds of unsorted sequence to test [all four]"
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A table per model, and curves."""
+    """Measure the models, and describe each of them."""
     from headcount import api
     from headcount.describing.length_generalisation import describe
     from headcount.files import require_writable
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> Output:
     else:
         asked = keywords(args, "models", "out", "quiet", "timeout", "run_adapter")
         how = {"quiet": args.quiet or args.json, "timeout": args.timeout, "run_adapter": args.run_adapter}
-        require_writable(Path(args.out or "runs/stretch") / "figures")  # before the measuring begins
+        require_writable(Path(args.out or "runs/stretch") / "figures")  # before anything is measured
         course, code = course_output(lambda: api.stretch_all(names, save=True, **how, **asked))
         saved = [each.saved for each in course.values() if each.saved]
         shown = api.join_stretches(saved, args.out or "runs/stretch", **asked)

@@ -10,7 +10,7 @@ from headcount.tasks import TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One sub-command per task, with that task's settings."""
+    """Add a sub-command for each task, with the settings of that task."""
     tasks = parser.add_subparsers(dest="task_name", metavar="TASK", required=True)
     for name in TASKS.names():
         presets = (
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Train, then say how good it is and where it is."""
+    """Train a model, then describe its accuracy and name its folder."""
     from headcount import api
     from headcount.describing.evaluation import describe
 
@@ -54,13 +54,13 @@ def run(args: argparse.Namespace) -> Output:
     evaluation = api.read_evaluation(trained)
     steps = trained.folder.read_manifest()["steps"]
     seconds = next((line["seconds"] for line in reversed(trained.folder.read_timings())), None)
-    seconds_told = f" in {seconds:,.0f} s" if seconds is not None else ""
+    duration = f" in {seconds:,.0f} s" if seconds is not None else ""
     return Output(
         {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()},
         [
             *describe(evaluation, trained.name),
             *wrong_lines(evaluation.wrong, trained.output.result_file("evaluation-test")),
-            f"trained: {steps:,} steps{seconds_told}",
+            f"trained: {steps:,} steps{duration}",
             f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}",
             f"next:    {api.next_command(trained)}",
             audit_line(evaluation.audit),

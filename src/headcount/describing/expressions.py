@@ -1,7 +1,8 @@
 """Formulas as data: small trees that a renderer writes as MathML, as LaTeX or as plain text.
 
 A leaf is a string as one would type it, `PE(p, 2i) = sin(p ω_i)`: a word or a letter is a name, digits are a number,
-`x_i` has an index, and everything else is a sign. Only what a line of text cannot hold has a class.
+`x_i` has an index, and everything else is a sign. A tuple holds parts that follow each other. Only what a line of text
+cannot hold has a class.
 """
 
 from __future__ import annotations
@@ -9,14 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Expression: TypeAlias = "str | Row | Fraction | Script | Root | Brackets | Matrix | Words | Lines"
-
-
-@dataclass(frozen=True)
-class Row:
-    """Parts that follow each other on one line."""
-
-    parts: tuple[Expression, ...]
+Expression: TypeAlias = "str | tuple[Expression, ...] | Fraction | Script | Root | Brackets | Matrix | Words | Lines"
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,3 @@ class Lines:
     """Formulas below each other."""
 
     lines: tuple[Expression, ...]
-
-
-def row(*parts: Expression) -> Row:
-    """Return the parts as one line."""
-    return Row(parts)

@@ -366,7 +366,7 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
         for length in lengths:
             at_length = [cells.get((length, kind)) for kind in kinds]
             sorted_ones = next(cell for cell in at_length if cell is not None).recall[-1]
-            shares = [_share_cell(sorted_ones), *(_share_cell(cell and cell.recall[0]) for cell in at_length)]
+            shares = [_share_cell(sorted_ones), *(_share_cell(cell.recall[0] if cell else None) for cell in at_length)]
             rows.append((*([] if is_alone else [title]), Cell(f"{length:,}", length), *shares))
     columns = (*([] if is_alone else ["model"]), "length", "sorted", *map(kind_words, kinds))
     note = "All kinds share their sorted sequences. 95 % Wilson intervals."

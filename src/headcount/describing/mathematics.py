@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headcount.describing.blocks import Formula, Sentence
-from headcount.describing.expressions import Brackets, Fraction, Lines, Matrix, Root, Script, Words, row
+from headcount.describing.expressions import Brackets, Fraction, Lines, Matrix, Root, Script, Words
 from headcount.describing.extrapolation import HARDEST, extrapolation_of, hardest_kind, is_plain, kind_words
 from headcount.describing.story import Subject
 from headcount.describing.words import counted, interval, once, percent, rate
@@ -29,7 +30,7 @@ SURELY = 0.999
 ATTENTION = Formula(
     "mathematics-attention",
     "A head compares its queries with all keys. Each row of attention weights sums to 1 and averages the values.",
-    row("Attention(Q, K, V) = softmax", Brackets(Fraction(row("Q", Script("K", above="⊤")), Root("d"))), "V"),
+    ("Attention(Q, K, V) = softmax", Brackets(Fraction(("Q", Script("K", above="⊤")), Root("d"))), "V"),
 )
 GATE = Formula(
     "mathematics-gate",
@@ -37,8 +38,8 @@ GATE = Formula(
     "its place (g = 0): zero, the head's mean, or z on another example.",
     Lines(
         (
-            row(Script("z", above="′"), "= g z + (1 − g) r"),
-            row("output =", Script("∑", below="h"), Script("z", below="h", above="′"), "W_h + b"),
+            (Script("z", above="′"), "= g z + (1 − g) r"),
+            ("output =", Script("∑", below="h"), Script("z", below="h", above="′"), "W_h + b"),
         )
     ),
 )
@@ -49,7 +50,7 @@ SINUSOIDAL = Formula(
         (
             "PE(p, 2i) = sin(p ω_i)",
             "PE(p, 2i + 1) = cos(p ω_i)",
-            row("ω_i =", Script("10000", above="−2i/d")),
+            ("ω_i =", Script("10000", above="−2i/d")),
         )
     ),
 )
@@ -59,29 +60,27 @@ ROTATION = Formula(
     Lines(
         (
             "PE(p + k) = R(k) PE(p)",
-            row("R_i(k) =", Matrix((("cos(k ω_i)", "sin(k ω_i)"), ("−sin(k ω_i)", "cos(k ω_i)")))),
+            ("R_i(k) =", Matrix((("cos(k ω_i)", "sin(k ω_i)"), ("−sin(k ω_i)", "cos(k ω_i)")))),
         )
     ),
 )
 KERNEL = Formula(
     "mathematics-kernel",
     "The similarity of two positions therefore depends on their distance alone.",
-    row("P_t · P_s =", Script("∑", below="i"), "cos(ω_i (t − s))"),
+    ("P_t · P_s =", Script("∑", below="i"), "cos(ω_i (t − s))"),
 )
 LEARNED = Formula(
     "mathematics-learned",
     "A learned encoding is a table with one row per position. A row that no training example uses gets no gradient and "
     "keeps its random initial direction.",
-    Lines(
-        ("P_p = E_p", row(Fraction("∂L", "∂E_q"), "= 0", Words("for every position q that no training example has")))
-    ),
+    Lines(("P_p = E_p", (Fraction("∂L", "∂E_q"), "= 0", Words("for every position q that no training example has")))),
 )
 MULTISET = Formula(
     "mathematics-multiset",
     "Without positions, bidirectional attention treats all places alike, and a symmetric pooling does not know which "
     "place is which. Such a model is a function of the multiset of its numbers: it cannot tell a sequence from its "
     "sorted version.",
-    row(
+    (
         "f(x_1, …, x_n) = f(",
         Script("x", below="π(1)"),
         ", …,",
@@ -144,7 +143,23 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
 # --- what results say about each formula ------------------------------------------------------------------------------
 
 
-def row_sums(subjects: Sequence[Subject]) -> str:
+def formulas(subjects: Sequence[Subject], width: int, rotation: float, kernel: float) -> list[Formula]:
+    """Return every formula with its numerical error, or with what the results of these models say about it."""
+    computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
+    errors = [
+        (ATTENTION, _row_sums(subjects)),
+        (GATE, _proofs(subjects)),
+        (SINUSOIDAL, _table_errors(subjects)),
+        (ROTATION, computed.format(rotation, f"p up to {PLACES} and k up to {STEPS}")),
+        (KERNEL, computed.format(kernel, f"t and s up to {PLACES}")),
+        (LEARNED, untrained_rows(subjects)),
+    ]
+    if any(each.task == "sortedness" for each in subjects):
+        errors.append((MULTISET, _multiset_accuracies(subjects)))
+    return [replace(formula, error=error) for formula, error in errors]
+
+
+def _row_sums(subjects: Sequence[Subject]) -> str:
     """Say how far the rows of the stored attention weights are from a sum of 1."""
     sites = [site for each in subjects for first in each.patterns[:1] for site in first.sites]
     sums = [head.array.sum(axis=-1).ravel() for site in sites for head in site.heads]
@@ -155,7 +170,7 @@ def row_sums(subjects: Sequence[Subject]) -> str:
     return f"All {len(rows):,} rows of the stored attention weights (6 digits) sum to 1 to within {error:.1e}."
 
 
-def proofs(subjects: Sequence[Subject]) -> str:
+def _proofs(subjects: Sequence[Subject]) -> str:
     """Say what was verified before heads were ablated."""
     sites = [proof for each in subjects if each.ablation for proof in each.ablation.proof]
     if not sites:
@@ -169,7 +184,7 @@ def proofs(subjects: Sequence[Subject]) -> str:
     return text
 
 
-def table_errors(subjects: Sequence[Subject]) -> str:
+def _table_errors(subjects: Sequence[Subject]) -> str:
     """Compare the sinusoidal tables of models, which are single precision, with the formula."""
     sentences = []
     for each in subjects:
@@ -196,7 +211,7 @@ def untrained_rows(subjects: Sequence[Subject]) -> str:
     return " ".join(sentences)
 
 
-def accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion | None:
+def _accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion | None:
     """Return the accuracy over all lengths of a model that sees only the multiset of numbers; None for other models."""
     result = subject.stretch
     if result is None or result.encoding != "none" or not is_plain(result) or result.pooling not in SYMMETRIC:
@@ -207,9 +222,9 @@ def accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion 
     return Proportion.of(sum(round(cell.accuracy * cell.n) for cell in cells), sum(cell.n for cell in cells))
 
 
-def multiset_accuracies(subjects: Sequence[Subject]) -> str:
+def _multiset_accuracies(subjects: Sequence[Subject]) -> str:
     """State the accuracy of each model without positions, over all lengths."""
-    shares = [(each.title, share) for each in subjects if (share := accuracy_without_order(each)) is not None]
+    shares = [(each.title, share) for each in subjects if (share := _accuracy_without_order(each)) is not None]
     texts = "; ".join(f"{title} {rate(share)}" for title, share in shares)
     return f"Measured accuracy over all lengths: {texts}." if texts else ""
 
@@ -218,7 +233,7 @@ def multiset_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
     """Say whether each model without positions has the accuracy of 50 % that the theorem requires."""
     sentences = []
     for each in subjects:
-        share = accuracy_without_order(each)
+        share = _accuracy_without_order(each)
         if share is None:
             continue
         wide = Proportion.of(share.correct, share.n, SURELY)

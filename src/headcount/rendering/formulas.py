@@ -5,32 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from headcount.describing.expressions import (
-    Brackets,
-    Expression,
-    Fraction,
-    Lines,
-    Matrix,
-    Root,
-    Row,
-    Script,
-    Words,
-)
+from headcount.describing.expressions import Brackets, Expression, Fraction, Lines, Matrix, Root, Script, Words
 from headcount.describing.markup import escaped
 
 TOKEN = re.compile(r"(?P<name>[A-Za-z]+|[α-ω])(?:_(?P<index>\w))?|(?P<number>\d+)|(?P<space>\s+)|(?P<sign>.)")
-LATEX = {
-    "ω": r"\omega",
-    "π": r"\pi",
-    "sin": r"\sin",
-    "cos": r"\cos",
-    "⊤": r"\top",
-    "∑": r"\sum",
-    "∂": r"\partial",
-    "·": r"\cdot",
-    "…": r"\dots",
-    "−": "-",
-}
+COMMANDS = {"ω": "omega", "π": "pi", "⊤": "top", "∑": "sum", "∂": "partial", "·": "cdot", "…": "dots"}
+COMMANDS |= {name: name for name in ("sin", "cos")}
 """The LaTeX command of a name or a sign."""
 SUM, PRIME = "∑", "′"
 
@@ -45,7 +25,7 @@ def mathml(expression: Expression) -> str:
         case str(text):
             tokens = [_mathml_token(token) for token in TOKEN.finditer(text) if not token["space"]]
             return tokens[0] if len(tokens) == 1 else f"<mrow>{''.join(tokens)}</mrow>"
-        case Row(parts):
+        case tuple(parts):
             return f"<mrow>{''.join(map(mathml, parts))}</mrow>"
         case Fraction(above, below):
             return f"<mfrac>{mathml(above)}{mathml(below)}</mfrac>"
@@ -63,8 +43,8 @@ def mathml(expression: Expression) -> str:
         case Words(text):
             return f'<mspace width="1em"></mspace><mtext>{escaped(text)}</mtext>'
         case Lines(lines):
-            rows = "".join(f"<mtr><mtd>{mathml(line)}</mtd></mtr>" for line in lines)
-            return f'<mtable displaystyle="true">{rows}</mtable>'
+            body = "".join(f"<mtr><mtd>{mathml(line)}</mtd></mtr>" for line in lines)
+            return f'<mtable displaystyle="true">{body}</mtable>'
 
 
 def _mathml_token(token: re.Match[str]) -> str:
@@ -85,7 +65,7 @@ def latex(expression: Expression) -> str:
     match expression:
         case str(text):
             return re.sub(r" (?=[^A-Za-z]|$)", "", "".join(map(_latex_token, TOKEN.finditer(text)))).replace("\t", " ")
-        case Row(parts):
+        case tuple(parts):
             return _joined(parts, latex)
         case Fraction(above, below):
             return rf"\frac{{{latex(above)}}}{{{latex(below)}}}"
@@ -112,9 +92,9 @@ def _latex_token(token: re.Match[str]) -> str:
     if token["space"]:
         return "\t"
     text = token.group()
-    if text in LATEX:
-        return f"{LATEX[text]} " if LATEX[text].startswith("\\") else LATEX[text]
-    return rf"\mathrm{{{text}}}" if len(text) > 1 and token["name"] else text
+    if text in COMMANDS:
+        return rf"\{COMMANDS[text]} "
+    return rf"\mathrm{{{text}}}" if len(text) > 1 and token["name"] else text.replace("−", "-")
 
 
 def plain_formula(expression: Expression) -> str:
@@ -126,7 +106,7 @@ def plain_formula(expression: Expression) -> str:
     match expression:
         case str(text):
             return text
-        case Row(parts):
+        case tuple(parts):
             return _joined(parts, plain_formula)
         case Fraction(above, below):
             return f"{_grouped(above)}/{_grouped(below)}"

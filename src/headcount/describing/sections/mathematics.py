@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
 from headcount.describing.extrapolation import extrapolation_of, hardest_kind, is_plain
 from headcount.describing.mathematics import (
-    ATTENTION,
-    GATE,
-    KERNEL,
-    LEARNED,
-    MULTISET,
-    PLACES,
-    ROTATION,
-    SINUSOIDAL,
-    STEPS,
     extrapolation_sentences,
+    formulas,
     identity_sentences,
     kernel_error,
-    multiset_accuracies,
     multiset_sentences,
-    proofs,
     rotation_error,
-    row_sums,
-    table_errors,
-    untrained_rows,
 )
 from headcount.describing.story import Material, Subject
 from headcount.figures.length_generalisation import given_structure
@@ -57,20 +43,9 @@ def section(material: Material) -> Section | None:
     errors = rotation_error(width), kernel_error(width)
     measured = _measured(subjects)
     sentences = [*identity_sentences(width, *errors), *multiset_sentences(subjects), *extrapolation_sentences(subjects)]
-    computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
-    formulas = [
-        replace(ATTENTION, error=row_sums(subjects)),
-        replace(GATE, error=proofs(subjects)),
-        replace(SINUSOIDAL, error=table_errors(subjects)),
-        replace(ROTATION, error=computed.format(errors[0], f"p up to {PLACES} and k up to {STEPS}")),
-        replace(KERNEL, error=computed.format(errors[1], f"t and s up to {PLACES}")),
-        replace(LEARNED, error=untrained_rows(subjects)),
-    ]
-    if any(each.task == "sortedness" for each in subjects):
-        formulas.append(replace(MULTISET, error=multiset_accuracies(subjects)))
     words = "Mathematics says what an encoding makes possible. Only a measurement says whether a model uses it."
-    blocks: list[Block] = [Paragraph(words), Conclusions(tuple(sentences)), *formulas, *measured]
-    return Section("mathematics", TITLE if measured else "The mathematics", tuple(blocks))
+    blocks: list[Block] = [Paragraph(words), Conclusions(tuple(sentences)), *formulas(subjects, width, *errors)]
+    return Section("mathematics", TITLE if measured else "The mathematics", (*blocks, *measured))
 
 
 def _width(subjects: Sequence[Subject]) -> int:
