@@ -1,4 +1,4 @@
-"""`headcount heads MODEL`: list a model's heads, draw where they attend, or measure what each is for."""
+"""`headcount heads MODEL`: list a model's heads, draw where they attend, or measure what each attends to."""
 
 from __future__ import annotations
 
@@ -16,65 +16,66 @@ if TYPE_CHECKING:
     from headcount.experiments.models import OpenModel
 
 LABELS = (
-    "a head gets a label where the lower 95 %% bound of its attention to a target, above even, is at least 0.25 "
+    "a head gets a label if the lower 95 %% bound of its attention to a target, above even, is at least 0.25 "
     "(“mostly”: 0.5) or that of its entropy 95 %% of the maximum, and more than in models of its shape that learned "
     "nothing, of which on average at most 5 %% get any label; “more when” is by at least 0.2"
 )
 ROLES = (
-    "which heads stand out, on --on, --data and repeated random tokens, for neighbours, special tokens, other copies "
-    "of a token, what follows them (induction), or copies across a separator"
+    "find heads that stand out for attention to neighbours, special tokens, other copies of a token, the token after "
+    "a copy (induction) or copies across a separator, on --on, --data and repeated random tokens"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, and what to show of it."""
+    """Add the model, what to draw or measure, and on which inputs."""
     add_model_argument(parser)
     add_json(parser, quiet=True)
     what = parser.add_mutually_exclusive_group()
-    on = "draw every head on one example, such as 374+814, or on a text, or an image's file; may be given several times"
+    on = "draw every head on an example such as 374+814, a text, or an image file; repeatable"
     what.add_argument("--on", metavar="EXAMPLE", action="append", help=on)
-    what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
-    stats = f"measure what each head attends to, with errors; {LABELS}; a model without a task: {ROLES}"
+    what.add_argument("--all-test", action="store_true", help="draw every head, averaged over the test set")
+    stats = f"measure what each head attends to, with 95 %% CI; {LABELS}; for a model without a task: {ROLES}"
     parser.add_argument("--stats", action="store_true", help=stats)
-    texts = "with --stats, a model without a task: read this file too, plain text or a table with a column of texts"
+    texts = "with --stats, for a model without a task: also read this file, plain text or a table with a text column"
     parser.add_argument("--data", metavar="FILE", help=texts)
     separator = (
-        "with --stats: a token that parts a text, such as '>>', across which copies are looked for [the tokenizer's]"
+        "with --stats: a token that divides a text, such as '>>', to find copies on its other side "
+        "(default: the tokenizer's separators)"
     )
     parser.add_argument("--separator", metavar="TOKEN", action="append", default=[], help=separator)
-    add_int(parser, "--length", "with --stats: length of sequences [longest trained]")
+    add_int(parser, "--length", "with --stats: length of sequences (default: the longest in training)")
     alike = (
-        "with --stats: which heads of models from other seeds attend alike beyond chance, and do the same job; models "
-        "without a task: on four texts or more, by --on or --data"
+        "with --stats: find the heads of models from other seeds that attend alike beyond chance and do the same job; "
+        "for models without a task, on four or more texts from --on or --data"
     )
     parser.add_argument("--match", nargs="+", metavar="MODEL", help=alike)
-    norms = "weigh attention by the norm of what each key adds (Kobayashi et al. 2020): shares of it, not of weights"
+    norms = "weight attention by the norm of what each key adds to the output (Kobayashi et al. 2020)"
     parser.add_argument("--norm-weighted", action="store_true", help=norms)
-    closer = "with --on: this head closer, such as X1H2; on several examples, one page with a panel for each"
-    parser.add_argument("--head", metavar="HEAD", help=closer)
+    one = "with --on: draw one head large, such as X1H2; several examples share one page, with a panel for each"
+    parser.add_argument("--head", metavar="HEAD", help=one)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A list of names, or pictures and numbers."""
+    """List the heads, draw them, or measure them."""
     from headcount import api
 
     if not args.stats and (args.length is not None or args.match):
-        raise InputError("--length and --match are for measuring", "add --stats")
+        raise InputError("--length and --match need --stats", "add --stats")
     if not args.stats and (args.data is not None or args.separator):
-        raise InputError("--data and --separator are for measuring", "add --stats")
+        raise InputError("--data and --separator need --stats", "add --stats")
     if args.stats and (args.all_test or args.head is not None):
         raise InputError("--stats measures all heads", "leave --all-test and --head out, or --stats")
     if args.head is not None and args.on is None:
-        raise InputError("--head is for looking closer at a text", 'add --on "a text"')
+        raise InputError("--head needs an example", 'add --on "a text"')
     if args.norm_weighted and not (args.stats or args.on or args.all_test):
-        raise InputError("--norm-weighted is for pictures and statistics", "add --on, --all-test or --stats")
+        raise InputError("--norm-weighted needs something to draw or measure", "add --on, --all-test or --stats")
     model = api.open_model(args.model, run_adapter=args.run_adapter)
     if args.stats and not model.records_attention and (model.task is None or args.on or args.data or args.separator):
         return _roles(model, args)
     if args.stats and (args.on or args.data or args.separator):
-        raise InputError(f"{model.label} is measured over its own task", "leave --on, --data and --separator out")
+        raise InputError(f"{model.label} is measured on its own task", "leave --on, --data and --separator out")
     if args.norm_weighted and not model.records_attention:
-        what = f"--norm-weighted needs a run: what each key adds is not known of {model.label}"
+        what = f"--norm-weighted needs a run: {model.label} does not say what each key adds"
         raise InputError(what, "leave it out: attention weights can be read off any model")
     if args.stats:
         return _stats(model, args)
@@ -83,17 +84,17 @@ def run(args: argparse.Namespace) -> Output:
     if args.on is None:
         return _list(model)
     examples = list(dict.fromkeys(args.on))
-    # Attention that a model records is shown while it decodes its own answer; other models are given one text.
+    # A model that records its attention is shown while it decodes its answer; other models read one text.
     return _patterns(model, args, examples) if model.records_attention else _summaries(model, args, examples)
 
 
 def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
-    """Attention of a run, on examples."""
+    """Draw the attention of a run on examples."""
     from headcount import api
 
     run = api.open_run(model)
     for example in examples:
-        run.task.parse(example)  # before the first is drawn
+        run.task.parse(example)  # refuse a wrong example before the first is drawn
     if args.head is not None:
         head = run.find_head(args.head)
         saved = api.show_head(run, head, examples, norm_weighted=args.norm_weighted, save=True)
@@ -107,7 +108,7 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -
 
 
 def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
-    """What was drawn of each head."""
+    """Return the answers and the files that were drawn."""
     return Output(
         _one_or_all([{**each.result.to_dict(), "files": files_of(each)} for each in shown]),
         (line for each in shown for line in (each.result.verdict, *file_lines(each))),
@@ -115,7 +116,7 @@ def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
 
 
 def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
-    """Attention of any model, on texts."""
+    """Draw and describe the attention of any model on texts."""
     from headcount import api
     from headcount.describing.attention import describe
 
@@ -128,19 +129,19 @@ def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) 
     return Output(_one_or_all(data), [*lines, *file_lines(saved)])
 
 
-def _one_or_all(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """One object; of several examples, a list in it."""
-    return found[0] if len(found) == 1 else {"examples": found}
+def _one_or_all(examples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the object of one example, or an object with a list of several."""
+    return examples[0] if len(examples) == 1 else {"examples": examples}
 
 
 def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
-    """What each head is for; and which heads of other runs attend alike."""
+    """Measure what each head attends to, and which heads of other models match it."""
     from headcount import api
     from headcount.describing import matching, specialisation
 
     if args.match and args.norm_weighted:
         raise InputError(
-            "--match compares attention weights as they are, not by what each key adds",
+            "--match compares attention weights, not norm-weighted attention",
             "leave --norm-weighted out, or --match",
         )
     matched = api.match_heads(model, *args.match or (), length=args.length, save=True, quiet=args.quiet)
@@ -151,7 +152,7 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
 
 
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
-    """What each head of a model without a task stands out for."""
+    """Find the heads of a model without a task that stand out."""
     from headcount import api
     from headcount.describing import matching, roles
 
@@ -170,7 +171,7 @@ def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
 
 
 def _list(model: OpenModel) -> Output:
-    """Where its heads are."""
+    """List the heads and their output projections."""
     from headcount.describing.blocks import DataTable
     from headcount.describing.words import counted
     from headcount.hooks.wrapping import projection_paths
@@ -183,4 +184,4 @@ def _list(model: OpenModel) -> Output:
     return Output({"model": name, "heads": heads}, [table])
 
 
-PART = Command("list a model's heads, draw where they attend, or measure what each is for", add_arguments, run)
+PART = Command("list a model's heads, draw where they attend, or measure what each attends to", add_arguments, run)

@@ -1,4 +1,4 @@
-"""`headcount verify MODEL`: check every example there is; exit 0 only if all are right."""
+"""`headcount verify MODEL`: check every example of the task; exit code 0 only if every answer is right."""
 
 import argparse
 
@@ -24,4 +24,4 @@ def run(args: argparse.Namespace) -> Output:
     return Output(certificate, lines, exit_code=1 if certificate.errors else 0)
 
 
-PART = Command("check every example there is and list every error", add_arguments, run)
+PART = Command("check every example of the task and list every error", add_arguments, run)

@@ -133,14 +133,15 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
                 rows.append((*row, _percentage(standing.even), _percentage(middle), top))
     if not rows:
         return None
-    even, middle = "if even (%)", "median head (%)"
-    columns = ("head", "stands out for", "rank", "weight [95 % CI] (%)", even, middle, "largest weight there")
+    numbers = ("rank", "weight [95 % CI] (%)", "if even (%)", "median head (%)", "largest weight there")
     caption = f"Heads of {title} that stand out ({_inputs(result)})"
     note = (
         "If even: the weight that even attention would give. Largest weight there: how many queries give their largest "
         "weight to this target."
     )
-    return DataTable(f"{name}-named", caption, columns, tuple(rows), note, command, n_keys=2)
+    return DataTable(
+        f"{name}-named", caption, ("head", "stands out for", *numbers), tuple(rows), note, command, n_keys=2
+    )
 
 
 def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable:

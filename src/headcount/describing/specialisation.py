@@ -101,13 +101,12 @@ def stats_picture(result: Specialisation, title: str, name: str, command: str = 
 def stats_table(result: Specialisation, title: str, name: str, command: str = "") -> DataTable:
     """Tabulate each head's label and measures in percent."""
     measures = measures_of(result)
-    rows = tuple(
-        (head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures))
-        for head in result.heads
-    )
+    rows: list[tuple[Cell | str, ...]] = []
+    for head in result.heads:
+        rows.append((head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures)))
     words = f"Heads of {title}: {result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"
     columns = ("head", "label", *(f"{each} (%)" for each in measures))
-    return DataTable(name, words, columns, rows, sentence(caption(result)), command)
+    return DataTable(name, words, columns, tuple(rows), sentence(caption(result)), command)
 
 
 def _cell(measure: Measure | Shift | None) -> Cell:

@@ -26,7 +26,7 @@ def section(material: Material) -> Section | None:
         command = f"headcount heads {argument(subject.name)} --stats"
         if subject.stats is not None:
             sentences = specialisation.conclusions(subject.stats, title, name)
-            shown = [
+            shown: list[Block] = [
                 specialisation.stats_picture(subject.stats, title, name, command),
                 specialisation.stats_table(subject.stats, title, name, command),
             ]
