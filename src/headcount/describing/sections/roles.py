@@ -32,12 +32,9 @@ def section(material: Material) -> Section | None:
             ]
         elif subject.roles is not None:
             sentences = roles.conclusions(subject.roles, title, name)
-            named = roles.named_table(subject.roles, title, name, command)
-            shown = [
-                *roles.maps(subject.roles, title, name, command),
-                *([named] if named else []),
-                roles.heads_table(subject.roles, title, name, command),
-            ]
+            tables = (roles.named_table, roles.unnamed_table, roles.heads_table)
+            shown = roles.maps(subject.roles, title, name, command)
+            shown += filter(None, (table(subject.roles, title, name, command) for table in tables))
         answers.append(Sentence(briefly(sentences[0].text, subject.settings), name, sentences[0].is_decided))
         blocks += [Conclusions(tuple(sentences)), *shown]
     return Section("roles", "What does each head attend to?", tuple(blocks), answers[0])
