@@ -31,8 +31,8 @@ from headcount.data.dataset import LOSS
 from headcount.data.from_file import clusters_of
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import PARTS, compare, donors_of, interval_of, means_of, run_interventions
-from headcount.figures.ablation import markdown_table
 from headcount.hooks.replay import Intervention
+from headcount.rendering.markdown import markdown_table
 from headcount.runs.run import load
 from headcount.seeds import stream
 from headcount.stats import (

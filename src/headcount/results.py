@@ -8,7 +8,9 @@ be infinite. A dataclass at any depth may have a method `contradictions`, which 
 Last, each field must have the digest that `to_json` wrote beside it. An error names the field that failed.
 """
 
+import csv
 import hashlib
+import io
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -85,6 +87,14 @@ class Result:
         except ImportError as error:
             raise InputError("to_frame() needs pandas", "pip install pandas, or use to_rows()") from error
         return pandas.DataFrame(self.to_rows())
+
+    def to_csv(self) -> str:
+        """Return its table as CSV in full precision; unknown values are empty."""
+        out, rows = io.StringIO(newline=""), self.to_rows()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(rows[0])
+        writer.writerows(map(_without_formula, row.values()) for row in rows)
+        return out.getvalue()
 
     def plot(self, which: str | None = None) -> Any:
         """Its matplotlib Figure, without a file; `which` of several, the first unless it is named."""
@@ -298,6 +308,11 @@ def _scalars(each: Any, prefix: str = "") -> dict[str, Any]:
         elif value is None or isinstance(value, (str, int, float)) or _is_pair(value):
             row[name] = value
     return row
+
+
+def _without_formula(value: Any) -> Any:
+    """Put an apostrophe before a text that a spreadsheet would read as a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 
 
 def _is_pair(value: Any) -> bool:

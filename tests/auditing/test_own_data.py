@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from headcount import Adapter, ablate_heads
 from headcount.auditing.audit import checks_named, run_checks
 from headcount.cli import main
-from headcount.figures.ablation import ablation_markdown
+from headcount.describing.ablation import describe
+from headcount.rendering.markdown import markdown_text
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -118,7 +119,7 @@ def test_heads_are_ablated_by_the_authors_metric(adapter: type[Adapter], name: s
     model = observed(adapter).model
     found = ablate_heads(model, metric=name, replacements=["zero"], quiet=True).result
     assert (found.metric, found.unit, found.is_accuracy) == (name, "points", False)
-    assert "rho" not in ablation_markdown(found), "a share, and no correlation"
+    assert "rho" not in markdown_text(describe(found)), "a share, and no correlation"
     task, answers = observed(adapter).task, observed(adapter).answers
     if adapter is FirstDigit:
         assert found.conditions[0].clean == 1

@@ -109,7 +109,7 @@ def test_the_table_as_markdown_and_as_csv(sorter, capsys):
         assert capsys.readouterr().out == file.read_text()
     assert main([*asked, "--format", "table"]) == 0
     assert f"table:   {markdown}" in capsys.readouterr().out
-    assert markdown.read_text().count("| head | rank (zero) | zero | resample | mean | gradient |") == 2
+    assert markdown.read_text().count("| head | rank (zero) | gradient | zero | resample | mean |") == 2
     assert main([*asked, "--format", "csv", "--json"]) == 2
     assert "leave one out" in capsys.readouterr().err
 
@@ -167,7 +167,7 @@ def test_what_broke_is_told(adder, good_run, capsys):
     assert some
     for each in some:
         assert each["n_broken"] == worse[each["head"]]
-        assert f"without {each['head']} (zero): {each['n_broken']} of 60 broke" in printed
+        assert f"Without {each['head']} (zero): {each['n_broken']} of 60 broke" in printed
         assert [digit["group"] for digit in each["digits"]] == ["10s", "1s"]
         assert sum(digit["broken"] for digit in each["digits"]) >= each["n_broken"]
         assert all(digit["n"] == each["n_broken"] for digit in each["digits"])
@@ -185,7 +185,16 @@ def test_for_people(sorter, tiny_sorter, capsys):
     assert main(["ablate", sorter, "--n", "20"]) == 0
     printed = capsys.readouterr()
     assert "ablating heads" in printed.err
-    for text in ("L0H0", "L0H1", "mean", "resample", "zero", "gradient", "NO BANDS", "n = 20 (the test set)"):
+    for text in (
+        "L0H0",
+        "L0H1",
+        "mean",
+        "resample",
+        "zero",
+        "gradient",
+        "No head gets a band",
+        "n = 20 (the test set)",
+    ):
         assert text in printed.out
     for name in ("ablation-n20.png", "ablation-n20-map.png"):
         assert str(tiny_sorter.folder.path / "figures" / name) in printed.out

@@ -173,11 +173,11 @@ def test_one_submission_gets_a_file_too(course: str, capsys: pytest.CaptureFixtu
 def test_the_most_common_error_is_named(course: str, capsys: pytest.CaptureFixture[str]) -> None:
     bob = "submissions/bob/adapter.py:Model"
     assert main(["evaluate", bob]) == 0
-    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("most common error: ")]
+    (wrong,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Most common error: "))
     _, found = run_json(capsys, "audit", bob, "--only", "HC101")
     n = round(400 * (1 - found["measured"]))
     assert found["common_error"] == f"{n} of {n} errors: a 1 was right, and the 100s place was wrong"
-    assert wrong == [f"most common error: {found['common_error']}"]
+    assert wrong == f"Most common error: {found['common_error']}."
 
 
 def test_a_check_can_be_ignored_with_a_reason(course: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,9 +176,9 @@ def test_what_a_decoder_is_handed_is_a_finding(
     assert found["claim"]["measured"] == 1.0
     assert main(["evaluate", f"{home / 'handed.py'}:Handed"]) == 0
     printed = capsys.readouterr().out
-    assert "its decoder is handed “0” and never predicts it" in printed
-    assert "claimed: 90.00 %; by metric() of Handed: 100.00 %" in printed
-    assert "which the claimed figure does not agree with" in printed
+    assert "Its decoder is given “0” and never predicts it" in printed
+    assert "Measured by metric() of Handed: 100 %" in printed
+    assert "The author's figure of 90.00 % does not agree with this." in printed
 
 
 # --- a stranger's sorter ----------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_a_course_gets_one_table(capsys: pytest.CaptureFixture[str], in_tmp: Pat
     assert main(["evaluate", "submissions/*/adder_adapter.py:Adder", "--quiet"]) == 1
     printed = capsys.readouterr().out
     assert "broken" in printed
-    assert "100.00 %" in printed
+    assert "100.00 [99.24, 100.00]" in printed
     assert main(["evaluate", "nobody/*/adder_adapter.py:Adder"]) == 2
     assert "no file is like nobody/*/adder_adapter.py" in capsys.readouterr().err
 

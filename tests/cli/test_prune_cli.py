@@ -7,7 +7,7 @@ import pytest
 
 from headcount.analysis.pruning import Pruning
 from headcount.cli import main
-from headcount.figures.pruning import pruning_notes
+from headcount.describing.pruning import greedy_sentence
 from headcount.runs.run import load
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
@@ -63,9 +63,9 @@ def test_a_share_of_the_heads_goes_whatever_that_costs(in_tmp, capsys):
     assert predicted["cut"]["heads"] == result["chosen"]
     assert len(load("small").model.heads) == 2
     assert Path(predicted["files"]["data"][0]).stem == "pruning-share0.3-n20-orders1-batch96"
-    notes = " ".join(pruning_notes(Pruning.from_json(json.dumps(result))))
-    assert "takes 2 heads until 30 % of the 4 heads are gone" in notes
-    assert "takes 2 heads for at most" not in notes
+    text = greedy_sentence("", Pruning.from_json(json.dumps(result))).text
+    assert text.startswith("Removing 2 of 4 heads together, 30 % of the heads, leaves ")
+    assert "the limit" not in text
 
 
 @pytest.mark.slow
@@ -107,15 +107,15 @@ def test_for_people(in_tmp, capsys):
     assert "removing heads" in printed.err
     for text in (
         "removed",
-        "greedy:    takes",
+        "Removing ",
         "gradient",
         "together",
-        "random: median",
+        "random orders:",
         "fresh sequences of 5",
         "figure:",
     ):
         assert text in printed.out
-    for text in ("parameters", "bytes", "µs per example", "times as fast", "against ablation"):
+    for text in ("parameters", "bytes", "µs per example", "times as fast", "difference from ablation"):
         assert text in printed.out
 
 
@@ -197,8 +197,7 @@ def test_a_folder_in_use_is_told_before_the_search(adder, sorter, in_tmp, capsys
 def test_a_budget_is_told_with_what_was_not_measured(in_tmp, capsys):
     assert main(["prune", SAMPLE, *FEW, "--budget", "0.001s"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "no time:" in printed
-    assert "(not measured within 0.001 s)" in printed
+    assert "Not measured within the budget of 0.001 s, and so undecided: " in printed
     code, predicted = run_json(capsys, "prune", SAMPLE, *FEW, "--budget", ".001")
     assert (code, predicted["pruning"]["budget"]) == (0, 0.001)
     assert any("random orders" in part for part in predicted["pruning"]["not_measured"])

@@ -42,7 +42,7 @@ def test_train_a_classifier(tiny_sorting, in_tmp, capsys):
     assert main([*arguments, "--resume"]) == 0
     out = capsys.readouterr().out
     assert "accuracy: all" in out
-    assert "it says “" in out
+    assert "It answers “" in out
     assert "next:    headcount stretch runs/sortedness-4" in out
 
 
@@ -161,8 +161,8 @@ def test_stretch_prints_tables_and_compares_runs(run, tiny_sorting, in_tmp, caps
     arguments = ["--lengths", "4,9", "--n", "4", "--negatives", "adjacent", "-o", "both", "--quiet"]
     assert main(["stretch", run, "learned", *arguments]) == 0
     out = capsys.readouterr().out
-    assert "right, by kind of negative" in out
-    assert "learned refuses these lengths: 9" in out
+    assert "Accuracy (%) by kind of negative" in out
+    assert "learned does not accept these lengths: 9." in out
     assert "moved_one" not in out
     (together,) = Path("both/figures").iterdir()
     assert re.fullmatch(r"stretch-4-9-adjacent-n4-of-2-runs-[0-9a-f]{8}\.png", together.name)
@@ -234,7 +234,8 @@ def test_a_lab_of_addition_only(in_tmp, capsys):
 def test_a_lab_of_sortedness_only(in_tmp, capsys):
     assert main(["lab", "--only", "sortedness", "-o", "sorting", "--quiet"]) == 0
     out = capsys.readouterr().out
-    assert "negatives: adjacent; n = 2 per field (draw 1)" in out
+    assert "Accuracy (%) by length; unsorted sequences: single adjacent swaps" in out
+    assert "n = 2 per cell, draw 1" in out
     assert "sums checked" not in out
     text = Path("sorting/report-sortedness.html").read_text()
     assert '<section id="reach"' in text

@@ -11,11 +11,13 @@ from told_results import ablation, cell, cells, effect, material, require_sound,
 
 from headcount.analysis.positions import PositionsShown, TableRow, all_encodings
 from headcount.analysis.positions import rotation_error as error_of_table
-from headcount.describing import identities
+from headcount.describing import mathematics
 from headcount.describing.blocks import Formula
-from headcount.describing.math_words import identity_sentences
 from headcount.describing.sections.mathematics import section
+from headcount.describing.story import Story
 from headcount.hooks.proof import SiteProof
+from headcount.rendering.formulas import latex, mathml, plain_formula
+from headcount.rendering.markdown import write_markdown
 
 
 def report(*subjects):
@@ -33,14 +35,16 @@ def test_it_is_for_the_exercise_alone():
     adder = report(subject("a", task="addition"))
     assert "multiset" not in formulas(adder)
     assert adder.title == "The mathematics"
-    assert report(subject("a", stretch=stretch())).title == "Why sinusoidal can go on and a table cannot"
+    assert report(subject("a", stretch=stretch())).title == (
+        "Why sinusoidal encodings extrapolate and learned tables do not"
+    )
 
 
 def test_every_formula_is_typeset_and_has_its_source():
     found = formulas(report(subject("a")))
     assert list(found) == ["attention", "gate", "sinusoidal", "rotation", "kernel", "learned", "multiset"]
     for each in found.values():
-        tree = ElementTree.fromstring(f"<math>{each.mathml}</math>")
+        tree = ElementTree.fromstring(f"<math>{mathml(each.expression)}</math>")
         assert {node.tag for node in tree.iter()} <= {
             *("math", "mi", "mn", "mo", "mtext", "mrow", "mfrac", "msub", "msup", "msqrt", "munder"),
             *("msubsup", "mspace", "mtable", "mtr", "mtd"),
@@ -49,25 +53,48 @@ def test_every_formula_is_typeset_and_has_its_source():
         for node in tree.iter():
             expected = {"mfrac": 2, "msub": 2, "msup": 2, "munder": 2, "msubsup": 3}.get(node.tag)
             assert expected in (None, len(node)), (each.id, node.tag)
-        assert each.latex.count("{") == each.latex.count("}")
+        assert latex(each.expression).count("{") == latex(each.expression).count("}")
+
+
+def test_markdown_prints_the_formula_of_attention_with_its_keys(tmp_path):
+    (file,) = write_markdown(Story("A report", "", (report(subject("a", task="addition")),), ""), tmp_path / "a.md")
+    assert (
+        r"\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^{\top}}{\sqrt{d}}\right) V" in file.read_text()
+    )
+
+
+def test_formulas_are_plain_text_in_a_terminal():
+    found = {name: plain_formula(each.expression) for name, each in formulas(report(subject("a"))).items()}
+    assert found == {
+        "attention": "Attention(Q, K, V) = softmax((Q K^⊤)/√d) V",
+        "gate": "z′ = g z + (1 − g) r\noutput = ∑_h z′_h W_h + b",
+        "sinusoidal": "PE(p, 2i) = sin(p ω_i)\nPE(p, 2i + 1) = cos(p ω_i)\nω_i = 10000^(−2i/d)",
+        "rotation": "PE(p + k) = R(k) PE(p)\nR_i(k) = [cos(k ω_i), sin(k ω_i); −sin(k ω_i), cos(k ω_i)]",
+        "kernel": "P_t · P_s = ∑_i cos(ω_i (t − s))",
+        "learned": "P_p = E_p\n∂L/∂E_q = 0 for every position q that no training example has",
+        "multiset": "f(x_1, …, x_n) = f(x_(π(1)), …, x_(π(n))) for every permutation π",
+    }
 
 
 @pytest.mark.parametrize("d_model", [2, 7, 64])
 def test_sinusoids_turn_and_their_products_know_distances_alone(d_model):
-    assert 0 < identities.rotation_error(d_model) < 1e-12
-    assert 0 < identities.kernel_error(d_model) < 1e-11
+    assert 0 < mathematics.rotation_error(d_model) < 1e-12
+    assert 0 < mathematics.kernel_error(d_model) < 1e-11
 
 
 def test_the_same_identity_by_another_route():
-    table = identities.sinusoids(np.arange(20.0), 8).reshape(20, 8)
+    table = mathematics.sinusoids(np.arange(20.0), 8).reshape(20, 8)
     assert error_of_table(table) < 1e-12
     assert error_of_table(table[::-1].copy()) > 0.1, "backwards it is another rotation"
 
 
 def test_errors_are_computed_at_the_width_of_the_model():
     found = formulas(report(subject("a", settings={"d_model": 16, "encoding": "learned"})))
-    assert f"at d = 16, in double precision: at most {identities.rotation_error(16):.1e} off" in found["rotation"].error
-    assert f"{identities.kernel_error(16):.1e}" in found["kernel"].error
+    assert (
+        f"at d = 16 in double precision: the largest error is {mathematics.rotation_error(16):.1e} over"
+        in found["rotation"].error
+    )
+    assert f"{mathematics.kernel_error(16):.1e}" in found["kernel"].error
     both = [
         subject(name, settings={"d_model": d, "encoding": name}) for name, d in (("learned", 16), ("sinusoidal", 32))
     ]
@@ -76,25 +103,22 @@ def test_errors_are_computed_at_the_width_of_the_model():
 
 
 def test_an_identity_that_does_not_hold_is_told():
-    holds = [each.text for each in identity_sentences(64, 1e-14, 1e-13)]
-    assert (
-        "PE(p + k) is one rotation of PE(p), for every p up to 512 and k up to 64 at d = 64, to within 1.0e-14"
-        in holds[0]
-    )
-    fails = [each.text for each in identity_sentences(64, 0.2, 0.3)]
-    assert "is not one rotation" in fails[0]
-    assert "3.0e-01 off" in fails[1]
+    holds = [each.text for each in mathematics.identity_sentences(64, 1e-14, 1e-13)]
+    assert "PE(p + k) = R(k) PE(p) holds for all p up to 512 and k up to 64 at d = 64, to within 1.0e-14" in holds[0]
+    fails = [each.text for each in mathematics.identity_sentences(64, 0.2, 0.3)]
+    assert "does not hold" in fails[0]
+    assert "the largest error is 3.0e-01" in fails[1]
 
 
 def test_a_model_without_positions_keeps_to_the_theorem_or_contradicts_it():
     fair = stretch("none", cells=tuple(cell(x, "adjacent", share) for x, share in ((8, 0.52), (32, 0.5))))
     made = report(subject("none", stretch=fair))
-    assert "none is right in 204 of 400 (51.0 %, 95 % CI 46.1-55.9), as it must be." in texts(made)
+    assert "none gets 204 of 400 (51.0 %, 95 % CI 46.1-55.9), as the theorem requires." in texts(made)
     assert "204 of 400" in formulas(made)["multiset"].error
     odd = texts(report(subject("none", stretch=stretch("none", cells=(cell(8, "adjacent", 0.58),)))))
-    assert "which chance allows (99.9 % interval" in odd
+    assert "which is within chance (99.9 % CI" in odd
     wrong = texts(report(subject("none", stretch=stretch("none", cells=(cell(8, "adjacent", 0.9),)))))
-    assert "which it cannot be" in wrong
+    assert "which contradicts the theorem" in wrong
 
 
 @pytest.mark.parametrize(
@@ -104,19 +128,18 @@ def test_the_theorem_is_asked_of_such_models_alone(changes):
     assert "theorem" not in texts(report(subject("a", stretch=replace(stretch("none"), **changes))))
 
 
-def test_that_it_can_go_on_is_held_against_whether_it_does():
+def test_whether_a_model_extrapolates_is_measured():
     assert (
-        "can go on is not that they do: a (one model), trained on lengths up to 16, is right on single adjacent swaps "
-        "up to 16 (n = 200 per length, lengths up to 256)." in texts(report(subject("a", stretch=stretch(up_to=16))))
+        "could extrapolate but do not: a (one model), trained on lengths up to 16, is accurate on single adjacent "
+        "swaps up to 16 (n = 200 per length, lengths up to 256)."
+        in texts(report(subject("a", stretch=stretch(up_to=16))))
     )
-    assert "Sinusoidal positions do go on" in texts(report(subject("a", stretch=stretch(up_to=64))))
+    assert "Sinusoidal encodings do extrapolate" in texts(report(subject("a", stretch=stretch(up_to=64))))
     open_one = report(subject("a", stretch=stretch(up_to=256, n=20)))
-    assert "do go on is undecided" in texts(open_one)
-    assert cells(open_one, "mathematics-measured")[0][2] == "one step for all positions: it can go on"
+    assert "do extrapolate is undecided" in texts(open_one)
+    assert cells(open_one, "mathematics-measured")[0][2] == "the same step at every position: can extrapolate"
     causal = stretch("none", label="none, causal, max")
-    assert (
-        cells(report(subject("a", stretch=causal)), "mathematics-measured")[0][2] == "nothing; order comes in elsewhere"
-    )
+    assert cells(report(subject("a", stretch=causal)), "mathematics-measured")[0][2] == "none: order enters elsewhere"
 
 
 def test_results_say_how_far_off_the_other_formulas_are():
@@ -134,10 +157,11 @@ def test_results_say_how_far_off_the_other_formulas_are():
         ),
     )
     made = formulas(report(subject("a", positions=known[0], ablation=proven), subject("b", positions=known[1])))
-    assert "add up to the output to within 5.0e-07 of its largest entry" in made["gate"].error
-    assert "the bias alone is left, exactly" in made["gate"].error
-    assert "At 1 of them, each head's slice of z was seen to follow its own attention pattern" in made["gate"].error
-    assert "What a adds at 6 positions is this to within" in made["sinusoidal"].error
+    assert "contributions + bias = block output (max error 5.0e-07 of the largest entry)" in made["gate"].error
+    assert "only the bias remains, exactly" in made["gate"].error
+    assert "At 1 of them, each head's slice of z follows its own attention pattern" in made["gate"].error
+    assert "The table of a equals this at 6 positions, to within" in made["sinusoidal"].error
     assert (
-        "Of 1 row of b that training never met, cosines to what it was are 1 to within 1.0e-08" in made["learned"].error
+        "b has 1 row that no training example used: cosine similarity to the initial value is 1 to within 1.0e-08"
+        in made["learned"].error
     )

@@ -73,9 +73,7 @@ def test_a_pooling_gives_the_order_away_only_if_the_model_without_positions_is_r
     assert told in found.text
     assert found.is_decided is is_decided
     assert found.rests_on == "poolings-adjacent"
-    assert (
-        "With max and mean pooling it is right on 50.0 %. This pooling gives away the order of neighbours" in found.text
-    )
+    assert "With max and mean pooling it has 50.0 %. This pooling gives away the order of neighbours" in found.text
     others = {"does not test the encoding", "the encoding still matters", "is undecided"}
     assert sum(words in found.text for words in others) == 1
 
@@ -83,25 +81,26 @@ def test_a_pooling_gives_the_order_away_only_if_the_model_without_positions_is_r
 def test_the_sentence_has_its_number_interval_and_n():
     made = usual(TAUGHT)
     assert (
-        "With neighbour-difference pooling, the model without positions is right on 100 % at training lengths "
+        "With neighbour-difference pooling, the model without positions has 100 % accuracy at training lengths "
         "(95 % CI 99.0-100, n = 400)."
     ) in texts(made)
     assert made.answer.text == f"{sentences(made)[0].text[:-1]} (one seed)."
 
 
 def test_whether_any_pooling_extrapolates_turns_with_the_results():
-    assert "No pooling makes any of these 6 models right at 256 numbers on single adjacent swaps. The best is" in texts(
-        usual(TAUGHT)
+    assert (
+        "No pooling makes any of these 6 models accurate at length 256 on single adjacent swaps. The best is"
+        in texts(usual(TAUGHT))
     )
     made = usual(FAR)
     assert (
-        "1 of 6 models is right at 256 numbers on single adjacent swaps: neighbour-difference with none (100 %"
+        "1 of 6 models is accurate at length 256 on single adjacent swaps: neighbour-difference with none (100 %"
         in texts(made)
     )
     assert "No pooling" not in texts(made)
-    assert "All 6 models are right at 256 numbers on random transpositions." in texts(made)
+    assert "All 6 models are accurate at length 256 on random transpositions." in texts(made)
     open_ended = (1.0, 1.0, 1.0, 1.0, 1.0, 0.92)
-    found = next(each for each in sentences(usual(open_ended)) if "at 256 numbers on single" in each.text)
+    found = next(each for each in sentences(usual(open_ended)) if "at length 256 on single" in each.text)
     assert not found.is_decided
     assert found.text.startswith("Whether neighbour-difference with none (92.0 %")
 
@@ -119,12 +118,12 @@ def test_one_answer_to_everything_is_no_accuracy():
 def test_the_table_has_every_length_and_says_what_is_given_away():
     made = usual(TAUGHT)
     found = table(made, "poolings-adjacent")
-    assert found.columns == ("pooling, encoding (gives away)", "8-16", "32", "64", "128", "256")
+    assert found.columns == ("pooling, encoding (given structure)", "8-16", "32", "64", "128", "256")
     assert found.is_narrow
-    given = {"max": "generic", "mean": "generic", "neighbour-difference": "gives away: order of neighbours"}
+    given = {"max": "generic", "mean": "generic", "neighbour-difference": "given: order of neighbours"}
     rows = {row[0]: row[1:] for row in cells(made, "poolings-adjacent")}
     assert list(rows) == [f"{p}, {e} ({words})" for p, words in given.items() for e in ("sinusoidal", "none")]
-    last = rows["neighbour-difference, none (gives away: order of neighbours)"]
+    last = rows["neighbour-difference, none (given: order of neighbours)"]
     assert last[:2] == ["100.0 [99.0, 100.0]", "50.0 [43.1, 56.9]"]
     assert "n = 200 per length" in found.note
     assert "95 %" in found.note
@@ -156,10 +155,10 @@ def test_the_picture_has_a_panel_per_encoding_and_dashes_for_what_is_given_away(
     assert labels == {
         "max (generic)",
         "mean (generic)",
-        "neighbour-difference (gives away: order of neighbours)",
+        "neighbour-difference (given: order of neighbours)",
     }
     styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
-    assert styles["neighbour-difference (gives away: order of neighbours)"] == "--"
+    assert styles["neighbour-difference (given: order of neighbours)"] == "--"
     assert styles["mean (generic)"] == "-"
     assert "neighbour-difference, none: 50.0 %" in picture.alt
 

@@ -1,4 +1,4 @@
-"""What models know of positions, told from results."""
+"""How models represent position: sentences and tables follow from results."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from told_results import audit, cells, material, require_sound, sentences, stret
 
 from headcount.analysis.positions import LinearShift, PositionsShown, TableRow, all_encodings
 from headcount.describing.blocks import Notice, Picture
+from headcount.describing.positions import describe, positions_rows
 from headcount.describing.sections.positions import section
 from headcount.rendering.svg import inline_svg
 
@@ -55,40 +56,42 @@ def test_without_positions_there_is_no_section():
 def test_rows_that_were_never_trained_are_counted(shown):
     made = report(shown("learned", rows(*NEVER)))
     assert made.answer.text == (
-        "Of 6 positions of m0 that are shown, 2 have a row that was never trained; the last trained one is 3."
+        "Of 6 positions of m0 that are shown, 2 have a row that was never trained; the last trained position is 3."
     )
     assert (
-        "Training moved its 4 rows by 0.30 to 0.60, and the 2 that it never met by 0.01; none of them turned"
-        in texts(made)
+        "Training moved its 4 rows by 0.30 to 0.60 from their initial values, and the 2 untrained rows by 0.01: their "
+        "direction did not change" in texts(made)
     )
 
 
 def test_the_opposite_table_gives_the_opposite_sentences(shown):
     made = report(shown("learned", rows(*["trained"] * 6), n_trained=6))
-    assert made.answer.text.startswith("Each of 6 positions of m0 that are shown has a row of its table")
-    assert "Training moved its 6 rows by 0.30 to 0.80 from where they began." in texts(made)
-    assert "but they turned (least cosine 0.500), so something met them" in texts(
+    assert made.answer.text == ("All 6 positions of m0 that are shown have a trained row in its table.")
+    assert "Training moved its 6 rows by 0.30 to 0.80 from their initial values." in texts(made)
+    assert "their direction changed (smallest cosine 0.500), so something did train them" in texts(
         report(shown("learned", rows(*NEVER, cosine=0.5)))
     )
-    assert "never met not at all" in texts(report(shown("learned", rows(*NEVER, drift=0.0))))
+    assert "the 2 untrained rows not at all" in texts(report(shown("learned", rows(*NEVER, drift=0.0))))
 
 
 def test_positions_past_the_table_are_told(shown):
     past = rows("trained", "trained", "past the table", "past the table")
-    assert "2 lie past the end of its table, where random rows stand in" in texts(report(shown("learned", past)))
+    assert "2 lie beyond its table and get a random row" in texts(report(shown("learned", past)))
     same = [replace(each, norm=1.0) for each in past]
-    assert "where its last row is repeated" in texts(report(shown("learned", same)))
-    assert "1 lies past the end" in texts(report(shown("learned", past[:3])))
+    assert "and get the table's last row" in texts(report(shown("learned", same)))
+    assert "1 lies beyond its table and gets" in texts(report(shown("learned", past[:3])))
 
 
 def test_where_rows_began_may_not_be_known(shown):
     unknown = [replace(each, moved=None, cosine=None) for each in rows(*NEVER)]
     (told,) = (each for each in sentences(report(shown("learned", unknown))) if not each.is_decided)
-    assert "is not known" in told.text
-    assert "1.00 to 4.00 long" in told.text
+    assert "are not known" in told.text
+    assert "norms of trained rows are 1.00 to 4.00" in told.text
 
 
-@pytest.mark.parametrize(("held_out", "told"), [(1.2, "trained rows tell nothing of"), (0.4, "tell something of")])
+@pytest.mark.parametrize(
+    ("held_out", "told"), [(1.2, "trained rows do not predict the next row"), (0.4, "partly predict the next row")]
+)
 def test_whether_one_row_tells_of_the_next(shown, profiles, held_out, told):
     learned = profiles["learned"]
     shift = replace(learned.shift, linear=LinearShift(4, 8, 0.0, held_out, 0.5))
@@ -100,12 +103,20 @@ def test_whether_one_row_tells_of_the_next(shown, profiles, held_out, told):
 def test_what_is_not_learned_row_by_row(shown):
     made = report(shown("sinusoidal"), shown("none"), shown("learned"), shown("length-normalised"))
     told = texts(made)
-    assert "In m0 (sinusoidal), t - s alone decides how like two positions are, at the 2 positions past" in told
-    assert "one rotation takes every P(p) to P(p + k), to within" in told
-    assert "All 6 positions are alike to m1" in told
-    assert "In m2 (learned), t - s does not decide how like two positions are: it leaves" in told
-    assert "In m3 (length-normalised), t - s alone decides how like two positions are in sequences of 6, though" in told
-    assert "past the last" not in texts(report(shown("sinusoidal", n_trained=6)))
+    assert (
+        "In m0 (sinusoidal), the similarity of two positions depends on their distance alone, also at the 2 positions "
+        "beyond the last trained one" in told
+    )
+    assert "one rotation maps every P(p) to P(p + k), to within" in told
+    assert "All 6 positions are the same to m1" in told
+    assert (
+        "In m2 (learned), the similarity of two positions does not depend on their distance alone: t - s leaves" in told
+    )
+    assert (
+        "In m3 (length-normalised), the similarity of two positions depends on their distance alone in sequences of 6, "
+        "but otherwise at other lengths" in told
+    )
+    assert "beyond the last" not in texts(report(shown("sinusoidal", n_trained=6)))
 
 
 def test_a_learned_table_is_what_the_beginning_tells_of(shown):
@@ -122,8 +133,28 @@ def test_pictures_mark_the_last_trained_position(shown):
     (picture,) = (block for block in made.blocks if isinstance(block, Picture))
     assert picture.draw().axes[0].lines[0].get_xdata()[0] == 3.5
     assert picture.command == "headcount positions runs/m0"
-    assert "4 to 5: moved by 0.01 to 0.01" in picture.alt
-    assert cells(made, "positions-m0-0-table")[0] == ["encoding", "learned (generic); touches embeddings"]
+    assert "4 to 5: moved by 0.01 from their initial values" in picture.alt
+    assert cells(made, "positions-m0-0-table")[0] == ["encoding", "learned (generic); acts on embeddings"]
+
+
+def test_the_table_answers_each_question(shown):
+    words = dict(positions_rows(shown("learned", rows(*NEVER))))
+    assert words["rows trained"] == "0 to 3: moved by 0.30 to 0.60 from their initial values, smallest cosine 0.700"
+    assert words["rows never trained"] == "4 to 5: moved by 0.01 from their initial values, same direction"
+    assert words["one rotation R_k for all p"].startswith("no: ")
+    unexplained = shown("learned").encoding.shift.variance_beyond_distance
+    assert f"{unexplained:.2f}" in words["K depends on t - s alone"]
+    waves = dict(positions_rows(shown("sinusoidal")))
+    assert waves["one rotation R_k for all p"].startswith("yes: ")
+    assert waves["K depends on t - s alone"].startswith("yes: ")
+    scaled = dict(positions_rows(shown("length-normalised")))
+    assert scaled["one rotation R_k for all p"].startswith("yes, at length 6: ")
+
+
+def test_one_model_is_described_by_sentences_and_the_table(shown):
+    first, table = describe(shown("learned", rows(*NEVER)))
+    assert first.sentences[0].text.startswith("Of 6 positions of a that are shown, 2 have a row that was never trained")
+    assert table.rows == tuple(positions_rows(shown("learned", rows(*NEVER))))
 
 
 def test_the_exercises_encodings_stand_side_by_side(shown):

@@ -1,4 +1,4 @@
-"""What can go together: as much as was asked, more, or undecided; and the trap, where it is one."""
+"""The section on pruning: what can be removed together, and heads that are harmless alone but not together."""
 
 import pytest
 from heads_by_hand import ablation, effect, material, point, pruning, require_sound, sentences, subject, texts
@@ -20,18 +20,18 @@ def test_what_can_go_and_the_trap_in_one() -> None:
     found = told()
     require_sound(found)
     assert found.answer.text == (
-        "3 of 8 heads of adder can go together for at most 1 point: 98.8 % (95 % CI 97.8-99.8) is left of "
-        "99.0 % (n = 2,000 other examples); the 5 that are harmless one at a time, set to zero, leave 4.6 % "
-        "(95 % CI 3.6-5.6) when all go (one seed)."
+        "Removing 3 of 8 heads of adder together keeps 98.8 % accuracy (95 % CI 97.8-99.8, n = 2,000 held-out "
+        "examples; 99.0 % with all heads). The drop is 0.2 points (95 % CI -0.2 to 0.6), at most the limit of 1 point. "
+        "Removing all 5 heads that are individually harmless leaves 4.6 % accuracy (95 % CI 3.6-5.6) (one seed)."
     )
 
 
 @pytest.mark.parametrize(
     ("drop", "words", "is_decided"),
     [
-        (0.002, "3 of 8 heads of adder can go together for at most 1 point", True),
-        (0.010, "whether it is at most 1 point there is undecided", False),
-        (0.050, "a loss of 5.00 points (95 % CI 4.60-5.40), which is more", True),
+        (0.002, "The drop is 0.2 points (95 % CI -0.2 to 0.6), at most the limit of 1 point", True),
+        (0.010, "whether it is at most 1 point is undecided", False),
+        (0.050, "The drop is 5.0 points (95 % CI 4.6-5.4), more than the limit of 1 point", True),
     ],
 )
 def test_whether_the_loss_holds_on_other_examples(drop, words, is_decided) -> None:
@@ -48,62 +48,72 @@ def test_the_share_that_can_be_removed_for_1_point_and_for_5() -> None:
     )
     found = told(prunable=shares, alone_on="the test set")
     require_sound(found)
-    words = "For at most 1 point, 5 of 8 heads (62.5 %) can each be removed alone and 3 of 8 heads (37.5 %) together: "
-    assert f"{words}98.8 % (95 % CI 97.8-99.8) is left on 2,000 other examples." in texts(found)
-    words = "For at most 5 points, 6 of 8 heads (75.0 %) can each be removed alone and 4 of 8 heads (50.0 %) together"
+    words = (
+        "For a drop of at most 1 point, greedy removal takes 3 of 8 heads (37.5 %) together and leaves 98.8 % accuracy"
+    )
     assert words in texts(found)
-    assert "a loss of 6.00 points (95 % CI 5.60-6.40), which is more than 5 points" in texts(found)
+    assert "Removed one at a time, 5 of 8 heads (62.5 %) cost less than 1 point (whole 95 % CI)." in texts(found)
+    words = "For a drop of at most 5 points, greedy removal takes 4 of 8 heads (50.0 %) together"
+    assert words in texts(found)
+    assert "Removed one at a time, 6 of 8 heads (75.0 %) cost less than 5 points (whole 95 % CI)." in texts(found)
+    assert "The drop is 6.0 points (95 % CI 5.6-6.4), more than the limit of 5 points" in texts(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable))
     assert [[each.text for each in row] for row in table.rows] == [
         ["1", "5 of 8 heads (62.5 %)", "3 of 8 heads (37.5 %)", "98.8 [97.8, 99.8]"],
         ["5", "6 of 8 heads (75.0 %)", "4 of 8 heads (50.0 %)", "93.0 [92.0, 94.0]"],
     ]
-    assert "when it is removed alone, lies below the loss (on the test set)" in table.note
+    assert "when removed alone, lies below the limit (on the test set)" in table.note
     none = PrunableShare(0.01, 0, 0, point(0, 0.99, 0.0))
-    assert "0 of 8 heads (0.0 %) together." in texts(told(prunable=(none,)))
+    assert "greedy removal takes 0 of 8 heads (0 %) together." in texts(told(prunable=(none,)))
+    fewer_alone = PrunableShare(0.01, 0, 3, point(3, 0.988, 0.002))
+    words = "0 of 8 heads (0 %) cost less than 1 point, a stricter count: it needs the whole 95 % CI below the limit."
+    assert words in texts(told(prunable=(fewer_alone,)))
     near = PrunableShare(0.05, 6, 4, point(4, 0.94, 0.05))
-    assert "whether that is at most 5 points is undecided" in texts(told(prunable=(near,)))
+    assert "whether it is at most 5 points is undecided" in texts(told(prunable=(near,)))
 
 
 def test_a_share_of_the_heads_is_told_by_what_it_costs() -> None:
     found = told(kept=point(3, 0.94, 0.05), share=0.375)
     require_sound(found)
-    assert "Without 3 of 8 heads of adder, 38 % of the heads, 94.0 %" in texts(found)
-    assert "a loss of 5.00 points" in texts(found)
-    assert "3 of 8 heads of adder go together for at most" not in texts(found)
+    assert "Removing 3 of 8 heads of adder together, 38 % of the heads, leaves 94.0 % accuracy" in texts(found)
+    assert "The drop is 5.0 points" in texts(found)
+    assert "the limit of" not in sentences(found)[0].text
 
 
 def test_from_how_many_heads_on_it_is_too_much() -> None:
     curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
-    words = "Without 5 heads or more, greedy removal loses more than 1 point: 95.0 % (95 % CI 94.0-96.0) is left"
+    words = "Removing 5 heads or more by greedy removal costs more than 1 point: without 5, 95.0 % accuracy "
+    words += "(95 % CI 94.0-96.0) is left"
     assert words in texts(told(curves=(curve,)))
     assert "or more" not in texts(told(curves=(Curve("greedy", curve.points[:2]),)))
     back = Curve("greedy", (*curve.points, point(6, 0.988, 0.002)))
     assert "or more" not in texts(told(curves=(back,))), "it does not stay so"
     much = (point(3, 0.9, 0.09), *curve.points[2:])
     found = told(curves=(Curve("greedy", much),), kept=much[0])
-    assert "which is more" in texts(found)
+    assert "more than the limit of 1 point" in texts(found)
     assert "or more" not in texts(found), "it is too much already"
 
 
 @pytest.mark.parametrize(
     ("score", "words"),
     [
-        (0.999, "by less than the intervals: which order is better is undecided"),
+        (0.999, "hich order is better is undecided"),
         (0.98, ""),
-        (1.02, "more than by greedy removal, which was no help here"),  # no share, but shows when intervals part
+        (1.02, "more than greedy removal, which did not help here"),  # no share, but shows when intervals part
     ],
 )
 def test_a_simpler_order_that_leaves_more_is_told(score, words) -> None:
     found = told(curves=(Curve("together", (point(3, score, 0.99 - score),)),))
-    assert ("Without the first 3 in the order of their own drops, " in texts(found)) is bool(words)
+    assert (
+        "Removing the first 3 heads in the order of their own drops under zero ablation leaves " in texts(found)
+    ) is bool(words)
     assert words in texts(found)
 
 
 def test_where_no_head_can_go() -> None:
     found = told(chosen=(), kept=point(0, 0.99, 0.0), n_tried=0, by_zero=(), by_zero_left=point(0, 0.99, 0.0))
     require_sound(found)
-    assert "No head of adder can go for at most 1 point" in found.answer.text
+    assert "No head of adder can be removed for a drop of at most 1 point" in found.answer.text
     assert "no head costs under 1 point when removed alone" in texts(found)
 
 
@@ -111,13 +121,17 @@ def test_where_no_head_can_go() -> None:
     ("drop", "words", "is_decided"),
     [
         (0.944, "harmless alone is not harmless together", True),
-        (0.001, "here what is harmless alone is harmless together", True),
-        (0.010, "whether that is a loss of at most 1 point is undecided", False),
+        (0.001, "these heads are harmless together, too", True),
+        (0.010, "whether it is at most 1 point is undecided", False),
     ],
 )
 def test_the_trap_of_harmless_alone(drop, words, is_decided) -> None:
     found = told(by_zero_left=point(5, 0.99 - drop, drop))
-    (sentence,) = (each for each in sentences(found) if "The 5 heads" in each.text)
+    (sentence,) = (
+        each
+        for each in sentences(found)
+        if "Removing all 5 heads that cost under 1 point when removed alone" in each.text
+    )
     assert words in sentence.text
     assert sentence.is_decided is is_decided
 
@@ -125,8 +139,8 @@ def test_the_trap_of_harmless_alone(drop, words, is_decided) -> None:
 @pytest.mark.parametrize(
     ("luck", "words", "is_decided"),
     [
-        (0.70, "luck alone would not have found this", True),
-        (0.985, "whether it beats luck is undecided", False),
+        (0.70, "random search is worse", True),
+        (0.985, "hether greedy removal beats random search is undecided", False),
     ],
 )
 def test_what_luck_would_have_done(luck, words, is_decided) -> None:
@@ -139,21 +153,22 @@ def test_what_luck_would_have_done(luck, words, is_decided) -> None:
 
 def test_luck_may_beat_the_search() -> None:
     found = told(kept=point(3, 0.8, 0.19), best_random=point(3, 0.95, 0.04))
-    assert "more than greedy removal, which was no help here" in texts(found)
+    assert "more than greedy removal, which did not help here" in texts(found)
 
 
 def test_what_there_was_no_time_for_is_undecided() -> None:
     found = told(budget=3.0, not_measured=("5 of 5 random orders",))
-    assert "no time within 3 s: 5 of 5 random orders" in texts(found)
+    assert "Not measured within the budget of 3 s, and so undecided: 5 of 5 random orders" in texts(found)
     assert not sentences(found)[-1].is_decided
-    assert "no time" not in texts(told())
+    assert "Not measured" not in texts(told())
 
 
 def test_a_loss_is_told_in_nats() -> None:
     found = told(unit="nats", is_accuracy=False, metric="loss", clean=-1.5, kept=point(3, -1.502, 0.002))
     require_sound(found)
-    assert "for at most 0.01 nats: 1.502 nats" in found.answer.text
-    assert "is left of 1.5 nats (loss, n = 2,000 other examples)" in found.answer.text
+    assert "leaves a loss of 1.502 nats (95 % CI 1.4920-1.5120, n = 2,000 held-out examples" in found.answer.text
+    assert "; 1.5 nats with all heads). The rise of the loss is 0.002 nats" in found.answer.text
+    assert "at most the limit of 0.01 nats" in found.answer.text
 
 
 def test_the_table_has_every_number_of_heads() -> None:
@@ -178,6 +193,6 @@ def test_why_the_ablation_counts_other_heads_as_harmless() -> None:
         return texts(section_)
 
     assert "The ablation above finds 2 such heads" in texts_with(0.0)
-    assert "The ablation above finds 1 such head, on " in texts_with(0.3), "as many, but another one"
+    assert "The ablation above finds 1 such head on " in texts_with(0.3), "as many, but another one"
     found = pruning(harmless=("decoder.0.cross.0",), replacements=("zero",))
     assert "The ablation above" not in texts_with(0.3), "the same: nothing to explain"

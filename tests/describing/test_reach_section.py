@@ -9,7 +9,7 @@ from told_results import audit, cell, cells, material, require_sound, sentences,
 
 from headcount.analysis.length_generalisation import ShiftedIds
 from headcount.describing.blocks import Notice, Picture
-from headcount.describing.reaches import reach_of, up_to
+from headcount.describing.extrapolation import extrapolation_of
 from headcount.describing.sections.reach import section
 from headcount.stats import Proportion
 
@@ -35,9 +35,9 @@ def test_the_answer_says_that_no_encoding_goes_beyond_training():
     assert made.answer == sentences(made)[0]
     assert made.answer.is_decided
     assert made.answer.text == (
-        "Trained on lengths 8 to 16 and tried on single adjacent swaps, sinusoidal is right up to 16, learned up to 16 "
-        "and a model without positions at no length: not one of them goes beyond training (n = 200 per length, one "
-        "seed each)."
+        "Trained on lengths 8 to 16 and tested on single adjacent swaps, sinusoidal is accurate up to 16, learned up "
+        "to 16 and a model without positions at no length: none of them extrapolates (n = 200 per length, one seed "
+        "each)."
     )
 
 
@@ -45,32 +45,35 @@ def test_the_answer_names_others_that_do_and_what_they_were_given():
     own = {name: stretch(name, 16) for name in ("sinusoidal", "learned")}
     far, given = stretch("t5", 256), stretch("relative", 256, hard_codes=("window of ±1",))
     text = report(**own, far=far, given=given, short=stretch("rotary", 16)).answer.text
-    assert "neither of them goes beyond training" in text
-    assert "Right beyond training: far (t5, max; generic) at every length tried, up to 256 (100 %, " in text
-    assert "given (relative, max; given: window of ±1) at every length tried" in text
+    assert "neither of them extrapolates" in text
+    assert (
+        "Accurate beyond the training lengths: far (t5, max; generic) at every tested length, up to 256 (100 %, "
+        in text
+    )
+    assert "given (relative, max; given: window of ±1) at every tested length" in text
     assert "short" not in text
-    assert "Right beyond" not in report(**own, short=stretch("rotary", 16)).answer.text
-    assert "Right beyond" not in report(far=far).answer.text, "it is the answer itself"
-    assert "Right beyond" not in report(sinusoidal=own["sinusoidal"], far=far).answer.text, "who is farthest is"
+    assert "Accurate beyond" not in report(**own, short=stretch("rotary", 16)).answer.text
+    assert "Accurate beyond" not in report(far=far).answer.text, "it is the answer itself"
+    assert "Accurate beyond" not in report(sinusoidal=own["sinusoidal"], far=far).answer.text, "who is farthest is"
 
 
 def test_the_answer_turns_when_one_of_them_does():
     answer = exercise(sinusoidal=64).answer
-    assert "sinusoidal is right up to 64" in answer.text
-    assert "sinusoidal goes beyond training, learned and a model without positions do not" in answer.text
-    assert "at every length tried, up to 256" in exercise(learned=256).answer.text
+    assert "sinusoidal is accurate up to 64" in answer.text
+    assert "sinusoidal extrapolates, learned and a model without positions do not" in answer.text
+    assert "at every tested length, up to 256" in exercise(learned=256).answer.text
 
 
 def test_the_answer_is_undecided_where_examples_are_too_few():
     answer = exercise(sinusoidal=256, n=20).answer
     assert not answer.is_decided
-    assert "whether sinusoidal goes beyond training is undecided" in answer.text
+    assert "whether sinusoidal extrapolates is undecided" in answer.text
 
 
 def test_seeds_of_one_encoding_count_together():
     made = report(a=stretch("sinusoidal", 16), b=stretch("sinusoidal", 64, seed=1), c=stretch("learned", 16))
-    assert "sinusoidal (2 runs) is right up to 16 and up to 64" in made.answer.text
-    assert "sinusoidal in 1 of 2 runs goes beyond training, learned does not" in made.answer.text
+    assert "sinusoidal (2 runs) is accurate up to 16 and up to 64" in made.answer.text
+    assert "sinusoidal in 1 of 2 runs extrapolates, learned does not" in made.answer.text
     assert "3 runs" in made.answer.text
 
 
@@ -80,8 +83,8 @@ def test_models_that_were_given_structure_are_ranked_among_themselves():
         a=stretch(up_to=16), b=stretch("learned", 32), c=stretch(up_to=256, **given), d=stretch(up_to=64, **given)
     )
     told = texts(made)
-    assert "Of 2 generic models, b reaches farthest on single adjacent swaps: up to 32 (100 %, 95 % CI" in told
-    assert "Of 2 models that were given structure, c (given: locality) reaches farthest" in told
+    assert "Of 2 generic models, b extrapolates farthest on single adjacent swaps: up to 32 (100 %, 95 % CI" in told
+    assert "Of 2 models that were given structure, c (given: locality) extrapolates farthest" in told
     ranked = [each.text for each in sentences(made) if "farthest" in each.text]
     assert not any(
         one in text and other in text for text in ranked for one in (" a ", " b ") for other in (" c ", " d ")
@@ -89,62 +92,64 @@ def test_models_that_were_given_structure_are_ranked_among_themselves():
     assert "c (given: locality" in told
 
 
-def test_which_reaches_farthest_may_be_undecided():
+def test_which_extrapolates_farthest_may_be_undecided():
     few = stretch("learned", 256, n=20)
     found = next(each for each in sentences(report(a=stretch(up_to=64), b=few)) if "Which of 2" in each.text)
     assert not found.is_decided
-    assert "b nowhere for sure (perhaps to 256)" in found.text
+    assert "b at no length for certain (possibly up to 256)" in found.text
     alike = texts(report(a=stretch(up_to=32), b=stretch("learned", 32)))
-    assert "a and b reach farthest on single adjacent swaps: up to 32 (n = 200)" in alike
-    assert "Not one of 2 generic models is shown to be right" in texts(report(a=stretch(up_to=0), b=stretch("none", 0)))
+    assert "a and b extrapolate farthest on single adjacent swaps: up to 32 (n = 200)" in alike
+    assert "None of 2 generic models is shown to be accurate" in texts(report(a=stretch(up_to=0), b=stretch("none", 0)))
 
 
 def test_each_model_is_told_with_the_numbers_on_both_sides():
     assert (
-        "On single adjacent swaps, a (generic, one model) is right up to 16 (100 %, 95 % CI 98.1-100, "
-        "n = 200) and no more at 32, where it reaches 60.0 %, 95 % CI 53.1-66.5, n = 200."
+        "On single adjacent swaps, a (generic, one seed) is accurate up to 16 (100 %, 95 % CI 98.1-100, n = 200) but "
+        "not at 32 (60.0 %, 95 % CI 53.1-66.5, n = 200)."
     ) in texts(report(a=stretch(up_to=16)))
-    assert "at every length that was tried, up to 256" in texts(report(a=stretch(up_to=256)))
-    assert "not right at any length, trained ones included: at 8 it reaches 60.0 %" in texts(report(a=stretch(up_to=0)))
-    assert "; it refuses 512." in texts(report(a=stretch(refused_lengths=(512,))))
+    assert "accurate at every tested length, up to 256" in texts(report(a=stretch(up_to=256)))
+    assert "not accurate at any tested length, training lengths included: at 8, 60.0 %" in texts(
+        report(a=stretch(up_to=0))
+    )
+    assert "; it does not accept length 512." in texts(report(a=stretch(refused_lengths=(512,))))
 
 
 def test_a_model_may_be_undecided():
     some = (cell(8, "adjacent", 1.0), cell(32, "adjacent", 0.92))
     (told,) = (each for each in sentences(report(a=stretch(cells=some))) if each.text.startswith("On single"))
     assert not told.is_decided
-    assert "is right up to 8; beyond that is undecided, from 32 on (92.0 %" in told.text
+    assert "is accurate up to 8; from 32 on that is undecided (92.0 %" in told.text
     (told,) = (each for each in sentences(report(a=stretch(cells=some[1:]))) if each.text.startswith("On single"))
     assert not told.is_decided
 
 
-def test_shuffles_flatter_only_where_they_do():
-    assert "Full shuffles flatter: a is right on them at every length tried, up to 256 (100 %" in texts(
+def test_shuffles_are_called_easy_only_where_they_are():
+    assert "Full shuffles are easy: a is accurate on them at every tested length, up to 256 (100 %" in texts(
         report(a=stretch(up_to=0))
     )
-    assert "flatter" not in texts(report(a=stretch(up_to=16, easy=16)))
+    assert "are easy" not in texts(report(a=stretch(up_to=16, easy=16)))
 
 
 def test_one_answer_is_never_an_accuracy():
     some = (cell(8, "adjacent", 1.0), cell(64, "adjacent", 0.5, constant="unsorted"))
     made = report(a=stretch(cells=some))
-    assert "“unsorted” from a at 64 (n = 200 each)" in texts(made)
-    assert "no more at 64, where it answers “unsorted” to everything" in texts(made)
+    assert "a answers “unsorted” at 64 (n = 200 each)" in texts(made)
+    assert "but not at 64 (it answers “unsorted” to everything, n = 200)" in texts(made)
     row = table(made, "reach-adjacent").rows[0]
     assert [each.text for each in row[2:]] == ["100.0 [98.1, 100.0]", "one answer: unsorted"]
     assert [each.value for each in row[2:]] == [100, 50]
     assert [each.mark for each in row[2:]] == ["strong", "weak"]
-    assert "One answer" not in texts(report(a=stretch()))
+    assert "the same answer" not in texts(report(a=stretch()))
 
 
 @pytest.mark.parametrize(
     ("gaps", "ids", "told"),
     [
-        (1.0, 0.5, "unknown positions alone make it fail, small gaps alone do not."),
-        (0.5, 1.0, "unknown positions alone do not, small gaps alone make it fail."),
-        (1.0, 1.0, "neither makes it fail, so it is the length itself"),
-        (0.5, 0.5, "either makes it fail by itself."),
-        (0.92, 0.5, "positions alone make it fail, small gaps alone may do so, which is undecided."),
+        (1.0, 0.5, "Untrained positions alone make it fail, small gaps alone do not."),
+        (0.5, 1.0, "Untrained positions alone do not, small gaps alone make it fail."),
+        (1.0, 1.0, "Neither makes it fail alone: the cause is the length itself"),
+        (0.5, 0.5, "Either makes it fail alone."),
+        (0.92, 0.5, "positions alone make it fail, small gaps alone may make it fail, which is undecided."),
     ],
 )
 def test_what_breaks_a_model_first(gaps, ids, told):
@@ -222,11 +227,11 @@ def test_the_audit_speaks_where_it_concerns_positions_and_shortcuts():
 
 def test_a_reach_ends_at_the_first_length_that_is_not_right():
     holes = stretch(cells=tuple(cell(x, "adjacent", share) for x, share in ((64, 1.0), (16, 0.5), (8, 1.0))))
-    reach = reach_of(holes)
+    reach = extrapolation_of(holes)
     assert reach is not None
-    assert (reach.length, reach.first_wrong.length, reach.most) == (8, 16, 8)
-    assert reach_of(holes, "shuffle") is None
-    assert up_to(replace(reach, last=None)) == "at no length"
+    assert (reach.length, reach.first_inaccurate.length, reach.longest_possible) == (8, 16, 8)
+    assert extrapolation_of(holes, "shuffle") is None
+    assert replace(reach, last_accurate=None).words == "at no length"
 
 
 def test_models_of_others_have_no_encoding_that_is_known():

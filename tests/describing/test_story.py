@@ -26,7 +26,7 @@ def test_the_answers_come_first_and_are_few() -> None:
     assert names(story)[0] == "summary"
     (answers,) = [block for block in story.sections[0].blocks if isinstance(block, Conclusions)]
     assert 3 <= len(answers.sentences) <= MOST_ANSWERS
-    assert answers.sentences[0].text.startswith("On the test set adder gets 1,998 of 2,000 right")
+    assert answers.sentences[0].text.startswith("On the test set, adder gets 1,998 of 2,000 right")
     ids = {block.id for section in story.sections for block in section.blocks if hasattr(block, "id")}
     assert {each.rests_on for each in answers.sentences} <= ids, "what they rest on is in the report"
 

@@ -1,4 +1,4 @@
-"""What was trained and how well: sentences follow from the shares."""
+"""What was trained, and how accurate it is: sentences and tables follow from the results."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_how_often_and_that_it_is_one_seed() -> None:
 
 def test_the_settings_are_told_in_words() -> None:
     words = next(block.text for block in told().blocks if isinstance(block, Paragraph))
-    assert "sums of two 3-digit numbers" in words
+    assert "the sums of two 3-digit numbers" in words
     assert "2,000 steps of 64 examples" in words
     assert "learned positions" in words
     faulty = section(material(subject(settings=SETTINGS | {"start_token": False}, evaluation=evaluation())))
@@ -85,7 +85,7 @@ def test_carry_chains_are_told_like_digits() -> None:
 
 def test_a_model_that_is_wrong_nowhere_has_no_worst_place() -> None:
     found = told(free=(2000, 2000), digits={"1s": (2000, 2000), "10s": (2000, 2000)})
-    assert "wrong nowhere" in texts(found)
+    assert "it makes no error on these 2,000 examples" in texts(found)
 
 
 def test_a_model_that_was_not_decoded_is_undecided() -> None:
@@ -105,7 +105,7 @@ def test_what_the_audit_says_stands_before_the_numbers() -> None:
 def test_both_classes_of_a_classifier() -> None:
     found = section(material(subject("sorter", "sortedness", SORTING, evaluation=classification())))
     assert "990 of 1,000 right" in texts(found)
-    assert "490 of 500 right (98.0 %, 95 % CI 96.4-98.9) of the unsorted ones" in texts(found)
+    assert "490 of 500 (98.0 %, 95 % CI 96.4-98.9) of the unsorted ones" in texts(found)
     assert "nearly" not in texts(found)
     require_sound(found)
     constant = classification((500, 1000), {"unsorted": (0, 500), "sorted": (500, 500)}, "sorted")
@@ -127,7 +127,7 @@ def test_several_models_are_rows_of_one_table() -> None:
     found = sorters((600, 1000), (990, 1000), (500, 1000), log=LOG)
     require_sound(found)
     settings, scores = (block for block in found.blocks if isinstance(block, DataTable))
-    assert settings.columns == ("model", "encoding", "given away")
+    assert settings.columns == ("model", "encoding", "given structure")
     assert [row[0] for row in scores.rows] == ["none", "learned", "alibi"]
     assert "Of none, learned and alibi, tested on the same examples, learned is right most often: 990" in texts(found)
     assert "least often alibi" in texts(found)
@@ -185,7 +185,7 @@ def test_two_tasks_are_one_answer() -> None:
     other = subject("sorter", "sortedness", SORTING, evaluation=classification())
     answer = section(material(one, other)).answer
     assert "adder gets 1,998 of 2,000 right" in answer.text
-    assert "; on the test set sorter gets 990 of 1,000 right" in answer.text
+    assert "; on the test set, sorter gets 990 of 1,000 right" in answer.text
     assert answer.text.endswith("(one seed).")
 
 
@@ -195,7 +195,7 @@ def test_several_adders_have_digits_and_both_accuracies() -> None:
     found = section(material(subject("one", evaluation=scores), subject("two", evaluation=apart)))
     require_sound(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable) and block.id == "training-addition")
-    assert table.columns == ("model", "n", "teacher-forced", "free-running", "digit 1s", "longest chain 0")
+    assert table.columns == ("model", "n", "teacher-forced", "free-running", "digit 1s", "longest chain 0", "note")
     assert "which is a fault of the pipeline: two." in texts(found)
     assert "fault of the pipeline" not in texts(
         section(material(subject("one", evaluation=scores), subject("two", evaluation=scores)))

@@ -9,8 +9,9 @@ from tensor_experiments import tensor_experiment
 from torch import Tensor, nn
 
 from headcount import Sites, ablate_heads
+from headcount.describing.ablation import describe
+from headcount.describing.blocks import Paragraph
 from headcount.experiments.interventions import run_interventions
-from headcount.figures.ablation import ablation_notes
 from headcount.hooks.replay import Intervention
 
 TOKENS = torch.arange(24).reshape(6, 4) % 7
@@ -72,7 +73,8 @@ def test_every_score_is_that_of_a_model_with_zeroed_columns() -> None:
 def test_a_note_says_so() -> None:
     model, sites = made()
     result = ablate_heads(model, [TOKENS], first_logit, sites=sites, quiet=True).result
-    assert any("plain passes" in note for note in ablation_notes(result, result.conditions[0]))
+    notes = [block.text for block in describe(result) if isinstance(block, Paragraph)]
+    assert any("each ablation was a whole forward pass" in note for note in notes)
 
 
 def test_a_sound_model_is_not_swept_so() -> None:

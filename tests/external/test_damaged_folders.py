@@ -21,9 +21,9 @@ from transformers import PreTrainedTokenizerFast
 
 from headcount import ExternalModel, ablate_heads, load_external, prune_heads, summarise_attention
 from headcount.cli import main
+from headcount.describing.ablation import warnings
 from headcount.errors import HeadcountError, InputError
 from headcount.external.hugging_face import load_model, save_model
-from headcount.figures.ablation import ablation_notes
 from headcount.surgery.cutting import cut_heads
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
@@ -295,9 +295,9 @@ def test_a_loss_like_that_of_guessing(name: str) -> None:
     (condition,) = result.conditions
     assert condition.majority_baseline == pytest.approx(-3.8712, abs=1e-4)
     assert condition.clean < condition.majority_baseline
-    told = " ".join(ablation_notes(result, condition))
-    assert "NO BETTER THAN GUESSING: with all heads the loss is" in told
-    assert "even odds over 48 tokens or classes have 3.871." in told
+    (notice,) = (each.text for each in warnings(result, condition) if "guessing" in each.text)
+    assert notice.startswith("The model is no better than guessing: its loss is ")
+    assert "even odds over 48 tokens or classes have 3.8712." in notice
     with pytest.raises(InputError, match=r"has a loss of .* nats on .*, guessing 3\.871[\s\S]*nothing to lose"):
         prune_heads(model, data="data", n_orders=2, quiet=True)
 

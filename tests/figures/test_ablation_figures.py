@@ -1,26 +1,20 @@
-"""Figures and tables of ablations, from results that went through JSON; how they look is looked at by people."""
+"""Figures of ablations, from results that went through JSON; people judge how they look."""
 
-import csv
-import io
-import re
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
-from rich.console import Console
 
 from headcount.analysis.ablation import Ablation, Agreement, Condition, Effect, Importance
-from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.figures import ablation as view
 from headcount.figures.style import png
 from headcount.heads import HeadId
 from headcount.hooks.proof import SiteProof
 from headcount.stats import RankAgreement
-from headcount.training.evaluation import WrongAnswer
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 
@@ -100,33 +94,12 @@ def as_loss(result):
     return replace(result, **changes)
 
 
-def printed(table):
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
-
-
 def words(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
 def require_drawn(figure):
     assert png(figure).startswith(b"\x89PNG")
-
-
-def test_an_ablation_is_printed_with_the_costliest_head_to_remove_first():
-    heads = [f"layer.0.self.{i}" for i in range(3)]
-    result = made(("resample", "zero"), heads)
-    drops = {"zero": (0.01, 0.3, 0.2), "resample": (0.9, 0.0, 0.1)}
-    effects = tuple(replace(e, drop=drops[e.replacement][heads.index(e.head)]) for e in result.heads)
-    result = replace(result, heads=effects)
-    expected = ["L0H1", "L0H2", "L0H0"]
-    columns, rows = view.ablation_rows(result, result.conditions[0])
-    assert ([row[0] for row in rows], columns[1]) == (expected, "rank (zero)")
-    markdown = view.ablation_markdown(result)
-    assert re.findall(r"^\| (L0H\d)", markdown, re.M) == expected
-    assert re.findall(r"^layer\S+ +(\S+) +zero", repr(result), re.M) == expected
 
 
 # --- the ranking ----------------------------------------------------------------------------------------------------
@@ -137,7 +110,7 @@ def test_the_ranking_has_every_head_and_its_interval(kinds):
     result = made(kinds)
     figure = view.draw_ranking(result, result.conditions[0])
     (axes,) = figure.axes
-    ranked = view.ranking(result, None)
+    ranked = list(result.ranking())
     assert ranked == [e.head for e in result.heads[:9]], "made in order"
     again = {effect.head for effect in result.heads if effect.n != result.conditions[0].n}
     assert again, "some were looked at again"
@@ -164,11 +137,10 @@ def test_of_many_heads_the_first_are_shown():
     figure = view.draw_ranking(result, result.conditions[0])
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(labels) == view.MOST_ROWS == 48
-    assert labels[0].startswith(view.ranking(result, None)[0])
+    assert labels[0].startswith(next(iter(result.ranking())))
     assert "the first 48 of 56 heads" in figure.get_suptitle()
     require_drawn(figure)
     assert len(view.draw_map(result, result.conditions[0]).axes) == 3
-    assert sum("L" in line for line in printed(view.ablation_table(result, result.conditions[0])).splitlines()) == 56
 
 
 def test_a_gain_has_its_place():
@@ -214,7 +186,6 @@ def test_without_gradients_there_is_no_panel_of_them():
     result = made(("zero",))
     bare = replace(result, conditions=(replace(result.conditions[0], importances=(), agreements=()),))
     assert len(view.draw_map(bare, bare.conditions[0]).axes) == 1
-    assert "rank correlation" not in " ".join(view.ablation_notes(bare, bare.conditions[0]))
 
 
 # --- lengths --------------------------------------------------------------------------------------------------------
@@ -233,7 +204,7 @@ def test_lengths_are_drawn_head_by_head(kinds, lengths):
     title = " ".join(figure.get_suptitle().split())
     assert "; ".join(f"{length}: 90.00 % [88.00, 92.00] (n = 2,000)" for length in lengths) in title
     require_drawn(figure)
-    assert all(len(view.ranking(result, each.length)) == 4 for each in result.conditions)
+    assert all(len(result.ranking(each.length)) == 4 for each in result.conditions)
 
 
 def test_lengths_of_many_heads_do_not_run_into_each_other():
@@ -252,168 +223,43 @@ def test_a_loss_is_shown_as_a_rise():
     ranking, at = view.draw_ranking(result, result.conditions[0]), result.conditions[0]
     assert ranking.axes[0].get_xlabel().startswith("rise of the loss (nats)")
     assert words(ranking) == [], "a loss has no bands"
-    assert "0.25 [0.2, 0.3] with all heads" in ranking.get_suptitle()
+    assert "0.2500 [0.2000, 0.3000] with all heads" in ranking.get_suptitle()
     assert view.draw_map(result, at).axes[0].get_title() == "zero: rise of the loss (nats)"
     assert view.draw_lengths(result).axes[0].get_ylabel().startswith("rise of the loss (nats)")
     require_drawn(ranking)
-    table = printed(view.ablation_table(result, at))
-    first = result.heads[0]
-    assert f"{first.drop:.4f}*[{first.low:.4f}, {first.high:.4f}]" in table
-    notes = " ".join(view.ablation_notes(result, at))
-    assert "McNemar" not in notes
-    assert "undecided" not in notes
-
-
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_table_has_the_numbers():
-    result = made()
-    text = printed(view.ablation_table(result, result.conditions[0]))
-    for e in result.heads:
-        star = "*" if e.p < 0.05 else " "
-        again = " (n=40,000)" if e.n == 40_000 else ""
-        assert f"{100 * e.drop:.2f}{star}[{100 * e.low:.2f}, {100 * e.high:.2f}] {e.band}{again}" in text
-    assert "1.0e-02" in text
-    assert "│ 6-8 " in text, "a rank has its doubt"
-
-
-def test_notes_count_bands_and_say_what_would_decide():
-    result = made(("zero",), [f"layer.0.self.{i}" for i in range(12)])
-    notes = view.ablation_notes(result, result.conditions[0])
-    assert notes[0] == "Removing L0H0 costs most (35.4 points; 95 % CI 33.4-38.4; n = 2,000)."
-    assert "p is corrected over the 12 heads of each replacement (Holm), the 95 % intervals are not" in notes[1]
-    assert "removing a head (zero): 3 critical, 3 important, 3 redundant, 3 undecided" in notes[2]
-    assert "L0H3 (1,200 to 99,000 examples would decide), L0H7 (it lies on a border)" in notes[2]
-    assert "L0H11 (3,200 examples or more would decide; it may lie on the border)" in notes[2]
-    told = "rank correlation 0.50 [0.10, 0.80], p = 0.0123, 4 of 12 drops tied"
-    assert f"gradient importance against zero: {told}" in notes
-    assert any("40,000 fresh examples alone" in note for note in notes)
-    assert any("mean: over 32,768 inputs" in note for note in notes)
-    verified = "head contributions + bias = block output (max error 1e-07); with all heads off, only the bias remains"
-    own = "each head's slice of z follows its own attention pattern"
-    assert notes[-1] == f"Verified at 3 attention blocks: {verified}; {own}."
-    some = replace(result, proof=(replace(result.proof[0], follows_attention=False), *result.proof[1:]))
-    assert view.ablation_notes(some, some.conditions[0])[-1] == (
-        f"Verified at 3 attention blocks: {verified}. Not checked at 1 of them: whether {own}."
-    )
-    assert "80 answers of ablations decoded for real gave the same results" in notes[-2]
-    (agreement,) = result.conditions[0].agreements
-    flat = replace(result.conditions[0], agreements=(replace(agreement, found=None),), decoded=0)
-    flat_notes = view.ablation_notes(replace(result, conditions=(flat,)), flat)
-    assert "gradient importance against zero: all drops are equal" in flat_notes
-    assert not any("decoded" in note for note in flat_notes)
-
-
-def test_notes_say_first_what_removal_costs_and_then_what_swapping_does():
-    result = made(("resample", "zero", "mean"))
-    notes = view.ablation_notes(result, result.conditions[0])
-    assert notes[0].startswith("Removing ")
-    assert re.match(r"(Whether s|S)wapping \S+'s output with another example's misleads most", notes[1])
-    kinds = [note.split(" (")[1].split(")")[0] for note in notes if re.search(r"\): \d+ critical", note)]
-    assert kinds == ["zero", "resample", "mean"]
-    harmless = [head for head in dict.fromkeys(e.head for e in result.heads) if head in result.harmless()]
-    assert harmless
-    assert f"redundant in all 3 ways: {len(harmless)}: {HeadId.parse(harmless[0]).short}" in " ".join(notes)
-
-
-def test_a_loss_that_few_examples_carry_is_marked():
-    loss = as_loss(made(("zero",)))
-    notes = " ".join(view.ablation_notes(loss, loss.conditions[0]))
-    few = [e.short for e in loss.heads if e.carried > 0.5]
-    assert few
-    assert f"over half of all differences in {', '.join(f'{name} (zero)' for name in few)}" in notes
-    even = replace(loss, heads=tuple(replace(e, carried=0.2) for e in loss.heads))
-    assert "FEW EXAMPLES" not in " ".join(view.ablation_notes(even, even.conditions[0]))
 
 
 def test_the_clean_score_has_its_own_interval():
     result = made(("zero",))
     at = replace(result.conditions[0], clean_interval=(0.88, 0.92))
-    bare = replace(result, heads=tuple(replace(e, band=None, examples_needed=None) for e in result.heads))
     assert "90.00 % [88.00, 92.00] with all heads" in view.draw_ranking(result, at).get_suptitle()
-    assert "90.00 % [88.00, 92.00] with all heads" in " ".join(printed(view.ablation_table(result, at)).split())
-    assert "with all heads 90.00 % [88.00, 92.00] is reached" in " ".join(view.ablation_notes(bare, at))
     loss = as_loss(result)
     at = replace(loss.conditions[0], clean_interval=(-0.3, -0.2))
-    assert "0.25 [0.2, 0.3] with all heads" in view.draw_ranking(loss, at).get_suptitle()
-
-
-def test_where_nothing_can_be_lost_there_are_no_bands():
-    result = made(("zero",), [f"layer.0.self.{i}" for i in range(4)])
-    bare = replace(result, heads=tuple(replace(e, band=None, examples_needed=None) for e in result.heads))
-    notes = view.ablation_notes(bare, bare.conditions[0])
-    assert "NO BANDS: with all heads 90.00 % [88.00, 92.00] is reached" in " ".join(notes)
-    assert "critical" not in " ".join(notes)
-
-
-def test_what_broke_is_a_table_for_each_head_that_broke_something():
-    result = made(("zero", "mean"))
-    wrong = WrongAnswer("15+17", "032", "022", "lost the carry from the 1s")
-    broke = FailureProfile(
-        "encoder.0.self.0",
-        "zero",
-        7,
-        (Group("digit", "10s", 6, 7), Group("digit", "1s", 0, 7)),
-        (Group("fault", "lost the carry from the 1s", 4, 7),),
-        (Group("carries", "1", 7, 900), Group("carries", "0", 0, 1100)),
-        (wrong,),
-    )
-    harmless = replace(broke, head="encoder.0.self.1", n_broken=0)
-    with_them = replace(result, conditions=(replace(result.conditions[0], failures=(broke, harmless)),))
-    (table,) = view.failure_tables(with_them, with_them.conditions[0], "zero")
-    text = printed(table)
-    for part in ("without encoder.0.self.0 (zero): 7 of 2,000 broke", "digit: 10s", "6 of 7", "4 of 7", "7 of 900"):
-        assert part in text
-    assert "15+17: predicted 022, should be 032" in text
-    assert "digit: 1s" not in text
-    assert "1,100" not in text
-    assert view.failure_tables(with_them, with_them.conditions[0], "mean") == []
+    assert "0.2500 [0.2000, 0.3000] with all heads" in view.draw_ranking(loss, at).get_suptitle()
 
 
 def test_a_figure_needs_no_torch():
-    """Plain data and one call, in a process where torch cannot be imported."""
+    """Draw and describe plain data in a process where torch cannot be imported."""
     text = made(("zero",), lengths=(4, 6)).to_json()
     program = (
         "import sys, json\n"
         "from types import SimpleNamespace\n"
         "sys.modules['torch'] = None\n"
+        "from headcount.describing.ablation import describe\n"
+        "from headcount.describing.pruning import describe as describe_pruning\n"
         "from headcount.figures import ablation as view, pruning\n"
-        "result = json.load(sys.stdin, object_hook=lambda data: SimpleNamespace(**data))\n"
+        "class Plain(SimpleNamespace):\n"
+        "    ranked_by = 'zero'\n"
+        "    harmless = lambda self, length: ()\n"
+        "    def effects(self, replacement, length=None):\n"
+        "        return [e for e in self.heads if (e.replacement, e.length) == (replacement, length)]\n"
+        "    def ranking(self, length=None):\n"
+        "        return {e.head: {'zero': e} for e in self.effects('zero', length)}\n"
+        "result = json.load(sys.stdin, object_hook=lambda data: Plain(**data))\n"
+        "for effect in result.heads:\n"
+        "    effect.rank = '1'\n"
         "view.draw_ranking(result, result.conditions[0]), view.draw_map(result, result.conditions[1])\n"
-        "view.draw_lengths(result), view.ablation_table(result, result.conditions[0])\n"
-        "assert view.ablation_notes(result, result.conditions[0])\n"
+        "view.draw_lengths(result)\n"
+        "assert describe(result)\n"
     )
     subprocess.run([sys.executable, "-c", program], input=text, text=True, check=True)
-
-
-# --- for other programs ---------------------------------------------------------------------------------------------
-
-
-def test_markdown_has_the_ranking_as_printed_and_escapes_names():
-    result = replace(made(), name="runs/a|b*c`d\ne")
-    text = view.ablation_markdown(result)
-    (where,) = result.conditions
-    head, rows = view.ablation_rows(result, where)
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip().replace("\\", "") for cell in line.strip("|").split(" | ")] for line in lines]
-    assert cells == [head, ["---"] * 6, *([" ".join(cell.split()) for cell in row] for row in rows)]
-    assert text.startswith("runs/a\\|b\\*c\\`d e: drop (points); ")
-    notes = [line[2:].replace("\\", "") for line in text.splitlines() if line.startswith("- ")]
-    assert notes == view.ablation_notes(result, where)
-
-
-def test_csv_is_exact_and_holds_no_formula():
-    result = made(lengths=(16, 64))
-    odd = replace(result.heads[0], metric='=1+1,"x"\nnext', drop=-0.1, examples_needed=None)
-    result = replace(result, heads=(odd, *result.heads[1:]))
-    rows = list(csv.DictReader(io.StringIO(view.ablation_csv(result), newline="")))
-    assert list(rows[0]) == [field.name for field in fields(Effect)]
-    assert rows[0]["metric"] == '\'=1+1,"x"\nnext'
-    assert len(rows) == 2 * 3 * 9
-    for row, each in zip(rows, result.heads, strict=True):
-        assert (float(row["drop"]), float(row["p"]), int(row["length"])) == (each.drop, each.p, each.length)
-        assert row["examples_needed"] == ("" if each.examples_needed is None else str(each.examples_needed))
-        for name, value in row.items():
-            if value[:1] in tuple("=+-@") and value:
-                assert float(value) == getattr(each, name), "only numbers"

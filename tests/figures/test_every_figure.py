@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stretched as stretches
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from tests.figures import test_ablation_figures as ablations
 from tests.figures import test_attention_summary_figures as summaries
 from tests.figures import test_pruning_figures as prunings
-from tests.figures import test_stretch_figures as stretches
 
 from headcount import figures
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention

@@ -11,7 +11,7 @@ from matplotlib import colormaps
 from headcount.analysis.attention import average_patterns, patterns_on
 from headcount.figures.attention import draw_head, draw_heads, draw_over_examples, draw_page, draw_pages
 from headcount.figures.style import SEQUENTIAL, png
-from headcount.figures.training import accuracy_rows, draw_accuracy, draw_curves
+from headcount.figures.training import draw_accuracy, draw_curves
 from headcount.rendering import progress
 from headcount.stats import Proportion
 from headcount.training.loop import StepScores
@@ -67,7 +67,7 @@ def test_curves_show_both_rates(tiny_run):
     figure = draw_curves(tiny_run.folder.read_log(), "a run")
     loss, rates = figure.axes
     assert len(loss.lines[0].get_xdata()) == 12
-    labels = ["free-running exact match", "teacher-forced exact match", "training examples, teacher-forced"]
+    labels = ["free-running exact match", "teacher-forced exact match", "teacher-forced, training examples"]
     assert [line.get_label() for line in rates.lines] == labels
     assert "n = 10" in rates.get_title()
     assert loss.lines[-1].get_label() == "validation set"
@@ -103,7 +103,7 @@ def test_progress_fits_80_columns(monkeypatch, is_terminal, names):
 def test_accuracy_has_a_row_per_group_and_an_interval_per_dot(tiny_run):
     evaluation = tiny_run.evaluate("test")
     axes = draw_accuracy(evaluation, "a run").axes[0]
-    assert len(axes.get_yticklabels()) == len(accuracy_rows(evaluation))
+    assert len(axes.get_yticklabels()) == len(evaluation.rows)
     assert all("n =" in label.get_text() for label in axes.get_yticklabels())
 
 

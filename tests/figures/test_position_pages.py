@@ -1,4 +1,4 @@
-"""Pages about positions hold what the results say; how they look is looked at by people."""
+"""Figures of positions show the numbers of the results."""
 
 from dataclasses import replace
 from typing import cast
@@ -8,8 +8,9 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from headcount.analysis.positions import all_encodings, positions_of
+from headcount.describing.positions import describe, positions_rows
 from headcount.encodings import ENCODINGS
-from headcount.figures.positions import draw_encodings, draw_positions, positions_rows
+from headcount.figures.positions import draw_encodings, draw_positions
 from headcount.figures.style import png
 
 pytestmark = pytest.mark.slow  # seconds together
@@ -72,12 +73,13 @@ def test_lines_stand_behind_the_last_trained_position(learned):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODINGS.names())
-def test_any_encoding_has_a_page_and_words(learned, everything, name):
+def test_any_encoding_has_a_figure_and_a_description(learned, everything, name):
     shown = as_run(learned, everything, name)
     figure = draw_positions(shown)
     assert name in figure.get_suptitle()
     assert png(figure).startswith(b"\x89PNG")
     words = dict(positions_rows(shown))
+    assert describe(shown)
     assert ("one rotation R_k for all p" in words) == (shown.encoding.table is not None)
 
 
@@ -108,17 +110,3 @@ def test_the_trained_one_is_told_apart(tiny_run):
     figure = draw_encodings(all_encodings(tiny_run, d_model=8, n_heads=2, n_positions=6))
     assert [title for title in titles(figure) if "(trained)" in title] == ["learned (trained)\ngeneric"]
     assert tiny_run.name in figure.get_suptitle()
-
-
-def test_the_words_say_what_was_measured(learned, everything):
-    words = dict(positions_rows(learned))
-    assert words["rows trained"].startswith("0 to 2: moved by")
-    assert words["rows never trained"].startswith("3 to 7: moved by")
-    assert "none turned" in words["rows never trained"]
-    assert words["one rotation R_k for all p"].startswith("no: ")
-    assert f"{learned.encoding.shift.variance_beyond_distance:.2f}" in words["K depends on t - s alone"]
-    waves = dict(positions_rows(as_run(learned, everything, "sinusoidal")))
-    assert waves["one rotation R_k for all p"].startswith("yes: ")
-    assert waves["K depends on t - s alone"].startswith("yes: ")
-    scaled = dict(positions_rows(as_run(learned, everything, "length-normalised")))
-    assert scaled["one rotation R_k for all p"].startswith("yes, at length 6: ")

@@ -62,7 +62,7 @@ STORY = Story(
                 PICTURE,
                 HeadPatterns("h", "patterns", BOOK, picture=Picture("hp", "heads", "seen", drawn)),
                 HeadPatterns("h2", "patterns", BOOK),
-                Formula("f", "words", "<mi>x</mi>", "x", "error 0"),
+                Formula("f", "words", "x", "error 0"),
                 Notice("fail", HOSTILE, "HC101"),
                 Commands(("headcount lab",), "next:"),
             ),

@@ -109,7 +109,6 @@ TABLE = DataTable(
     "A note with `code`.",
     "headcount ablate 'runs/a run' --n 300",
 )
-FORMULA = "<mrow><mi>f</mi><mo>(</mo><mi>P</mi><mi>X</mi><mo>)</mo><mo>=</mo><mn>0</mn></mrow>"
 FILLING = Paragraph("Words that take room. " * 120)
 
 
@@ -123,7 +122,7 @@ def story() -> Story:
         Section("summary", "Summary", (*notices, FILLING, first)),
         Section("heads-section", f"Where do heads look? {EVIL}", (heads, text)),
         Section("results", "What was found", (TABLE, picture, FILLING)),
-        Section("math", "Why", (Formula("f", "In words:", FORMULA, "f(PX) = 0", "error 1e-7"), Commands(("a", "b")))),
+        Section("math", "Why", (Formula("f", "In words:", "f(P X) = 0", "error 1e-7"), Commands(("a", "b")))),
     )
     return Story(EVIL, f"runs/{EVIL}, {TURNED}", sections, f"made of {EVIL}")
 

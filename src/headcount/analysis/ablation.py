@@ -93,6 +93,11 @@ class Effect:
     """Share of all differences, by their size, that the ten largest carry: near 1, a few examples decide."""
     length: Positive | None = None
 
+    @property
+    def rank(self) -> str:
+        """Return the rank, or the range of ranks that the intervals leave open, such as `3-5`."""
+        return "-".join(map(str, dict.fromkeys((self.rank_low, self.rank_high))))
+
     def contradictions(self) -> Iterator[Contradiction]:
         """Compare the head's names, its interval, its counts and its band."""
         yield from misnamed(self)
@@ -198,6 +203,18 @@ class Ablation(Result):
     def effects(self, replacement: str, length: int | None = None) -> list[Effect]:
         """Return the effect of every head with one replacement at one length, in the order of the model."""
         return [each for each in self.heads if (each.length, each.replacement) == (length, replacement)]
+
+    def ranking(self, length: int | None = None) -> dict[str, dict[str, Effect]]:
+        """Return the effects of each head by replacement, the costliest head to remove first.
+
+        Heads with the same drop are ranked by the other replacements.
+        """
+        by_head: dict[str, dict[str, Effect]] = {}
+        for effect in self.heads:
+            if effect.length == length:
+                by_head.setdefault(effect.head, {})[effect.replacement] = effect
+        order = sorted(self.replacements, key=lambda name: name != self.ranked_by)
+        return dict(sorted(by_head.items(), key=lambda item: [-item[1][name].drop for name in order]))
 
     def printed_rows(self) -> list[dict[str, Any]]:
         """Return one row per head, length and replacement: the costliest to remove first, then other replacements."""

@@ -118,10 +118,10 @@ def _condition_contradictions(condition: Condition, result: Ablation, names: lis
         yield "conditions", f"a clean score that is a share of n = {condition.n:,} examples"
     if condition.importances and [each.head for each in condition.importances] != names:
         yield "conditions", "the importance of each head once"
-    drops = {(each.replacement, each.head): each.drop for each in result.heads if each.length == condition.length}
     for agreement in condition.agreements:
+        drops = {each.head: each.drop for each in result.effects(agreement.replacement, condition.length)}
         sizes = [each.normalised if agreement.normalised else each.importance for each in condition.importances]
-        both = np.array(sizes), np.array([drops.get((agreement.replacement, name), np.nan) for name in names])
+        both = np.array(sizes), np.array([drops.get(name, np.nan) for name in names])
         if agreement.n_heads != len(sizes) or len(sizes) != len(names) or np.isnan(both[1]).any():
             yield "conditions", "agreements over all heads"
         elif agreement.found and not is_close(agreement.found.rho, float(rank_correlations(*both))):

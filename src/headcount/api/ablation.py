@@ -11,13 +11,15 @@ from headcount.api.saving import Place, Saved, asked_data, folder_for, result_na
 from headcount.auditing.audit import quick_audit
 from headcount.data.dataset import Metric
 from headcount.data.tables import text_lines
+from headcount.describing.ablation import describe
 from headcount.errors import InputError
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel
-from headcount.figures.ablation import ablation_csv, ablation_markdown, draw_lengths, draw_map, draw_ranking
+from headcount.figures.ablation import draw_lengths, draw_map, draw_ranking
 from headcount.files import write_atomically
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH, DONORS
+from headcount.rendering.markdown import markdown_text
 from headcount.rendering.progress import counting
 
 
@@ -101,7 +103,7 @@ def ablate_heads(
         batch=unless(BATCH, batch_size),
     )
     saved = save_in(folder, name, result, _draw)
-    tables = {".md": ablation_markdown(result), ".csv": ablation_csv(result)}
+    tables = {".md": markdown_text(describe(result)), ".csv": result.to_csv()}
     files = tuple(saved.data[0].with_suffix(suffix) for suffix in tables)
     for file, text in zip(files, tables.values(), strict=True):
         write_atomically(file, text.encode(errors="replace"))

@@ -20,7 +20,7 @@ from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.saving import save_in
 from headcount.api.training import read_evaluation, train, verify
 from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
-from headcount.describing.reaches import EXERCISE
+from headcount.describing.extrapolation import EXERCISE
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 from headcount.models.poolings import PARTS

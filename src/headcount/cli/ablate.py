@@ -3,7 +3,7 @@
 import argparse
 
 from headcount.cli._command import Command, add_int, add_json, add_model_argument, comma_list, keywords, lengths
-from headcount.cli._output import Line, Output, audit_line, print_error, print_text
+from headcount.cli._output import Output, audit_line, print_error, print_text
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
 from headcount.limits import BATCH, DONORS
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """A ranking, a bar chart and a map."""
     from headcount import api
-    from headcount.figures import ablation as views
+    from headcount.describing.ablation import describe
+    from headcount.rendering.markdown import markdown_text
 
     if args.json and args.format:
         raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
@@ -43,16 +44,11 @@ def run(args: argparse.Namespace) -> Output:
     shown = api.ablate_heads(data=data, save=True, **keywords(args, "data", "split", "format"))
     result = shown.result
     if args.format in ("markdown", "csv"):
-        print_text(views.ablation_csv(result) if args.format == "csv" else views.ablation_markdown(result))
+        print_text(result.to_csv() if args.format == "csv" else markdown_text(describe(result)))
         if result.audit:
             print_error(audit_line(result.audit, result.name))
         return Output({}, ())
-    lines: list[Line] = []
-    for condition in result.conditions:
-        lines += [views.ablation_table(result, condition), *views.ablation_notes(result, condition)]
-        for replacement in result.replacements:
-            lines += views.failure_tables(result, condition, replacement)
-    return Output(result, lines, [shown])
+    return Output(result, describe(result), [shown])
 
 
 PART = Command("ablate every head alone and see what it costs", add_arguments, run)

@@ -1,4 +1,4 @@
-"""`headcount evaluate MODEL...`: how good models are on a held-out set of their task."""
+"""`headcount evaluate MODEL...`: measure the accuracy of models on a held-out set of their task."""
 
 import argparse
 
@@ -7,38 +7,38 @@ from headcount.cli._output import Line, Output, course_output, wrong_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The models and the set."""
+    """Add the models and the held-out set."""
     add_models_argument(parser)
     add_json(parser, quiet=True)
-    parser.add_argument("--split", choices=["test", "validation"], default="test", help="which held-out set [test]")
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help="held-out set (default: test)")
     add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A table by group, and what is wrong; of several models, a row for each."""
+    """Describe the accuracy of one model by group, or tabulate several models."""
     from headcount import api
-    from headcount.figures.training import accuracy_table, evaluation_notes
+    from headcount.describing.evaluation import describe
 
     names = all_models(args.models)
     if len(names) > 1:
         return _survey(names, args)
     model = api.open_on_task(names[0], run_adapter=args.run_adapter)
-    found = api.evaluate(model, args.split, save=True)
-    wrong = wrong_lines(found.wrong, model.output.result_file(f"evaluation-{args.split}"))
+    evaluation = api.evaluate(model, args.split, save=True)
+    wrong = wrong_lines(evaluation.wrong, model.output.result_file(f"evaluation-{args.split}"))
     figure = f"figure:  {model.output.figure_file(f'accuracy-{args.split}.png')}"
-    return Output(found, [accuracy_table(found), *evaluation_notes(found), *wrong, figure])
+    return Output(evaluation, [*describe(evaluation, model.name), *wrong, figure])
 
 
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
-    """Goes on past a broken one; exit code 1 if there is any."""
+    """Measure several models; a broken one becomes a note, and exit code 1."""
     from headcount import api
-    from headcount.figures.training import survey_summary, survey_table
+    from headcount.describing.evaluation import describe_several
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(
         lambda: api.evaluate_all(names, args.split, save=True, run_adapter=args.run_adapter, **clock)
     )
-    found = {each.label: each.outcome for each in course.values()}
+    outcomes = [(each.label, each.outcome) for each in course.values()]
     models = [
         {
             "name": each.name,
@@ -50,8 +50,8 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
         for each in course.values()
     ]
     notes = [f"{each.name}: {each.error}" for each in course.values() if each.error]
-    lines: list[Line] = [*survey_summary(found), survey_table(found, args.split), *notes]
+    lines: list[Line] = [*describe_several(outcomes, args.split), *notes]
     return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
 
 
-PART = Command("measure models on held-out examples", add_arguments, run)
+PART = Command("measure the accuracy of models on held-out examples", add_arguments, run)

@@ -20,8 +20,10 @@ def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
     from headcount.api.lab import EXPERIMENTS, run_lab
     from headcount.describing import certificate as certificates
-    from headcount.figures.length_generalisation import reach_table
-    from headcount.figures.training import accuracy_table
+    from headcount.describing.evaluation import accuracy_table
+    from headcount.describing.extrapolation import HARDEST
+    from headcount.describing.length_generalisation import Model
+    from headcount.describing.length_generalisation import accuracy_table as length_table
 
     experiments = (args.only,) if args.only else EXPERIMENTS
     lab = run_lab(Path(args.out), seed=args.seed, quiet=args.quiet, experiments=experiments)
@@ -31,10 +33,11 @@ def run(args: argparse.Namespace) -> Output:
         evaluation, certificate = lab.addition.evaluation, lab.addition.certificate
         found = {"evaluation": evaluation.to_dict(), "certificate": certificate.to_dict()}
         data["addition"] = {"run": lab.addition.run.name, **found}
-        lines += [accuracy_table(evaluation), *certificates.describe(certificate)]
+        lines += [accuracy_table("accuracy", lab.addition.run.name, evaluation), *certificates.describe(certificate)]
     if lab.sortedness:
         data["sortedness"] = {name: result.to_dict() for name, result in lab.sortedness.stretches.items()}
-        lines.append(reach_table(lab.sortedness.stretches, "adjacent"))
+        models = [Model(name, result) for name, result in lab.sortedness.stretches.items()]
+        lines.append(length_table(models, HARDEST))
     return Output(data, [*lines, f"report:  {lab.report}"])
 
 

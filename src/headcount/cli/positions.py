@@ -1,4 +1,4 @@
-"""`headcount positions MODEL`: what a model knows of positions, and whether it goes on past the trained ones."""
+"""`headcount positions MODEL`: how a model represents position, and how that continues beyond training."""
 
 import argparse
 
@@ -7,19 +7,19 @@ from headcount.cli._output import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, and how far to look."""
+    """Add the model and the number of positions."""
     add_model_argument(parser)
-    add_int(parser, "--n", "positions to show [twice as many as were trained]")
+    add_int(parser, "--n", "number of positions (default: twice the trained ones)")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """The mathematics in plain words, and where the pictures are."""
+    """Describe the encoding, and name the figures."""
     from headcount import api
-    from headcount.figures.positions import positions_table
+    from headcount.describing.positions import describe
 
     shown = api.show_positions(args.model, args.n, save=True, run_adapter=args.run_adapter)
-    return Output(shown.result, [positions_table(shown.result)], [shown])
+    return Output(shown.result, describe(shown.result), [shown])
 
 
-PART = Command("show what a model knows of positions, and whether it goes on past the trained ones", add_arguments, run)
+PART = Command("show how a model represents position, and how that continues beyond training", add_arguments, run)

@@ -33,16 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """All curves in one figure; then the cut, if it is asked for."""
     from headcount import api
-    from headcount.figures.pruning import cost_table, pruning_notes, pruning_table
+    from headcount.describing.pruning import describe, describe_cost
 
     shown = api.prune_heads(**keywords(args, "orders"), n_orders=args.orders, save=True)
     parts = {"pruning": shown.result, "cut": shown.cost}
     data = {name: part.to_dict() if part else None for name, part in parts.items()}
     lines: list[Line] = []
     if shown.result:
-        lines += [pruning_table(shown.result), *pruning_notes(shown.result), *file_lines(shown)]
+        lines += [*describe(shown.result), *file_lines(shown)]
     if shown.cost:
-        lines += [cost_table(shown.cost), f"written: {args.out}"]
+        lines += [*describe_cost(shown.cost), f"written: {args.out}"]
     return Output({**data, "model": args.out if shown.model else None, "files": files_of(shown)}, lines)
 
 

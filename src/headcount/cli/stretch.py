@@ -1,4 +1,4 @@
-"""`headcount stretch MODEL...`: how far beyond its training lengths a classifier is still right."""
+"""`headcount stretch MODEL...`: measure how far a classifier extrapolates beyond its training lengths."""
 
 import argparse
 from dataclasses import asdict
@@ -18,27 +18,29 @@ from headcount.cli._command import (
 )
 from headcount.cli._output import Line, Output, course_output
 
-HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
+HOW_MANY = "(default: 1000; 200 beyond length 1024 unless attention has a window)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The models, and what to measure them on."""
+    """Add the models and what they are measured on."""
     add_models_argument(parser)
-    parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to try [8,12,16,32,64,...,4096]")
-    negatives = "kinds of unsorted example to try [all four]"
+    parser.add_argument(
+        "--lengths", type=lengths, metavar="INT,...", help="lengths to test (default: 8,12,16,32,64,...,4096)"
+    )
+    negatives = "kinds of unsorted sequence to test (default: all four)"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
     add_int(parser, "--n", f"examples per length and kind {HOW_MANY}")
-    add_int(parser, "--draw", "which draw of fresh sequences [0; recipes were chosen on 0, docs use 1]")
-    add_int(parser, "--batch-size", "examples per forward pass [by their length]")
-    add_out(parser, "where a figure of several models goes [runs/stretch]")
+    add_int(parser, "--draw", "which draw of new sequences (default: 0; settings were chosen on draw 0, docs use 1)")
+    add_int(parser, "--batch-size", "examples per forward pass (default: depends on their length)")
+    add_out(parser, "folder for the figure of several models (default: runs/stretch)")
     add_timeout(parser)
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A table per model, and curves."""
+    """Measure the models, and describe each of them."""
     from headcount import api
-    from headcount.figures.length_generalisation import ids_note, stretch_tables
+    from headcount.describing.length_generalisation import describe
     from headcount.files import require_writable
 
     names, code, broken = all_models(args.models), 0, list[str]()
@@ -47,21 +49,16 @@ def run(args: argparse.Namespace) -> Output:
     else:
         asked = keywords(args, "models", "out", "quiet", "timeout", "run_adapter")
         how = {"quiet": args.quiet or args.json, "timeout": args.timeout, "run_adapter": args.run_adapter}
-        require_writable(Path(args.out or "runs/stretch") / "figures")  # before the measuring begins
+        require_writable(Path(args.out or "runs/stretch") / "figures")  # before anything is measured
         course, code = course_output(lambda: api.stretch_all(names, save=True, **how, **asked))
         saved = [each.saved for each in course.values() if each.saved]
         shown = api.join_stretches(saved, args.out or "runs/stretch", **asked)
         broken = [f"{each.name}: {each.error}" for each in course.values() if each.error]
     cells = [{"name": each.name, **asdict(cell)} for each in shown.result for cell in each.cells]
-    lines: list[Line] = []
-    for each in shown.result:
-        lines += stretch_tables(each)
-        if each.refused_lengths:
-            lines.append(f"{each.name} refuses these lengths: {', '.join(map(str, each.refused_lengths))}")
-        lines.append(ids_note(each))
+    lines: list[Line] = [block for each in shown.result for block in describe(each)]
     lines += [f"broken: {each}" for each in broken]
     data = {"cells": cells, "runs": [each.to_dict() for each in shown.result], "broken": broken}
     return Output(data, lines, [shown], code or int(bool(broken)))
 
 
-PART = Command("measure how far beyond its training lengths a classifier reaches", add_arguments, run)
+PART = Command("measure how far a classifier extrapolates beyond its training lengths", add_arguments, run)

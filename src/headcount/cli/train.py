@@ -10,7 +10,7 @@ from headcount.tasks import TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One sub-command per task, with that task's settings."""
+    """Add a sub-command for each task, with the settings of that task."""
     tasks = parser.add_subparsers(dest="task_name", metavar="TASK", required=True)
     for name in TASKS.names():
         presets = (
@@ -25,21 +25,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             epilog="\n".join(["presets:", *presets]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_out(sub, f"run folder [runs/{name}-SEED]")
-        add_int(sub, "--seed", "decides everything random in training [0]")
-        sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
-        repeated = "named settings: see below; repeatable"
+        add_out(sub, f"run folder (default: runs/{name}-SEED)")
+        add_int(sub, "--seed", "seed of everything random in training (default: 0)")
+        sub.add_argument("--resume", action="store_true", help="continue the unfinished run in the folder")
+        repeated = "named settings, listed below; repeatable"
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=repeated)
-        sub.add_argument("--config", metavar="RUN", help="begin from the settings of another run, or of a config file")
+        sub.add_argument("--config", metavar="RUN", help="start from the settings of another run or of a config file")
         add_json(sub, quiet=True)
         sub.set_defaults(parser=sub)
         add_settings(sub, RunConfig.sections(name), RunConfig.defaults(name))
 
 
 def run(args: argparse.Namespace) -> Output:
-    """Train, then say how good it is and where it is."""
+    """Train a model, then describe its accuracy and name its folder."""
     from headcount import api
-    from headcount.figures.training import accuracy_table, answers_note
+    from headcount.describing.evaluation import describe
 
     trained = api.train(
         args.task_name,
@@ -54,14 +54,13 @@ def run(args: argparse.Namespace) -> Output:
     evaluation = api.read_evaluation(trained)
     steps = trained.folder.read_manifest()["steps"]
     seconds = next((line["seconds"] for line in reversed(trained.folder.read_timings())), None)
-    seconds_told = f" in {seconds:,.0f} s" if seconds is not None else ""
+    duration = f" in {seconds:,.0f} s" if seconds is not None else ""
     return Output(
         {"run": trained.name, "steps": steps, "seconds": seconds, "evaluation": evaluation.to_dict()},
         [
-            accuracy_table(evaluation),
-            answers_note(evaluation),
+            *describe(evaluation, trained.name),
             *wrong_lines(evaluation.wrong, trained.output.result_file("evaluation-test")),
-            f"trained: {steps:,} steps{seconds_told}",
+            f"trained: {steps:,} steps{duration}",
             f"run:     {trained.folder.path}\ncurves:  {trained.output.figure_file('curves.png')}",
             f"next:    {api.next_command(trained)}",
             audit_line(evaluation.audit),

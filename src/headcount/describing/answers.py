@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headcount.describing.accuracy import main_share, told
+from headcount.describing.ablation import costliest, leader_text
 from headcount.describing.breaking import breaks_of, carry_error_sentences, most_broken
 from headcount.describing.carry_words import sensitive
-from headcount.describing.identities import kernel_error, rotation_error
-from headcount.describing.math_words import identity_sentences, reached, untouched
-from headcount.describing.pruning_words import greedy_sentence, harmless_sentences, share_sentences
-from headcount.describing.reach_words import exercise_answer
-from headcount.describing.reaches import hardest, named, reach_of
+from headcount.describing.evaluation import main_share, right_words
+from headcount.describing.extrapolation import extrapolation_of, hardest_kind, kind_words
+from headcount.describing.length_generalisation import exercise_answer
+from headcount.describing.mathematics import (
+    extrapolation_sentences,
+    identity_sentences,
+    kernel_error,
+    rotation_error,
+    untrained_rows,
+)
+from headcount.describing.pruning import greedy_sentence, harmless_sentences, share_sentences
 from headcount.describing.story import Subject
-from headcount.describing.words import ONE_SEED, counted, interval, sentence, some
-from headcount.figures.ablation import costliest, costliest_sentence, drop_texts, ranking
+from headcount.describing.words import ONE_SEED, amount_cell, counted, interval, sentence, some
 from headcount.figures.head_stats import sensitivities
 
 if TYPE_CHECKING:
@@ -98,7 +103,7 @@ def _training(subject: Subject) -> str:
     """Say how often a model is right, how long its training took and with which losses it ended."""
     evaluation, sentences = subject.evaluation, list[str]()
     if evaluation is not None:
-        sentences.append(f"On the {evaluation.split} set, {told(main_share(evaluation))}.")
+        sentences.append(f"On the {evaluation.split} set, {right_words(main_share(evaluation))}.")
     record = subject.training
     if record is not None:
         took = f" in {record.seconds:,.0f} s" if record.seconds is not None else " (seconds not recorded)"
@@ -127,12 +132,11 @@ def _ranking(result: Ablation) -> str:
     """Say what removing heads costs, then what swapping their outputs does."""
     condition = result.conditions[0]
     ways = dict.fromkeys((result.ranked_by, *(each for each in result.replacements if each == "resample")))
-    texts = [costliest_sentence(result, costliest(result, condition, each)) for each in ways]
-    effects = {each.head: each for each in result.effects(result.ranked_by, condition.length)}
-    first = [effects[head] for head in ranking(result, condition.length)[:FIRST]]
-    drops = [(each.short, drop_texts(result.unit, each.drop, each.low, each.high)) for each in first]
-    names = [f"{name} {drop} [{low}, {high}]" for name, (drop, low, high) in drops]
-    return f"{' '.join(texts)} The first of {len(effects)}, drop in {result.unit}: {some(names, FIRST)}."
+    texts = [leader_text(result, each, costliest(result, condition, each)) for each in ways]
+    ranked = [effects[result.ranked_by] for effects in result.ranking(condition.length).values()]
+    drops = [amount_cell(each.drop, each.low, each.high, result.unit).text for each in ranked[:FIRST]]
+    names = [f"{each.short} {drop}" for each, drop in zip(ranked, drops, strict=False)]
+    return f"{' '.join(texts)} The first of {len(ranked)}, drop in {result.unit}: {some(names, FIRST)}."
 
 
 def _bands(result: Ablation) -> str:
@@ -191,7 +195,7 @@ def _sortedness(sorters: dict[str, Subject]) -> Iterator[Answer]:
     learned = sorters.get("learned")
     rows = ""
     if learned is not None and learned.positions is not None:
-        rows = f"The picture marks the last trained position. {untouched([learned])}".rstrip()
+        rows = f"The picture marks the last trained position. {untrained_rows([learned])}".rstrip()
     yield "Learned position embeddings.", rows, [f"{extrapolation}/learned_position_embeddings.png"]
     is_drawn = any(each.encodings is not None for each in sorters.values())
     beside = "Every encoding at the same positions." if is_drawn else ""
@@ -203,8 +207,8 @@ def _accuracies(stretches: dict[str, Stretch]) -> str:
     """Say which encodings go beyond training, and tabulate the accuracy at every length that the exercise asks for."""
     if not stretches:
         return ""
-    kind = hardest(list(stretches.values()))
-    reaches = [(name, reach) for name, each in stretches.items() if (reach := reach_of(each, kind))]
+    kind = hardest_kind(list(stretches.values()))
+    reaches = [(name, reach) for name, each in stretches.items() if (reach := extrapolation_of(each, kind))]
     trained = {each.trained for each in stretches.values()}
     first = ""
     if reaches and len(trained) == 1 and (span := trained.pop()):
@@ -220,7 +224,7 @@ def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
         (name, cell.length): cell for name, each in stretches.items() for cell in each.cells if cell.negative == kind
     }
     n = sorted({cell.n for (_, length), cell in by_place.items() if length in LENGTHS})
-    lines = [f"| {named(kind)} | {' | '.join(map(str, LENGTHS))} |", "|---" * (1 + len(LENGTHS)) + "|"]
+    lines = [f"| {kind_words(kind)} | {' | '.join(map(str, LENGTHS))} |", "|---" * (1 + len(LENGTHS)) + "|"]
     for name in stretches:
         cells = [by_place.get((name, length)) for length in LENGTHS]
         texts = [
@@ -243,4 +247,4 @@ def _why(subjects: Sequence[Subject]) -> str:
     lookup = (
         "A learned encoding is a table lookup: a row beyond the trained positions met no gradient and stays random."
     )
-    return " ".join([*texts, lookup, *(each.text for each in reached(subjects))])
+    return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(subjects))])

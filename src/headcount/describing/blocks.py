@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from headcount.describing.expressions import Expression
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -97,13 +99,11 @@ class HeadPatterns:
 
 @dataclass(frozen=True)
 class Formula:
-    """An identity, in words and as mathematics, with the error that was computed for it."""
+    """An identity in words and as mathematics, with its numerical error."""
 
     id: str
     words: str
-    mathml: str
-    """The inside of <math>, of our own making."""
-    latex: str
+    expression: Expression
     error: str = ""
 
 

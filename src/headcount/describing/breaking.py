@@ -133,7 +133,7 @@ def _agreement(moving: list[str], needed: list[str], rests_on: str) -> list[Sent
 def worth_sentence(moving: list[str], result: Ablation, rests_on: str) -> Sentence:
     """Where it is not known what breaks: how many of the heads that respond to carries the model needs at all."""
     first, length = result.ranked_by, result.conditions[0].length
-    mine = {each.short: each for each in result.heads if (each.replacement, each.length) == (first, length)}
+    mine = {each.short: each for each in result.effects(first, length)}
     found = [mine[name] for name in moving if name in mine]
     least = IMPORTANT if result.unit == "points" else 0.0
     limit, n = "over 1 point" if least else "something", min((each.n for each in found), default=0)

@@ -13,10 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headcount.describing.ablation import action
 from headcount.describing.answers import answers_markdown
 from headcount.describing.sections.poolings import KIND, pooled_models
 from headcount.describing.story import Material, Subject
-from headcount.figures.ablation import action, draw_ranking, drop_texts, ranking
+from headcount.describing.words import amount_cell
+from headcount.figures.ablation import draw_ranking
 from headcount.figures.attention import draw_heads, draw_pages
 from headcount.figures.length_generalisation import draw_poolings, draw_stretch
 from headcount.figures.positions import draw_encodings, draw_positions
@@ -90,27 +92,24 @@ def _ranking(result: Ablation) -> str:
     """Write a line per head: its rank by what its removal costs, and the other replacements in columns beside it."""
     condition, by = result.conditions[0], result.ranked_by
     names = [by, *(each for each in result.replacements if each != by)]
-    effects = {(each.head, each.replacement): each for each in result.heads if each.length == condition.length}
-    heads = ranking(result, condition.length)
-    drops = [drop_texts(result.unit, effects[head, by].drop)[0] for head in heads]
-    rows = [["rank", "head", f"band ({by})", *(f"{name}: drop [95 % interval] n" for name in names)]]
-    for head, drop in zip(heads, drops, strict=True):
-        cells = [_drop(result, effects[head, name]) for name in names]
-        rows.append([f"{1 + drops.index(drop)}", head, effects[head, by].band or "-", *cells])
+    rows = [["rank", "head", f"band ({by})", *(f"{name}: drop [95 % CI] n" for name in names)]]
+    for head, effects in result.ranking(condition.length).items():
+        cells = [_drop(result, effects[name]) for name in names]
+        rows.append([effects[by].rank, head, effects[by].band or "-", *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*_ranking_notes(result, condition), "", *lines]) + "\n"
 
 
 def _ranking_notes(result: Ablation, condition: Condition) -> list[str]:
-    """Say what heads are ranked by, when they share a rank, and what the columns are."""
-    by, unit, digits = result.ranked_by, result.unit or result.metric, 2 if result.unit == "points" else 4
+    """Say what heads are ranked by, when a rank is a range, and what the columns are."""
+    by, unit = result.ranked_by, result.unit or result.metric
     again = f"; heads with a larger n: {condition.decided_on}" if condition.decided_on else ""
     bands = "critical: the whole interval lies above 10 points; important: between 1 and 10; redundant: below 1"
     return [
         f"Heads of {result.name or 'the model'}, ranked by what {action(by)} costs ({by} ablation).",
         f"Drops are in {unit}, with 95 % intervals for one head by itself; on {condition.data}{again}.",
-        f"Heads whose drops are equal to {digits} decimals share a rank (1, 2, 2, 4).",
+        "A rank is a range where 95 % intervals overlap.",
         *([f"{bands}; undecided: the interval reaches over one of these borders."] if result.unit == "points" else []),
         *(f"{name}: {action(name)}." for name in result.replacements if name != by),
     ]
@@ -118,8 +117,7 @@ def _ranking_notes(result: Ablation, condition: Condition) -> list[str]:
 
 def _drop(result: Ablation, effect: Effect) -> str:
     """Write `2.87 [2.71, 3.04] n = 40,000`."""
-    drop, low, high = drop_texts(result.unit, effect.drop, effect.low, effect.high)
-    return f"{drop} [{low}, {high}] n = {effect.n:,}"
+    return f"{amount_cell(effect.drop, effect.low, effect.high, result.unit).text} n = {effect.n:,}"
 
 
 def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from headcount.bands import IMPORTANT
 from headcount.describing.blocks import Sentence
+from headcount.describing.extrapolation import kind_words
 from headcount.describing.published import LENGTHS, TOGETHER, adders, alike, sorters
-from headcount.describing.reaches import named
 from headcount.describing.story import Subject
 from headcount.describing.words import amount, counted, interval, once, percent, rate, some
 from headcount.heads import HeadId
@@ -39,7 +39,7 @@ def costliest(subject: Subject, most: int) -> list[Effect]:
     result = subject.ablation
     if result is None or result.unit != "points":
         return []
-    mine = [each for each in result.heads if (each.replacement, each.length) == (BY, result.conditions[0].length)]
+    mine = result.effects(BY, result.conditions[0].length)
     return sorted(mine, key=lambda each: -each.drop)[:most]
 
 
@@ -111,7 +111,7 @@ def sorter_sentences(subject: Subject, rests_on: str) -> list[Sentence]:
     same, others = alike(ours, theirs)
     known = "" if result.encoding in subject.title else f"{result.encoding}, "
     who = f"{subject.title} ({known}{once(subject.settings)})"
-    text = f"On {named(cell.negative)} of {cell.length}, {who} is right in {rate(ours)}"
+    text = f"On {kind_words(cell.negative)} of {cell.length}, {who} is right in {rate(ours)}"
     text += f", answering “{cell.constant_class}” to everything" if cell.constant else ""
     agrees = f"the interval overlaps that of report {some(same)}" if same else "no report's interval overlaps that"
     shares = dict(theirs)

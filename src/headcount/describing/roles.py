@@ -171,6 +171,10 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
     return DataTable(name, f"All heads of {title}", columns, tuple(rows), note, command, is_folded=True)
 
 
+TABLES = (named_table, unnamed_table, heads_table)
+"""All tables about the roles of a model's heads."""
+
+
 def weight(standing: Standing) -> Cell:
     """Write a weight with its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
     mark: Literal["", "strong"] = "strong" if standing.is_named else ""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
-from headcount.describing.words import ONE_SEED, counted, interval, percent, plus_minus, sentence, share, some
+from headcount.describing.words import counted, interval, percent, plus_minus, sentence, share, some
 from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sente
         text = f"What the heads of {title} do is undecided: none of {n} attends to a target that the task names more "
         return [Sentence(f"{text}than heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
     text = f"{len(labelled)} of {counted(n, 'head')} of {title} attend to a target that the task names more than heads "
-    text += f"of models that learned nothing {doubt}; {n - len(labelled)} have no label. {ONE_SEED}"
+    text += f"of models that learned nothing {doubt}; {n - len(labelled)} have no label."
     return [Sentence(text, rests_on), *(Sentence(each, rests_on) for each in _targets(result))]
 
 

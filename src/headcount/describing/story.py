@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from headcount.describing.blocks import (
     Section,
     Sentence,
 )
+from headcount.describing.words import ONE_SEED, briefly
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
@@ -156,6 +157,28 @@ def tell(material: Material) -> Story:
         summary = replace(summary, blocks=(*before, Conclusions(answers), *after))
     titles = ", ".join(dict.fromkeys(each.title for each in material.subjects))
     return Story(material.title, titles, (summary, *sections), material.made)
+
+
+def section_by_model(
+    material: Material,
+    name: str,
+    title: str,
+    explanation: str,
+    subjects: Sequence[Subject],
+    describe: Callable[[Subject, str], tuple[list[Sentence], list[Block]]],
+) -> Section | None:
+    """Build a section of an explanation and, for each model, its conclusions, figures and tables.
+
+    `describe` takes a model and the id of its figure, and returns sentences and blocks. The first sentence of the first
+    model is the answer of the section. Return None if there is no model to describe.
+    """
+    blocks: list[Block] = [Paragraph(explanation)]
+    answers = []
+    for subject in subjects:
+        (first, *others), described = describe(subject, material.block_id(name, subject))
+        answers.append(replace(first, text=briefly(first.text, subject.settings)))
+        blocks += [Conclusions((replace(first, text=f"{first.text} {ONE_SEED}"), *others)), *described]
+    return Section(name, title, tuple(blocks), answers[0]) if answers else None
 
 
 def _without_impossible_commands(section: Section) -> Section:

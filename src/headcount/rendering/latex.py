@@ -1,4 +1,4 @@
-r"""Tables for a paper: one `tabular` per file, to be \input; they need the package booktabs alone."""
+r"""Write tables for a paper: one `tabular` per file, to be \input; they need only the package booktabs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,9 @@ def write_latex(story: Story, folder: Path, *, force: bool = False) -> list[Path
 
 
 def latex_table(table: DataTable) -> str:
-    """The caption as a comment: a paper has its own."""
-    numeric = [
-        any(isinstance(row[i], Cell) and _value(row[i]) is not None for row in table.rows)
-        for i in range(len(table.columns))
-    ]
+    """Return a tabular with the caption as a comment: a paper has its own captions."""
+    columns = [[row[i] for row in table.rows] for i in range(len(table.columns))]
+    numeric = [any(isinstance(cell, Cell) and cell.value is not None for cell in column) for column in columns]
     lines = [
         f"% {' '.join(table.caption.split())}",
         rf"\begin{{tabular}}{{{''.join('r' if n else 'l' for n in numeric)}}}",
@@ -50,16 +48,12 @@ def latex_table(table: DataTable) -> str:
 
 
 def escaped(text: str) -> str:
-    """As LaTeX reads it literally; backticks of code are left out."""
+    """Escape the characters that LaTeX would read as commands, and leave out the backticks of code."""
     return "".join(SPECIAL.get(letter, letter) for letter in text.replace("`", ""))
 
 
 def _row(cells: Sequence[str]) -> str:
     return " & ".join(map(escaped, cells)) + r" \\"
-
-
-def _value(cell: Cell | str) -> float | None:
-    return cell.value if isinstance(cell, Cell) else None
 
 
 def _text(cell: Cell | str) -> str:

@@ -1,8 +1,9 @@
-"""A report as Markdown, with its pictures beside it: PNG for a repository, SVG for a paper."""
+"""Write a report as Markdown, with its figures beside it: PNG for a repository, SVG for a paper."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import singledispatchmethod
 from pathlib import Path
 
@@ -23,14 +24,15 @@ from headcount.describing.blocks import (
 from headcount.describing.story import Story
 from headcount.figures.style import png
 from headcount.files import write_outputs
+from headcount.rendering.formulas import latex
 from headcount.rendering.svg import svg
 
 FIGURES = "figures"
-"""The folder beside the report."""
+"""The folder of figures beside the report."""
 
 
 def write_markdown(story: Story, path: Path, *, force: bool = False) -> list[Path]:
-    """Write the text, and every picture into a folder beside it; return all files, the text first."""
+    """Write the text, and every figure into a folder beside it; return all files, the text first."""
     writer = Markdown(path)
     return write_outputs({path: writer.page(story).encode(errors="replace"), **writer.pictures}, force=force)
 
@@ -40,14 +42,34 @@ def report_text(story: Story) -> str:
     return Markdown(Path()).page(story)
 
 
+def markdown_text(blocks: Iterable[Block]) -> str:
+    """Return the description of one result, without figures, as the text of a file."""
+    writer = Markdown(Path())
+    return "\n\n".join(writer.block(block) for block in blocks if not isinstance(block, Picture)) + "\n"
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> str:
+    r"""Return a table whose cells hold no markup of their own; cells that stand out are bold.
+
+    >>> print(markdown_table(["head", "drop"], [["E0H1", Cell("3.1", mark="strong")], ["a|b", "0"]]))
+    | head | drop |
+    |---|---|
+    | E0H1 | **3.1** |
+    | a\|b | 0 |
+    """
+    lines = [list(map(plain, columns)), *(list(map(_cell, row)) for row in rows)]
+    texts = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([texts[0], "|---" * len(columns) + "|", *texts[1:]])
+
+
 def plain(text: str) -> str:
-    """Nothing in it is markup but `code`: neither HTML nor emphasis, and no cell ends a table's."""
+    """Escape what Markdown or HTML would read as markup; only `code` between backticks stays markup."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>|#$~])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>|#$~`])", r"\\\1", part) for part in parts)
 
 
 class Markdown:
-    """Blocks as text; `pictures` collects the files that the text shows."""
+    """Write blocks as text; `pictures` collects the files that the text shows."""
 
     def __init__(self, path: Path) -> None:
         self._folder, self.pictures = path.parent, dict[Path, bytes]()
@@ -59,14 +81,14 @@ class Markdown:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def section(self, section: Section) -> str:
-        """Under its title."""
+        """Write a section with its title."""
         return "\n\n".join(
             [f'<a id="{section.id}"></a>\n\n## {plain(section.title)}', *map(self.block, section.blocks)]
         )
 
     @singledispatchmethod
     def block(self, block: Block) -> str:
-        """As text."""
+        """Write one block."""
         raise TypeError(f"no Markdown for {type(block).__name__}")
 
     @block.register
@@ -80,8 +102,7 @@ class Markdown:
     @block.register
     def _(self, block: DataTable) -> str:
         lines = [f'<a id="{block.id}"></a>\n\n**{plain(block.caption)}**\n']
-        lines += [f"| {' | '.join(map(plain, block.columns))} |", "|---" * len(block.columns) + "|"]
-        lines += [f"| {' | '.join(map(_cell, row))} |" for row in block.rows]
+        lines.append(markdown_table(block.columns, block.rows))
         return "\n".join([*lines, *([f"\n{plain(block.note)}"] if block.note else []), *_command(block.command)])
 
     @block.register
@@ -99,7 +120,7 @@ class Markdown:
     @block.register
     def _(self, block: Formula) -> str:
         error = f"\n\n{plain(block.error)}" if block.error else ""
-        return f'<a id="{block.id}"></a>\n\n{plain(block.words)}\n\n$$\n{block.latex}\n$${error}'
+        return f'<a id="{block.id}"></a>\n\n{plain(block.words)}\n\n$$\n{latex(block.expression)}\n$${error}'
 
     @block.register
     def _(self, block: Notice) -> str:

@@ -25,6 +25,7 @@ from headcount.describing.blocks import (
 )
 from headcount.describing.markup import escaped, inline, tag
 from headcount.describing.story import Story
+from headcount.rendering.formulas import mathml
 from headcount.rendering.svg import inline_svg
 
 SCRIPTS = ("elements.js", "weights.js", "large-view.js", "patterns.js", "report.js")
@@ -214,7 +215,7 @@ def tag_script(kind: str, text: str) -> str:
 
 @block_html.register
 def _(block: Formula) -> str:
-    math = f'<math display="block" xmlns="http://www.w3.org/1998/Math/MathML">{block.mathml}</math>'
+    math = f'<math display="block" xmlns="http://www.w3.org/1998/Math/MathML">{mathml(block.expression)}</math>'
     error = tag("p", inline(block.error), class_="note") if block.error else ""
     return tag("figure", tag("p", inline(block.words)), math, error, id=block.id, class_="formula")
 

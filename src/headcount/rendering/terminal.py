@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from textwrap import indent
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -24,6 +25,7 @@ from headcount.describing.blocks import (
     Picture,
     Sentence,
 )
+from headcount.rendering.formulas import plain_formula
 
 MIN_TEXT_WIDTH = 25
 """Characters that a column of text keeps when it wraps."""
@@ -75,7 +77,7 @@ def _(block: Picture | HeadPatterns) -> Iterator[RenderableType]:
 
 @block_lines.register
 def _(block: Formula) -> Iterator[RenderableType]:
-    yield Text(f"{block.words} {block.error}".strip())
+    yield Text("\n".join(filter(None, (block.words, indent(plain_formula(block.expression), "    "), block.error))))
 
 
 @block_lines.register

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headcount.describing.accuracy import main_share
 from headcount.describing.blocks import Block, Conclusions, Notice, Paragraph, Section, Sentence
 from headcount.describing.certificate import checked_table, conclusions, verdict, wrong_tables
+from headcount.describing.evaluation import main_share
 from headcount.describing.story import Material, Subject
 from headcount.describing.words import some
 from headcount.errors import argument

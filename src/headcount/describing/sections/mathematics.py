@@ -1,70 +1,80 @@
-"""Why sinusoidal positions can go on and a table cannot: the identities, each with the error computed for it."""
+"""Why do sinusoidal encodings extrapolate and learned tables not? The identities, each with its numerical error."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from headcount.describing import identities
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Formula, Paragraph, Section
-from headcount.describing.identities import PLACES, STEPS
-from headcount.describing.math_words import (
-    as_computed,
-    as_multiset,
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
+from headcount.describing.extrapolation import extrapolation_of, hardest_kind, is_plain
+from headcount.describing.mathematics import (
+    ATTENTION,
+    GATE,
+    KERNEL,
+    LEARNED,
+    MULTISET,
+    PLACES,
+    ROTATION,
+    SINUSOIDAL,
+    STEPS,
+    extrapolation_sentences,
     identity_sentences,
+    kernel_error,
+    multiset_accuracies,
     multiset_sentences,
     proofs,
-    reached,
+    rotation_error,
     row_sums,
-    untouched,
+    table_errors,
+    untrained_rows,
 )
-from headcount.describing.reaches import hardest, is_plain, reach_of, up_to
 from headcount.describing.story import Material, Subject
-from headcount.figures.length_generalisation import mark
+from headcount.figures.length_generalisation import given_structure
+
+if TYPE_CHECKING:
+    from headcount.analysis.length_generalisation import Stretch
 
 TASKS = ("addition", "sortedness")
 D_MODEL = 128
-"""The exercise's width, for models that do not say theirs."""
-PROMISES = {
-    "sinusoidal": "one step for all positions: it can go on",
-    "learned": "past training, rows that met no gradient",
-    "none": "a function of the multiset: it cannot tell order at all",
-    "length-normalised": "another step at every length",
+"""The exercise's width, for models whose width is not known."""
+TITLE = "Why sinusoidal encodings extrapolate and learned tables do not"
+PREDICTIONS = {
+    "sinusoidal": "the same step at every position: can extrapolate",
+    "learned": "untrained rows beyond the training lengths: cannot extrapolate",
+    "none": "sees only the multiset of numbers: cannot tell order at all",
+    "length-normalised": "a different step at every length",
 }
+"""What the mathematics predicts, by encoding."""
 
 
 def section(material: Material) -> Section | None:
-    """Of models of the exercise."""
+    """Build the section from the models of the exercise's tasks."""
     subjects = [each for each in material.subjects if each.task in TASKS]
     if not subjects:
         return None
     width = _width(subjects)
-    errors = identities.rotation_error(width), identities.kernel_error(width)
+    errors = rotation_error(width), kernel_error(width)
     measured = _measured(subjects)
-    found = [*identity_sentences(width, *errors), *multiset_sentences(subjects), *reached(subjects)]
-    computed = f"Computed for this report at d = {width}, in double precision: at most {{:.1e}} off, over all {{}}."
-    formulas: list[Formula] = [
-        identities.attention(row_sums(subjects)),
-        identities.gate(proofs(subjects)),
-        identities.encoding(as_computed(subjects)),
-        identities.rotation(computed.format(errors[0], f"p up to {PLACES} and k up to {STEPS}")),
-        identities.kernel(computed.format(errors[1], f"t and s up to {PLACES}")),
-        identities.lookup(untouched(subjects)),
-        *([identities.multiset(as_multiset(subjects))] if any(each.task == "sortedness" for each in subjects) else []),
+    sentences = [*identity_sentences(width, *errors), *multiset_sentences(subjects), *extrapolation_sentences(subjects)]
+    computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
+    formulas = [
+        replace(ATTENTION, error=row_sums(subjects)),
+        replace(GATE, error=proofs(subjects)),
+        replace(SINUSOIDAL, error=table_errors(subjects)),
+        replace(ROTATION, error=computed.format(errors[0], f"p up to {PLACES} and k up to {STEPS}")),
+        replace(KERNEL, error=computed.format(errors[1], f"t and s up to {PLACES}")),
+        replace(LEARNED, error=untrained_rows(subjects)),
     ]
-    words = "What an encoding makes possible is mathematics; whether a model makes use of it is a measurement."
-    blocks: list[Block] = [Paragraph(words), Conclusions(tuple(found)), *formulas, *measured]
-    title = "Why sinusoidal can go on and a table cannot" if measured else "The mathematics"
-    return Section("mathematics", title, tuple(blocks))
-
-
-def _without_positions(subject: Subject) -> str:
-    """Where order comes in, if not by positions."""
-    causal = "its causal mask tells order: a number sees those before it alone"
-    return f"nothing; {causal}" if subject.settings.get("causal") else "nothing; order comes in elsewhere"
+    if any(each.task == "sortedness" for each in subjects):
+        formulas.append(replace(MULTISET, error=multiset_accuracies(subjects)))
+    words = "Mathematics says what an encoding makes possible. Only a measurement says whether a model uses it."
+    blocks: list[Block] = [Paragraph(words), Conclusions(tuple(sentences)), *formulas, *measured]
+    return Section("mathematics", TITLE if measured else "The mathematics", tuple(blocks))
 
 
 def _width(subjects: Sequence[Subject]) -> int:
-    """Of the first model with sinusoids, or else of the first that says."""
+    """Return the width of the first sinusoidal model, else that of the first model whose width is known."""
     ordered = sorted(subjects, key=lambda each: each.settings.get("encoding") != "sinusoidal")
     for each in ordered:
         table = each.positions.encoding.table if each.positions else None
@@ -75,29 +85,36 @@ def _width(subjects: Sequence[Subject]) -> int:
 
 
 def _measured(subjects: Sequence[Subject]) -> list[DataTable]:
+    """Build the table of predictions and measured lengths; nothing if no model has both."""
     rows: list[tuple[Cell | str, ...]] = []
     for each in subjects:
         result = each.stretch
-        reach = reach_of(result, hardest([result])) if result else None
-        if result is None or reach is None or result.encoding not in PROMISES or not result.trained:
+        reach = extrapolation_of(result, hardest_kind([result])) if result else None
+        if result is None or reach is None or result.encoding not in PREDICTIONS or not result.trained:
             continue
-        has_order = result.encoding == "none" and not is_plain(result)
-        promise = _without_positions(each) if has_order else PROMISES[result.encoding]
-        far = Cell(up_to(reach), reach.length)
         rows.append(
             (
                 each.title,
-                f"{result.label} ({mark(result)})",
-                promise,
+                f"{result.label} ({given_structure(result)})",
+                _prediction(each, result),
                 Cell(str(result.trained[1]), result.trained[1]),
-                far,
+                Cell(reach.words, reach.length),
             )
         )
     if not rows:
         return []
-    columns = ("model", "configuration", "what its encoding promises", "trained up to", "right on the hardest ones")
-    caption = "What mathematics allows, and what was measured"
-    return [DataTable("mathematics-measured", caption, columns, tuple(rows), "How far: see the section on reach.")]
+    columns = ("model", "configuration", "prediction for its encoding", "trained up to", "accurate on the hardest kind")
+    note = "The section on length generalisation has the accuracies."
+    return [DataTable("mathematics-measured", "Prediction and measurement", columns, tuple(rows), note)]
+
+
+def _prediction(subject: Subject, result: Stretch) -> str:
+    """Return what the mathematics predicts; without positions, order may still enter through a mask."""
+    if result.encoding != "none" or is_plain(result):
+        return PREDICTIONS[result.encoding]
+    if subject.settings.get("causal"):
+        return "none: its causal mask tells order, because a number sees only the numbers before it"
+    return "none: order enters elsewhere"
 
 
 PART = section

@@ -1,4 +1,4 @@
-"""How do poolings compare? The same encodings under several poolings, and what a pooling gives away."""
+"""How do poolings compare? The same encodings under several poolings, and the structure that a pooling gives away."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
-from headcount.describing.reaches import EXERCISE, RIGHT, at, is_right, is_wrong, named, within_training
+from headcount.describing.extrapolation import (
+    EXERCISE,
+    HARDEST,
+    accuracy_words,
+    at_training_lengths,
+    is_accurate,
+    is_inaccurate,
+    kind_words,
+)
+from headcount.describing.length_generalisation import LENGTHS, MARKED, length_cells, sizes_note, training_column
 from headcount.describing.recipes import losses_table
-from headcount.describing.sections.reach import LENGTHS, length_cells, sizes, span
 from headcount.describing.story import Material, Subject
-from headcount.describing.words import percent, some
-from headcount.figures.length_generalisation import draw_poolings, given_away
+from headcount.describing.words import number, some
+from headcount.figures.length_generalisation import draw_poolings, given_structure
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
@@ -22,8 +30,8 @@ if TYPE_CHECKING:
 Model: TypeAlias = "PooledModel | Stretch"
 """A model of a stored comparison, or one of the report's own."""
 
-KIND, EASY = "adjacent", "transpositions"
-"""The hardest kind of unsorted sequence, one pair of neighbours in the wrong order; and report 003's kind."""
+KIND, EASY = HARDEST, "transpositions"
+"""The hardest kind of negative, and report 003's kind."""
 WITHOUT = "none"
 """The encoding that does nothing."""
 DIFFER = ("encoding", "pooling", "seed", "steps")
@@ -37,22 +45,24 @@ def section(material: Material) -> Section | None:
     models = pooled_models(material)
     if not models:
         return None
-    found = conclusions(models)
+    sentences = conclusions(models)
     losses = _records(models)
     blocks: list[Block] = [
         Paragraph(
-            "Pooling turns the vectors of all positions into one. Mean, max and score-max know no order: without an "
-            "encoding, such a model sees which numbers there are and not where, so 50 % is a theorem. Report 003 pools "
-            "[min, least difference of neighbours, mean difference of neighbours, first, last] instead "
-            "(`neighbour-difference`). Differences of neighbours contain the order itself."
+            "Pooling turns the vectors of all positions into one vector. Mean, max and score-max ignore order: without "
+            "an encoding, such a model sees which numbers occur but not where, so an accuracy of 50 % is a theorem. "
+            "Report 003 pools [min, least difference of neighbours, mean difference of neighbours, first, last] "
+            "instead (`neighbour-difference`). Differences of neighbours contain the order itself."
         ),
-        Conclusions(tuple(found)),
+        Conclusions(tuple(sentences)),
         *(_table(models, kind) for kind in (KIND, EASY) if _results(models, kind)),
         _picture(models),
         *([replace(losses_table("poolings-losses", losses), is_folded=True)] if losses else []),
     ]
     n_seeds = len({each.seed for each in models})
-    answer = replace(found[0], text=f"{found[0].text[:-1]} ({'one seed' if n_seeds == 1 else f'{n_seeds} seeds'}).")
+    answer = replace(
+        sentences[0], text=f"{sentences[0].text[:-1]} ({'one seed' if n_seeds == 1 else f'{n_seeds} seeds'})."
+    )
     return Section("poolings", "How do poolings compare?", tuple(blocks), answer)
 
 
@@ -89,74 +99,74 @@ def _others(subject: Subject) -> dict[str, object]:
 
 
 def conclusions(models: Sequence[Model]) -> list[Sentence]:
-    """Say whether a pooling gives the answer away, then on each kind of negative whether any pooling extrapolates."""
+    """Say whether a pooling gives the answer away, then for each kind of negative whether any pooling extrapolates."""
     return [*_given_away(models), *(_beyond(models, kind) for kind in (KIND, EASY) if _results(models, kind))]
 
 
 def _given_away(models: Sequence[Model]) -> list[Sentence]:
-    """Say of each pooling that gives structure away whether the model without positions is right."""
+    """Say whether the model without positions is accurate, for each pooling that gives structure away."""
     without = {each.pooling: each for each in models if each.encoding == WITHOUT}
-    results = {name: within_training(_cells(each, KIND), each.trained) for name, each in without.items()}
+    results = {name: at_training_lengths(_cells(each, KIND), each.trained) for name, each in without.items()}
     plain = {name: each for name, each in results.items() if each is not None and not without[name].hard_codes}
     given = {name: each for name, each in results.items() if each is not None and without[name].hard_codes}
     sentences = []
     for name, result in given.items():
-        beside = f" With {some(list(plain))} pooling it is right on {_range(list(plain.values()))}." if plain else ""
+        others = f" With {some(list(plain))} pooling it has {_range(list(plain.values()))}." if plain else ""
         gift = f"This pooling gives away the {some(list(without[name].hard_codes))}"
-        if is_right(result):
+        if is_accurate(result):
             end = f"{gift}, so a comparison of encodings under it does not test the encoding."
-        elif is_wrong(result):
+        elif is_inaccurate(result):
             end = f"{gift}, but that alone does not solve the task: the encoding still matters."
         else:
             end = f"{gift}; whether that alone solves the task is undecided."
-        text = f"With {name} pooling, the model without positions {_told(result)}.{beside} {end}"
-        sentences.append(Sentence(text, TABLE.format(KIND), is_right(result) or is_wrong(result)))
+        text = f"With {name} pooling, the model without positions {_accuracy(result)}.{others} {end}"
+        sentences.append(Sentence(text, TABLE.format(KIND), is_accurate(result) or is_inaccurate(result)))
     return sentences
 
 
-def _told(result: LengthResult) -> str:
-    """`is right on 99.2 % at training lengths (95 % CI 98.1-99.7, n = 600)`, or gives one answer."""
+def _accuracy(result: LengthResult) -> str:
+    """Write the accuracy at training lengths with its interval and n, or the one answer that everything gets."""
     if result.constant:
         return f"answers “{result.constant_class}” to everything at training lengths (n = {result.n:,})"
-    share, _, rest = at(result).partition(", ")
-    return f"is right on {share} at training lengths ({rest})"
+    share, _, doubt = accuracy_words(result).partition(", ")
+    return f"has {share} accuracy at training lengths ({doubt})"
 
 
 def _range(results: Sequence[LengthResult]) -> str:
-    """`48.0 to 51.2 %`."""
+    """Write the lowest and the highest accuracy."""
     shares = sorted(each.accuracy for each in results)
-    ends = dict.fromkeys((f"{100 * shares[0]:.1f}", f"{100 * shares[-1]:.1f}"))
-    return f"{' to '.join(ends)} %"
+    return f"{' to '.join(dict.fromkeys(number(100 * each) for each in (shares[0], shares[-1])))} %"
 
 
 def _beyond(models: Sequence[Model], kind: str) -> Sentence:
-    """Say which models are right at the longest of the exercise's lengths."""
+    """Say which models are accurate at the longest of the exercise's lengths."""
     results = _results(models, kind)
-    right, unclear = ([each for each in results if test(each[1])] for test in (is_right, _is_unclear))
-    what = f"at {results[0][1].length:,} numbers on {named(kind)}"
-    sentences = []
-    if len(right) == len(results):
-        sentences = [f"All {len(results)} models are right {what}."]
+    right, unclear = ([each for each in results if test(each[1])] for test in (is_accurate, _is_unclear))
+    what = f"at length {results[0][1].length:,} on {kind_words(kind)}"
+    n, sentences = len(results), []
+    if len(right) == n:
+        sentences = [f"All {n} models are accurate {what}."]
     elif right:
-        sentences = [
-            f"{len(right)} of {len(results)} models {'is' if len(right) == 1 else 'are'} right {what}: {_list(right)}."
-        ]
+        sentences = [f"{len(right)} of {n} models {_is(right)} accurate {what}: {_list(right)}."]
     elif not unclear:
         best = max(results, key=lambda each: (not each[1].constant, each[1].accuracy))
-        sentences = [f"No pooling makes any of these {len(results)} models right {what}. The best is {_list([best])}."]
+        sentences = [f"No pooling makes any of these {n} models accurate {what}. The best is {_list([best])}."]
     if unclear:
-        is_are = "is" if len(unclear) == 1 else "are"
-        sentences.append(f"Whether {_list(unclear)} {is_are} right {what} is undecided.")
+        sentences.append(f"Whether {_list(unclear)} {_is(unclear)} accurate {what} is undecided.")
     return Sentence(" ".join(sentences), TABLE.format(kind), not unclear)
 
 
+def _is(subjects: Sequence[object]) -> str:
+    return "is" if len(subjects) == 1 else "are"
+
+
 def _is_unclear(result: LengthResult) -> bool:
-    return not is_right(result) and not is_wrong(result)
+    return not is_accurate(result) and not is_inaccurate(result)
 
 
 def _list(results: Sequence[tuple[Model, LengthResult]]) -> str:
-    """`mean with sinusoidal (97.0 %, 95 % CI 93.6-98.6, n = 200)`."""
-    return some([f"{model.pooling} with {model.encoding} ({at(result)})" for model, result in results], 12)
+    """List models with their accuracy."""
+    return some([f"{model.pooling} with {model.encoding} ({accuracy_words(result)})" for model, result in results], 12)
 
 
 def _results(models: Sequence[Model], kind: str) -> list[tuple[Model, LengthResult]]:
@@ -174,20 +184,26 @@ def _cells(model: Model, kind: str) -> list[LengthResult]:
 
 
 def _title(model: Model) -> str:
-    """`mean, sinusoidal`."""
+    """Return the name of a model in this comparison, such as `mean, sinusoidal`."""
     return f"{model.pooling}, {model.encoding}"
 
 
 def _table(models: Sequence[Model], kind: str) -> DataTable:
     rows: list[tuple[Cell | str, ...]] = [
-        (f"{_title(each)} ({given_away(each)})", *length_cells(each.cells, kind, each.trained)) for each in models
+        (f"{_title(each)} ({given_structure(each)})", *length_cells(each.cells, kind, each.trained)) for each in models
     ]
-    columns = ("pooling, encoding (gives away)", span([each.trained for each in models]), *map(str, LENGTHS))
-    caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences are {named(kind)}"
+    columns = (
+        "pooling, encoding (given structure)",
+        training_column([each.trained for each in models]),
+        *map(str, LENGTHS),
+    )
+    caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences: {kind_words(kind)}"
     seeds = sorted({each.seed for each in models})
     steps = sorted({record.steps for _, record in _records(models) if record.steps is not None})
-    note = f"{sizes([each.cells for each in models], kind)} 95 % Wilson intervals; bold where the whole interval lies "
-    note += f"above {percent(RIGHT, 0)}. Seed {some([str(each) for each in seeds])}, one model per row"
+    note = (
+        f"{sizes_note([each.cells for each in models], kind)} {MARKED} Seed {some([str(each) for each in seeds])}, one "
+    )
+    note += "model per row"
     ends = " to ".join(f"{each:,}" for each in dict.fromkeys((*steps[:1], *steps[-1:])))
     note += f", trained for {ends} steps (below)." if steps else "."
     words = ["headcount lab --only sortedness", *([f"--seed {seeds[0]}"] if seeds[0] else [])]
@@ -201,8 +217,10 @@ def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
 
 
 def _picture(models: Sequence[Model]) -> Picture:
-    caption = "Poolings on the same encodings; dashed lines are poolings that give structure away"
-    ends = [f"{_title(each)}: {at(max(_cells(each, KIND), key=lambda cell: cell.length))}" for each in models]
+    caption = "Poolings on the same encodings; dashed lines are models with given structure"
+    ends = [
+        f"{_title(each)}: {accuracy_words(max(_cells(each, KIND), key=lambda cell: cell.length))}" for each in models
+    ]
     alt = f"Accuracy against length, a panel for each encoding. At the longest length, {'; '.join(ends)}."
     return Picture("poolings-curves", caption, alt, lambda: draw_poolings(models, KIND))
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
+from headcount.describing.extrapolation import HARDEST, is_plain
 from headcount.describing.published import ENCODINGS, LENGTHS, TOGETHER, PublishedAdder, adders, sorters
 from headcount.describing.published_words import adder_sentences, costliest, sorter_sentences
-from headcount.describing.reaches import HARDEST, is_plain
 from headcount.describing.story import Material, Subject
 from headcount.describing.verdicts import urgent
 from headcount.describing.words import some

@@ -1,0 +1,313 @@
+"""Describe how accurate models are: both accuracies of a model that writes, both classes of one that classifies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
+from headcount.describing.leader import leader
+from headcount.describing.words import ONE_SEED, interval, interval_cell, percent, rate, sentence, some
+from headcount.errors import HeadcountError
+from headcount.stats import Proportion
+
+if TYPE_CHECKING:
+    from headcount.describing.leader import Estimate
+    from headcount.training.evaluation import Claim, Classification, Evaluation
+
+    AnyEvaluation = Evaluation | Classification
+
+PLACES = {"digit": "at the {}", "longest chain": "where the longest carry chain is {}", "kind": "on “{}”"}
+"""Facets whose worst group is named, and how a sentence names the group."""
+BY = {"digit": "digit", "longest chain": "longest chain", "class": "right on"}
+"""Facets whose groups have columns in a table with a row for each model."""
+EACH_SEED = "Each is one training run: other seeds may come out otherwise."
+INTERVALS = "95 % Wilson intervals."
+BOTH_WAYS = (
+    "Exact match: every token of an answer. Teacher-forced: the model is fed the right tokens so far. Free-running: it "
+    "is fed its own tokens."
+)
+
+
+def describe(evaluation: AnyEvaluation, title: str) -> list[Block]:
+    """Describe the accuracy of one model."""
+    return [
+        Conclusions(tuple(conclusions(title, evaluation, "accuracy"))),
+        accuracy_table("accuracy", title, evaluation),
+    ]
+
+
+def main_share(evaluation: AnyEvaluation) -> Proportion:
+    """Return the free-running accuracy or the accuracy of a classifier; else the teacher-forced accuracy."""
+    share = _share(evaluation.rows[0])
+    assert share is not None, "an evaluation has at least one accuracy"
+    return share
+
+
+def _share(row: Any) -> Proportion | None:
+    """Return the main accuracy of a group, or None if it was not measured."""
+    shares = (getattr(row, key, None) for key in ("free_running", "right", "teacher_forced"))
+    return next((share for share in shares if share is not None), None)
+
+
+def groups_of(evaluation: AnyEvaluation, facet: str) -> dict[str, Proportion]:
+    """Return the main accuracy of each group of a facet."""
+    return {row.group.strip(): share for row in evaluation.rows if row.facet == facet and (share := _share(row))}
+
+
+def right_words(share: Proportion) -> str:
+    """Write how many examples are right.
+
+    >>> right_words(Proportion.of(1998, 2000))
+    '1,998 of 2,000 right (99.9 %, 95 % CI 99.6-99.98)'
+    """
+    return rate(share).replace(" (", " right (", 1)
+
+
+# --- one model --------------------------------------------------------------------------------------------------------
+
+
+def conclusions(title: str, evaluation: AnyEvaluation, rests_on: str) -> list[Sentence]:
+    """Say how accurate one model is, where it is worst, and whether its author's figure agrees."""
+    sentences = [
+        *(_writer(title, evaluation) if hasattr(evaluation, "exact") else _classifier(title, evaluation)),
+        *_worst(evaluation),
+    ]
+    notes = [common_error_note(evaluation.common_error)]
+    if given := getattr(evaluation, "given", ""):
+        notes.append(
+            f"its decoder is given “{given}” and never predicts it, so an answer that begins otherwise is always wrong"
+        )
+    sentences += [Sentence(sentence(note)) for note in notes if note]
+    if (claim := evaluation.claim) is not None:
+        sentences.append(Sentence(claim_words(claim), is_decided=claim.agrees is not None))
+    return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
+
+
+def _writer(title: str, evaluation: Any) -> list[Sentence]:
+    """Describe a model that writes its answers."""
+    forced, free = evaluation.exact.teacher_forced, evaluation.exact.free_running
+    if free is None:
+        text = f"On the {evaluation.split} set, {title} gets {right_words(forced)}, teacher-forced. The adapter has no "
+        text += "generate(), so free-running accuracy was not measured and stays undecided."
+        return [Sentence(text, is_decided=False)]
+    text = f"On the {evaluation.split} set, {title} gets {right_words(free)}, free-running. {ONE_SEED}"
+    return [Sentence(text), *([_agreement(forced, free)] if forced is not None else [])]
+
+
+def _agreement(forced: Proportion, free: Proportion) -> Sentence:
+    """Say whether the two accuracies agree: in a sound pipeline, the first wrong token is the same either way."""
+    if forced.correct == free.correct and forced.n == free.n:
+        text = f"The two accuracies agree, as in any sound pipeline: teacher-forced, it also gets {forced.correct:,}."
+        return Sentence(text)
+    if _differ(forced, free):
+        text = f"The two accuracies do not agree: teacher-forced, it gets {right_words(forced)}. In a sound pipeline "
+        text += "they are one number, so this gap is a fault of the pipeline, not “cascading errors”. Is the model "
+        return Sentence(f"{text}decoded as it is fed, including the start token and filled-up zeros?")
+    text = f"Whether the two accuracies agree is undecided: teacher-forced, it gets {right_words(forced)}, and the "
+    return Sentence(f"{text}intervals overlap.", is_decided=False)
+
+
+def _differ(one: Proportion, other: Proportion) -> bool:
+    return one.low > other.high or other.low > one.high
+
+
+def _classifier(title: str, evaluation: Any) -> list[Sentence]:
+    """Describe a classifier by class, because one answer for everything is right on half of the examples."""
+    classes = groups_of(evaluation, "class")
+    text = f"On the {evaluation.split} set, {title} gets {right_words(evaluation.accuracy.right)}"
+    by_class = [f"{rate(share)} of the {name} ones" for name, share in classes.items()]
+    text += f": {some(by_class)}." if by_class else "."
+    if evaluation.constant:
+        text += f" It answers “{evaluation.constant}” to (nearly) everything, so it has learned nothing useful."
+    answers = [
+        f"“{row.group}” to {percent(row.right.rate)} ({interval(row.right.low, row.right.high)})"
+        for row in evaluation.answer_shares
+    ]
+    return [Sentence(f"{text} {ONE_SEED}"), *([Sentence(f"It answers {some(answers)}.")] if answers else [])]
+
+
+def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
+    """Name the worst digit, carry chain or kind."""
+    share = main_share(evaluation)
+    by_facet = {facet: groups for facet in PLACES if len(groups := groups_of(evaluation, facet)) > 1}
+    if by_facet and share.correct == share.n:
+        text = f"Where it is worst is undecided: it makes no error on these {share.n:,} examples."
+        return [Sentence(text, is_decided=False)]
+    return [_worst_group(facet, groups) for facet, groups in by_facet.items()]
+
+
+def _worst_group(facet: str, groups: dict[str, Proportion]) -> Sentence:
+    """Name the group of a facet with the lowest accuracy, unless the intervals leave that undecided."""
+    worst = leader(groups, lambda name: _estimate(groups[name]), least=True)
+    lowest = f"{PLACES[facet].format(worst.top)}: {right_words(groups[worst.top])}"
+    if worst.rivals:
+        text = f"By {facet}, where it is worst is undecided: accuracy is lowest {lowest}, but the interval overlaps "
+        return Sentence(f"{text}that of {some(worst.rivals)}.", is_decided=False)
+    best = worst.others[-1]
+    return Sentence(
+        f"By {facet}, it is worst {lowest}; best {PLACES[facet].format(best)}: {right_words(groups[best])}."
+    )
+
+
+def _estimate(share: Proportion) -> Estimate:
+    return share.rate, share.low, share.high
+
+
+def common_error_note(common_error: str) -> str:
+    """Name the most common error; empty if there is none."""
+    return common_error and f"most common error: {common_error}"
+
+
+def claim_words(claim: Claim) -> str:
+    """Compare the author's figure with what the author's scoring gives here."""
+    doubt = f"{interval(claim.low, claim.high, digits=2)}, n = {claim.n:,}"
+    measured = f"Measured by {claim.scoring}: {percent(claim.measured, 2)} ({doubt})"
+    if claim.claimed is None:
+        return f"{measured}."
+    verdict = "agrees" if claim.agrees else "does not agree"
+    return f"{measured}. The author's figure of {percent(claim.claimed, 2)} {verdict} with this."
+
+
+def accuracy_table(name: str, title: str, evaluation: AnyEvaluation, command: str = "") -> DataTable:
+    """Tabulate all accuracies of one model, group by group."""
+    rows: list[tuple[Cell | str, ...]] = []
+    for scores in evaluation.rows:
+        shares = [getattr(scores, key) for key in evaluation.COLUMNS]
+        n = max(share.n for share in shares if share is not None)  # teacher forcing may leave examples out
+        cells = [share_cell(share, n) for share in shares]
+        rows.append((f"{scores.facet}: {scores.group.strip()}", Cell(f"{n:,}", n), *cells))
+    caption = f"Accuracy (%) of {title} on the {evaluation.split} set"
+    note = f"{INTERVALS} {BOTH_WAYS}" if hasattr(evaluation, "exact") else INTERVALS
+    return DataTable(name, caption, ("group", "n", *evaluation.COLUMNS.values()), tuple(rows), note, command)
+
+
+def share_cell(share: Proportion | None, n: int | None = None) -> Cell:
+    """Return the cell of an accuracy, with its own n if that is not the row's."""
+    if share is None:
+        return Cell("not measured")
+    cell = interval_cell(share.rate, share.low, share.high, digits=2)
+    return cell if n in (None, share.n) else Cell(f"{cell.text} (n = {share.n:,})", cell.value)
+
+
+# --- several models ---------------------------------------------------------------------------------------------------
+
+
+def comparison(models: Sequence[tuple[str, AnyEvaluation]], rests_on: str) -> list[Sentence]:
+    """Say which model is most accurate, which give one answer to everything, and whose two accuracies differ."""
+    sentences = [Sentence(each.text, rests_on, each.is_decided) for each in _rankings(models)]
+    constant = [f"{title} (“{answer}”)" for title, each in models if (answer := getattr(each, "constant", None))]
+    if constant:
+        sentences.append(Sentence(f"These give (nearly) every example one answer: {some(constant, 12)}.", rests_on))
+    faulty = [title for title, each in models if _accuracies_differ(each)]
+    if faulty:
+        text = f"The two accuracies do not agree, which is a fault of the pipeline: {some(faulty, 12)}."
+        sentences.append(Sentence(text, rests_on))
+    return sentences
+
+
+def _rankings(models: Sequence[tuple[str, AnyEvaluation]]) -> list[Sentence]:
+    """Rank the models that were tested on the same examples, and name the others."""
+    sets: dict[tuple[tuple[str, str, int], ...], list[tuple[str, Proportion]]] = {}
+    for title, evaluation in models:
+        sets.setdefault(_test_set(evaluation), []).append((title, main_share(evaluation)))
+    groups = sorted(sets.values(), key=lambda pairs: -len(pairs))
+    alone = [f"{title} {right_words(share)}" for pairs in groups if len(pairs) == 1 for title, share in pairs]
+    sentences = [_ranking(pairs) for pairs in groups if len(pairs) > 1]
+    if alone and sentences:
+        sentences.append(Sentence(f"Tested on other examples, and so not to be ranked with these: {some(alone, 12)}."))
+    elif alone:
+        text = f"Which of {len(models)} models is right most often is undecided, for no two were tested on the same "
+        sentences = [Sentence(f"{text}examples: {some(alone, 12)}.", is_decided=False)]
+    return [Sentence(f"{sentences[0].text} {EACH_SEED}", is_decided=sentences[0].is_decided), *sentences[1:]]
+
+
+def _test_set(evaluation: AnyEvaluation) -> tuple[tuple[str, str, int], ...]:
+    """Return the size of every group, by which test sets are told apart."""
+    return tuple((row.facet, row.group, share.n) for row in evaluation.rows if (share := _share(row)))
+
+
+def _ranking(pairs: Sequence[tuple[str, Proportion]]) -> Sentence:
+    """Name the most accurate model, unless the intervals leave that undecided."""
+    best = leader(pairs, lambda pair: _estimate(pair[1]))
+    (title, share), (last, lowest) = best.top, best.others[-1]
+    which = f"{some([name for name, _ in pairs], 12)}, tested on the same examples"
+    least = "" if len(best.rivals) == len(best.others) else f"; least often {last}, {right_words(lowest)}"
+    if not best.rivals:
+        return Sentence(f"Of {which}, {title} is right most often: {right_words(share)}{least}.")
+    rivals = some([name for name, _ in best.rivals], 4)
+    overlap = f"interval of {rivals} overlaps" if len(best.rivals) == 1 else f"intervals of {rivals} overlap"
+    text = f"Which of {which}, is right most often is undecided: {title} gets {right_words(share)}, and the {overlap}"
+    return Sentence(f"{text}{least}.", is_decided=False)
+
+
+def _accuracies_differ(evaluation: Any) -> bool:
+    """Return whether the intervals of the teacher-forced and the free-running accuracy lie apart."""
+    exact = getattr(evaluation, "exact", None)
+    if exact is None or exact.free_running is None or exact.teacher_forced is None:
+        return False
+    return _differ(exact.teacher_forced, exact.free_running)
+
+
+def models_table(
+    name: str,
+    outcomes: Sequence[tuple[str, AnyEvaluation | HeadcountError]],
+    split: str,
+    command: str = "",
+    *,
+    with_groups: bool = True,
+) -> DataTable:
+    """Tabulate several models, a row for each: accuracies, groups, claimed figures and notes, as far as there are any.
+
+    An error in place of an evaluation becomes a note.
+    """
+    entries = [(title, _model_cells(outcome, with_groups=with_groups)) for title, outcome in outcomes]
+    columns = list(dict.fromkeys(column for _, cells in entries for column in cells))
+    columns.sort(key=lambda column: ("claimed", "note").index(column) if column in ("claimed", "note") else -1)
+    rows: list[tuple[Cell | str, ...]] = [
+        (title, *(cells.get(column, Cell("")) for column in columns)) for title, cells in entries
+    ]
+    caption = f"Accuracy (%) of each model on the {split} set"
+    return DataTable(name, caption, ("model", *columns), tuple(rows), INTERVALS, command)
+
+
+def _model_cells(outcome: AnyEvaluation | HeadcountError, *, with_groups: bool) -> dict[str, Cell]:
+    """Return the cells of one model by column."""
+    if isinstance(outcome, HeadcountError):
+        return {"note": Cell(f"broken: {outcome.what}")}
+    n = main_share(outcome).n
+    cells = {"n": Cell(f"{n:,}", n)}
+    cells |= {words: share_cell(getattr(outcome.rows[0], key)) for key, words in outcome.COLUMNS.items()}
+    if with_groups:
+        for facet, words in BY.items():
+            cells |= {f"{words} {group}": share_cell(share) for group, share in groups_of(outcome, facet).items()}
+        answers = getattr(outcome, "answer_shares", ())[-1:]
+        cells |= {f"answers “{row.group}”": share_cell(row.right) for row in answers}
+    if outcome.claim is not None and outcome.claim.claimed is not None:
+        cells["claimed"] = Cell(percent(outcome.claim.claimed, 2), 100 * outcome.claim.claimed)
+    notes = _notes(outcome)
+    return cells | ({"note": Cell("; ".join(notes))} if notes else {})
+
+
+def _notes(evaluation: AnyEvaluation) -> list[str]:
+    """Return what a reader of the table must know about one model."""
+    notes = []
+    exact = getattr(evaluation, "exact", None)
+    if exact is not None and exact.free_running is None:
+        notes.append("not decoded: no generate()")
+    if _accuracies_differ(evaluation):
+        notes.append("the two accuracies differ: a fault of the pipeline")
+    if (claim := evaluation.claim) is not None and claim.agrees is False:
+        notes.append(f"the claim does not agree (by {claim.scoring} {percent(claim.measured, 2)})")
+    if constant := getattr(evaluation, "constant", None):
+        notes.append(f"answers “{constant}” to (nearly) everything")
+    if given := getattr(evaluation, "given", ""):
+        notes.append(f"given “{given}” as first token")
+    return [*notes, *([evaluation.common_error] if evaluation.common_error else [])]
+
+
+def describe_several(outcomes: Sequence[tuple[str, AnyEvaluation | HeadcountError]], split: str) -> list[Block]:
+    """Count the models that were measured and those that are broken, and tabulate all of them."""
+    n_broken = sum(isinstance(each, HeadcountError) for _, each in outcomes)
+    summary = f"{len(outcomes):,} submissions: {len(outcomes) - n_broken:,} measured, {n_broken:,} broken"
+    return [Paragraph(summary), models_table("accuracies", outcomes, split, with_groups=False)]

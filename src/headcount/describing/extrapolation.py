@@ -1,0 +1,170 @@
+"""Up to which length is a model accurate, and is that decided?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from headcount.describing.blocks import Cell
+from headcount.describing.words import interval, interval_cell, percent
+from headcount.stats import Proportion
+
+if TYPE_CHECKING:
+    from headcount.analysis.length_generalisation import LengthResult, Stretch
+
+ACCURATE = 0.9
+"""A model is accurate at a length if the whole interval of its accuracy lies above this bound."""
+HARDEST = "adjacent"
+"""The hardest kind of negative: one pair of neighbours is swapped."""
+EXERCISE = ("sinusoidal", "learned", "none")
+"""Encodings that the exercise compares."""
+KIND_WORDS = {
+    "adjacent": "single adjacent swaps",
+    "shuffle": "full shuffles",
+    "moved_one": "sequences with one number moved",
+    "transpositions": "random transpositions",
+}
+"""Kinds of negatives, as sentences name them."""
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """The tested lengths of one model on one kind of negative, split where the model stops being accurate."""
+
+    kind: str
+    cells: tuple[LengthResult, ...]
+    """All tested lengths, the shortest first."""
+    last_accurate: LengthResult | None
+    """The longest length up to which the model is accurate at every length; None if it fails at the shortest."""
+    undecided: tuple[LengthResult, ...]
+    """The lengths behind it whose interval contains the bound, up to the first inaccurate length."""
+    first_inaccurate: LengthResult | None
+    """The first length at which the model is shown to be inaccurate; None if there is none."""
+
+    @property
+    def length(self) -> int:
+        """Return the longest accurate length, or 0."""
+        return self.last_accurate.length if self.last_accurate else 0
+
+    @property
+    def longest_possible(self) -> int:
+        """Return the longest length up to which the model may be accurate, counting undecided lengths."""
+        return self.undecided[-1].length if self.undecided else self.length
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the model is accurate at every tested length."""
+        return self.last_accurate is not None and self.last_accurate is self.cells[-1]
+
+    @property
+    def words(self) -> str:
+        """Say up to which length the model is accurate: `up to 16`, `at no length`."""
+        if self.is_complete:
+            return f"at every tested length, up to {self.length:,}"
+        certain = f"up to {self.length:,}" if self.last_accurate else "at no length"
+        return f"{certain} for certain (possibly up to {self.longest_possible:,})" if self.undecided else certain
+
+
+def extrapolation_of(result: Stretch, kind: str = HARDEST) -> Extrapolation | None:
+    """Find the longest accurate length on one kind of negative; None if this kind was not tested."""
+    cells = tuple(sorted((cell for cell in result.cells if cell.negative == kind), key=lambda cell: cell.length))
+    if not cells:
+        return None
+    n_accurate = next((i for i, cell in enumerate(cells) if not is_accurate(cell)), len(cells))
+    end = next((i for i, cell in enumerate(cells) if is_inaccurate(cell)), len(cells))
+    last = cells[n_accurate - 1] if n_accurate else None
+    return Extrapolation(kind, cells, last, cells[n_accurate:end], cells[end] if end < len(cells) else None)
+
+
+def is_accurate(cell: LengthResult) -> bool:
+    """Return whether the whole interval lies above the bound; one answer for everything is never accurate."""
+    return cell.low > ACCURATE and not cell.constant
+
+
+def is_inaccurate(cell: LengthResult) -> bool:
+    """Return whether the whole interval lies below the bound, or everything gets one answer."""
+    return cell.constant or cell.high <= ACCURATE
+
+
+def is_plain(result: Stretch) -> bool:
+    """Return whether the model is the exercise's but for its encoding: no given structure, ordinary attention."""
+    return not result.hard_codes and result.label == f"{result.encoding}, {result.pooling}"
+
+
+def hardest_kind(results: Sequence[Stretch]) -> str:
+    """Return the hardest kind of negative among the tested ones."""
+    kinds = [cell.negative for result in results for cell in result.cells]
+    return HARDEST if HARDEST in kinds or not kinds else kinds[-1]
+
+
+def kind_words(kind: str) -> str:
+    """Name a kind of negative as sentences do.
+
+    >>> kind_words("adjacent"), kind_words("two_blocks")
+    ('single adjacent swaps', 'two blocks')
+    """
+    return KIND_WORDS.get(kind, kind.replace("_", " "))
+
+
+def accuracy_words(cell: LengthResult) -> str:
+    """Write an accuracy with its interval and n, or the one answer that every example gets."""
+    if cell.constant:
+        return f"it answers “{cell.constant_class}” to everything, n = {cell.n:,}"
+    return f"{percent(cell.accuracy)}, {interval(cell.low, cell.high)}, n = {cell.n:,}"
+
+
+def accuracy_cell(result: LengthResult | None, missing: str = "not measured") -> Cell:
+    """Return the cell of a table: `98.5 [95.7, 99.5]`, strong where the model is accurate, or the one answer."""
+    if result is None:
+        return Cell(missing, None, "weak")
+    if result.constant:
+        return Cell(f"one answer: {result.constant_class}", 100 * result.accuracy, "weak")
+    mark = "strong" if is_accurate(result) else ""
+    return interval_cell(result.accuracy, result.low, result.high, mark=mark)  # type: ignore[arg-type]
+
+
+def at_training_lengths(cells: Sequence[LengthResult], trained: tuple[int, int] | None) -> LengthResult | None:
+    """Pool the results of one kind of negative over all training lengths; None if there is none."""
+    inside = [cell for cell in cells if trained and trained[0] <= cell.length <= trained[1]]
+    if not inside:
+        return None
+    recall = _pooled([cell.recall for cell in inside])
+    right = Proportion.of(sum(share.correct for share in recall), sum(cell.n for cell in inside))
+    answers = {cell.constant_class for cell in inside}
+    return replace(
+        inside[-1],
+        accuracy=right.rate,
+        low=right.low,
+        high=right.high,
+        n=right.n,
+        constant=len(answers) == 1 and inside[-1].constant,
+        constant_class=inside[-1].constant_class if len(answers) == 1 else None,
+        recall=recall,
+        answers=_pooled([cell.answers for cell in inside]),
+        margin=tuple(fmean(values) for values in zip(*(cell.margin for cell in inside), strict=True)),
+    )
+
+
+def _pooled(shares: Sequence[Sequence[Proportion]]) -> tuple[Proportion, ...]:
+    """Add up the counts of each class over lengths."""
+    return tuple(
+        Proportion.of(sum(each.correct for each in by_length), sum(each.n for each in by_length))
+        for by_length in zip(*shares, strict=True)
+    )
+
+
+def failure_causes(
+    result: Stretch, extrapolation: Extrapolation
+) -> tuple[LengthResult, LengthResult, LengthResult] | None:
+    """Return the first inaccurate length, then a training length with the ids, and with the gaps, of that length.
+
+    Return None if the model does not fail beyond its training lengths, or if this was not measured.
+    """
+    first, longest = extrapolation.first_inaccurate, result.trained[1] if result.trained else 0
+    if first is None or first.length <= longest or extrapolation.last_accurate is None:
+        return None
+    ids = next((each.cell for each in result.ids if each.first + longest == first.length), None)
+    gaps = next((cell for cell in result.cropped_results if cell.length == first.length), None)
+    return (first, ids, gaps) if ids and gaps else None

@@ -1,0 +1,490 @@
+"""Describe length generalisation: how far each model extrapolates, and what makes it fail.
+
+Models that were given structure of the task are never ranked against generic models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
+from headcount.describing.extrapolation import (
+    ACCURATE,
+    EXERCISE,
+    Extrapolation,
+    accuracy_cell,
+    accuracy_words,
+    at_training_lengths,
+    extrapolation_of,
+    failure_causes,
+    hardest_kind,
+    is_accurate,
+    is_inaccurate,
+    is_plain,
+    kind_words,
+)
+from headcount.describing.words import counted, interval_cell, percent, sentence, some
+from headcount.figures.length_generalisation import given_structure, size_range
+
+if TYPE_CHECKING:
+    from headcount.analysis.length_generalisation import LengthResult, Stretch
+    from headcount.stats import Proportion
+
+TableId = Callable[[str], str]
+"""Maps a kind of negative, or `causes`, to the id of its table."""
+ANSWER_START = "Trained on lengths"
+"""The first words of the exercise's answer."""
+EASIEST = "shuffle"
+ENCODING_WORDS = {"none": "a model without positions"}
+"""Encodings that sentences call by another name."""
+LENGTHS = (32, 64, 128, 256)
+"""Lengths that the exercise asks for."""
+UNCHANGED = 1e-3
+"""Changes of a logit below this are rounding errors."""
+MARKED = f"Marked: the whole interval lies above {percent(ACCURATE, 0)}."
+Row = tuple[Cell | str, ...]
+
+
+class Model(NamedTuple):
+    """A model under the name that the reader sees."""
+
+    title: str
+    result: Stretch
+
+    @property
+    def description(self) -> str:
+        """Return the name with what the model was given, and that it is one model."""
+        once = "one seed" if self.result.encoding else "one model"
+        return f"{self.title} ({given_structure(self.result)}, {once})"
+
+
+class Tested(NamedTuple):
+    """A model and how far it extrapolates on the kind of negative in question."""
+
+    title: str
+    result: Stretch
+    extrapolation: Extrapolation
+
+
+def describe(result: Stretch) -> list[Block]:
+    """Describe the length generalisation of one model."""
+    model, kind = Model(result.name, result), hardest_kind([result])
+    sentences = conclusions([model], kind, lambda name: "stretch-causes" if name == "causes" else "stretch-accuracy")
+    return [
+        *([Conclusions(tuple(sentences))] if sentences else []),
+        _accuracy_by_length(result),
+        recall_table("stretch-classes", [model], kinds_of([result])),
+        _predictions_by_length(result),
+        *_changed_alone(result),
+        *_shifted_ids(result),
+        *map(Paragraph, _notes(result)),
+    ]
+
+
+def kinds_of(results: Iterable[Stretch]) -> list[str]:
+    """Return all kinds of negatives that were tested."""
+    return list(dict.fromkeys(cell.negative for result in results for cell in result.cells))
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sentence]:
+    """Answer the exercise's question if its encodings were tested, then describe each model and why it fails."""
+    tested = [Tested(*each, reach) for each in models if (reach := extrapolation_of(each.result, kind))]
+    generic = [(each.title, each.extrapolation) for each in tested if not each.result.hard_codes]
+    given = [
+        (f"{each.title} ({given_structure(each.result)})", each.extrapolation)
+        for each in tested
+        if each.result.hard_codes
+    ]
+    return [
+        *_exercise(tested, table(kind)),
+        *_farthest(generic, "generic models", table(kind)),
+        *_farthest(given, "models that were given structure", table(kind)),
+        *(_one_model(each, table(kind)) for each in tested),
+        *_easy_kind(tested, table),
+        *_one_answer(tested, table(kind)),
+        *(each for one in tested for each in _failure(one, table("causes"))),
+    ]
+
+
+def _exercise(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
+    """Answer the exercise's question, if at least two of its encodings were trained on the same lengths."""
+    asked = [each for each in tested if _is_asked(each.result)]
+    by_encoding = [(each.result.encoding, each.extrapolation) for each in asked]
+    trained = {each.result.trained for each in asked}
+    if len(dict(by_encoding)) < 2 or len(trained) > 1 or not (span := trained.pop()):
+        return []
+    return [exercise_answer(by_encoding, span, rests_on)]
+
+
+def exercise_answer(
+    by_encoding: Sequence[tuple[str, Extrapolation]], trained: tuple[int, int], rests_on: str
+) -> Sentence:
+    """Say which of sinusoidal, learned and no positions extrapolate."""
+    groups = {
+        ENCODING_WORDS.get(name, name): [reach for encoding, reach in by_encoding if encoding == name]
+        for name in EXERCISE
+        if name in dict(by_encoding)
+    }
+    parts = list[str]()
+    for name, reaches in groups.items():
+        runs = f" ({counted(len(reaches), 'run')})" if len(reaches) > 1 else ""
+        lengths = some(list(dict.fromkeys(reach.words for reach in reaches)))
+        parts.append(f"{name}{runs} {'' if parts else 'is accurate '}{lengths}")
+    verdict, is_decided = _who_extrapolates(groups, trained[1])
+    n = size_range(cell.n for _, reach in by_encoding for cell in reach.cells)
+    seeds = "one seed each" if len(by_encoding) == len(groups) else f"{len(by_encoding)} runs"
+    kind = kind_words(by_encoding[0][1].kind)
+    text = f"{ANSWER_START} {trained[0]} to {trained[1]} and tested on {kind}, {some(parts)}"
+    return Sentence(f"{text}: {verdict} (n = {n} per length, {seeds}).", rests_on, is_decided)
+
+
+def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: int) -> tuple[str, bool]:
+    """Say which encodings extrapolate in all runs, in some, possibly, or not; and whether that is decided."""
+    always, sometimes, undecided, never = list[str](), list[str](), list[str](), list[str]()
+    for name, reaches in groups.items():
+        n = sum(reach.length > longest for reach in reaches)
+        if any(reach.length <= longest < reach.longest_possible for reach in reaches):
+            undecided.append(name)
+        elif n == len(reaches):
+            always.append(name)
+        elif n:
+            sometimes.append(f"{name} in {n} of {len(reaches)} runs")
+        else:
+            never.append(name)
+    if len(never) == len(groups):
+        return f"{'neither' if len(never) == 2 else 'none'} of them extrapolates", True
+    does = [*always, *sometimes]
+    parts = [f"{some(does)} extrapolate{'s' if len(does) == 1 else ''}"] if does else []
+    if undecided:
+        parts.append(f"whether {some(undecided)} extrapolate{'s' if len(undecided) == 1 else ''} is undecided")
+    others = f", {some(never)} {'does' if len(never) == 1 else 'do'} not" if never else ""
+    return ", and ".join(parts) + others, not undecided
+
+
+def other_extrapolators(models: Sequence[Model], kind: str, answer: Sentence) -> list[str]:
+    """Name the models that extrapolate, beside the exercise's answer; nothing beside another sentence."""
+    if not answer.text.startswith(ANSWER_START):
+        return []
+    names = []
+    for title, result in models:
+        reach = extrapolation_of(result, kind)
+        if _is_asked(result) or not reach or not reach.last_accurate or not result.trained:
+            continue
+        if reach.length > result.trained[1]:
+            who = f"{title} ({result.label}; {given_structure(result)})"
+            names.append(f"{who} {reach.words} ({accuracy_words(reach.last_accurate)})")
+    return [f"Accurate beyond the training lengths: {some(names)}."] if names else []
+
+
+def _is_asked(result: Stretch) -> bool:
+    """Return whether the exercise asks for this model."""
+    return is_plain(result) and result.encoding in EXERCISE
+
+
+def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on: str) -> list[Sentence]:
+    """Say which of several models extrapolates farthest; only models of one sort are compared."""
+    if len(reaches) < 2:
+        return []
+    longest, kind = max(reach.length for _, reach in reaches), kind_words(reaches[0][1].kind)
+    leaders = [(name, reach) for name, reach in reaches if reach.length == longest]
+    rivals = [f"{name} {reach.words}" for name, reach in reaches if reach.longest_possible > longest]
+    if not longest:
+        n = size_range(cell.n for _, reach in reaches for cell in reach.cells)
+        text = f"None of {len(reaches)} {what} is shown to be accurate on {kind} at any length (n = {n})."
+        return [Sentence(text, rests_on, is_decided=not rivals)]
+    last = leaders[0][1].last_accurate
+    assert last is not None, "the longest accurate length is not 0"
+    length = f"{longest:,} ({accuracy_words(last) if len(leaders) == 1 else f'n = {last.n:,}'})"
+    names = some([name for name, _ in leaders])
+    if rivals:
+        text = f"Which of {len(reaches)} {what} extrapolates farthest on {kind} is undecided: {names} up to {length}"
+        return [Sentence(f"{text}; {some(rivals)}.", rests_on, is_decided=False)]
+    verb = "extrapolates" if len(leaders) == 1 else "extrapolate"
+    return [Sentence(f"Of {len(reaches)} {what}, {names} {verb} farthest on {kind}: up to {length}.", rests_on)]
+
+
+def _one_model(tested: Tested, rests_on: str) -> Sentence:
+    """Say up to which length one model is accurate, with its accuracy there and at the next length."""
+    _, result, reach = tested
+    text = f"On {kind_words(reach.kind)}, {Model(tested.title, result).description} is"
+    if reach.undecided:
+        first = reach.undecided[0]
+        certain = f" accurate up to {reach.length:,};" if reach.last_accurate else " accurate at no length for certain;"
+        text += f"{certain} from {first.length:,} on that is undecided ({accuracy_words(first)})"
+    elif reach.last_accurate is None:
+        first = reach.cells[0]
+        is_trained = result.trained is not None and first.length <= result.trained[1]
+        which = "any tested length, training lengths included" if is_trained else "any tested length"
+        text += f" not accurate at {which}: at {first.length:,}, {accuracy_words(first)}"
+    elif reach.first_inaccurate is None:
+        text += f" accurate {reach.words} ({accuracy_words(reach.last_accurate)})"
+    else:
+        first = reach.first_inaccurate
+        text += f" accurate up to {reach.length:,} ({accuracy_words(reach.last_accurate)}) but not at {first.length:,} "
+        text += f"({accuracy_words(first)})"
+    refused = some([f"{length:,}" for length in result.refused_lengths], 4)
+    text += f"; it does not accept length {refused}" if result.refused_lengths else ""
+    return Sentence(f"{text}.", rests_on, is_decided=not reach.undecided)
+
+
+def _easy_kind(tested: Sequence[Tested], table: TableId) -> list[Sentence]:
+    """Name the models that extrapolate only on the easiest kind of negative."""
+    parts = []
+    for title, result, reach in tested:
+        easy = extrapolation_of(result, EASIEST)
+        if easy and easy.last_accurate and reach.kind != EASIEST and easy.length > reach.longest_possible:
+            shuffled = f"{title} is accurate on them {easy.words} ({accuracy_words(easy.last_accurate)})"
+            parts.append(f"{shuffled}, but on {kind_words(reach.kind)} {reach.words}")
+    if not parts:
+        return []
+    text = (
+        f"{sentence(kind_words(EASIEST)).rstrip('.')} are easy: {'; '.join(parts)}. To detect disorder is easier than "
+    )
+    return [Sentence(f"{text}to verify order.", table(EASIEST))]
+
+
+def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
+    """Name the lengths at which a model gives (nearly) every example the same answer."""
+    parts: list[str] = []
+    cells: list[LengthResult] = []
+    for title, _, reach in tested:
+        constant = [cell for cell in reach.cells if cell.constant]
+        for answer in dict.fromkeys(cell.constant_class for cell in constant):
+            lengths = some([f"{cell.length:,}" for cell in constant if cell.constant_class == answer], 4)
+            parts.append(f"{title} answers “{answer}” at {lengths}")
+        cells += constant
+    if not parts:
+        return []
+    n = size_range(cell.n for cell in cells)
+    text = f"At some lengths a model gives (nearly) every sequence the same answer: {'; '.join(parts)} (n = {n} each)"
+    return [Sentence(f"{text}. An accuracy of 50 % means nothing there.", rests_on)]
+
+
+def _failure(tested: Tested, rests_on: str) -> list[Sentence]:
+    """Say what makes a model fail at its first inaccurate length: position ids, gaps between numbers, or the length."""
+    causes = failure_causes(tested.result, tested.extrapolation)
+    if causes is None:
+        return []
+    first, ids, gaps = causes
+    text = f"Why does {tested.title} fail at {first.length:,}? On sequences of {ids.length} numbers with the last "
+    text += f"position ids of length {first.length:,}, accuracy is {_brief(ids)}; with its small gaps, {_brief(gaps)}. "
+    if is_accurate(ids) and is_accurate(gaps):
+        verdict = "Neither makes it fail alone: the cause is the length itself, or several causes together"
+    elif is_inaccurate(ids) and is_inaccurate(gaps):
+        verdict = "Either makes it fail alone"
+    else:
+        verdict = f"Untrained positions alone {_effect(ids)}, small gaps alone {_effect(gaps)}"
+    is_decided = all(is_accurate(cell) or is_inaccurate(cell) for cell in (ids, gaps))
+    return [Sentence(f"{text}{verdict}{'' if is_decided else ', which is undecided'}.", rests_on, is_decided)]
+
+
+def _brief(cell: LengthResult) -> str:
+    """Write an accuracy with its interval and n in brackets."""
+    accuracy, _, doubt = accuracy_words(cell).partition(", ")
+    return f"{accuracy} ({doubt})"
+
+
+def _effect(cell: LengthResult) -> str:
+    return "make it fail" if is_inaccurate(cell) else "do not" if is_accurate(cell) else "may make it fail"
+
+
+# --- tables of several models -----------------------------------------------------------------------------------------
+
+
+def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> DataTable:
+    """Tabulate accuracy on one kind of negative: a row for each model and a column for each length."""
+    results = [each.result for each in models]
+    lengths = sorted({cell.length for result in results for cell in result.cells if cell.negative == kind})
+    rows, sizes = list[Row](), set[int]()
+    for title, result in models:
+        cells = {cell.length: cell for cell in result.cells if cell.negative == kind}
+        if cells:
+            sizes |= {cell.n for cell in cells.values()}
+            shown = [accuracy_cell(cells.get(length), _reason(result, length)) for length in lengths]
+            rows.append((title, given_structure(result), *shown))
+    draws = some([str(draw) for draw in sorted({result.draw for result in results})])
+    note = f"n = {size_range(sizes)} per cell, draw {draws}; 95 % Wilson intervals. {MARKED}"
+    columns = ("model", "given", *(f"{length:,}" for length in lengths))
+    caption = f"Accuracy (%) by length; unsorted sequences: {kind_words(kind)}"
+    return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, command)
+
+
+def _reason(result: Stretch, length: int) -> str:
+    """Say why a length has no accuracy."""
+    return "refused" if length in result.refused_lengths else "not measured"
+
+
+def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
+    """Tabulate accuracy at training lengths together and at 32, 64, 128 and 256; nothing if none was measured."""
+    rows: list[Row] = [
+        (f"{title} ({given_structure(result)})", *length_cells(result.cells, kind, result.trained))
+        for title, result in models
+        if any(cell.negative == kind and cell.length in LENGTHS for cell in result.cells)
+    ]
+    if not rows:
+        return []
+    results = [each.result for each in models]
+    caption = f"Accuracy (%) at the exercise's lengths; unsorted sequences: {kind_words(kind)}"
+    columns = ("model", training_column([each.trained for each in results]), *map(str, LENGTHS))
+    note = f"{sizes_note([each.cells for each in results], kind)} {MARKED}"
+    return [DataTable("reach-lengths", caption, columns, tuple(rows), note, command, is_narrow=True)]
+
+
+def length_cells(results: Sequence[LengthResult], kind: str, trained: tuple[int, int] | None) -> list[Cell]:
+    """Return the accuracy over all training lengths and at each of the exercise's lengths."""
+    of_kind = [each for each in results if each.negative == kind]
+    by_length = {each.length: each for each in of_kind}
+    return [
+        accuracy_cell(at_training_lengths(of_kind, trained)),
+        *(accuracy_cell(by_length.get(length)) for length in LENGTHS),
+    ]
+
+
+def training_column(trained: Sequence[tuple[int, int] | None]) -> str:
+    """Return the heading of the column of training lengths: `8-16`, or words where models differ."""
+    spans = set(trained)
+    only = spans.pop() if len(spans) == 1 else None
+    return f"{only[0]}-{only[1]}" if only else "training lengths"
+
+
+def sizes_note(results: Sequence[Sequence[LengthResult]], kind: str) -> str:
+    """Say how many sequences of each length were tested."""
+    n = size_range(each.n for cells in results for each in cells if each.negative == kind)
+    return f"n = {n} per length, half of them sorted; training lengths are pooled. 95 % Wilson intervals."
+
+
+def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], command: str = "") -> DataTable:
+    """Tabulate the accuracy on each class; of several models, at the lengths around the end of training only."""
+    is_alone, rows = len(models) == 1, list[Row]()
+    for title, result in models:
+        cells = {(cell.length, cell.negative): cell for cell in result.cells}
+        lengths = sorted({cell.length for cell in result.cells}) if is_alone else _lengths_around(result)
+        for length in lengths:
+            at_length = [cells.get((length, kind)) for kind in kinds]
+            sorted_ones = next(cell for cell in at_length if cell is not None).recall[-1]
+            shares = [_share_cell(sorted_ones), *(_share_cell(cell.recall[0] if cell else None) for cell in at_length)]
+            rows.append((*([] if is_alone else [title]), Cell(f"{length:,}", length), *shares))
+    columns = (*([] if is_alone else ["model"]), "length", "sorted", *map(kind_words, kinds))
+    note = "All kinds share their sorted sequences. 95 % Wilson intervals."
+    return DataTable(name, "Accuracy (%) on each class", columns, tuple(rows), note, command)
+
+
+def _lengths_around(result: Stretch) -> list[int]:
+    """Return the last training length, the first length beyond it and the longest length."""
+    lengths = sorted({cell.length for cell in result.cells})
+    longest = result.trained[1] if result.trained else 0
+    inside, beyond = ([x for x in lengths if (x <= longest) == is_inside] for is_inside in (True, False))
+    return sorted({*inside[-1:], *beyond[:1], *lengths[-1:]})
+
+
+def _share_cell(share: Proportion | None) -> Cell:
+    if share is None:
+        return Cell("not measured", None, "weak")
+    return interval_cell(share.rate, share.low, share.high)
+
+
+def causes_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
+    """Tabulate what makes each model fail at its first inaccurate length; nothing if that is not known of any."""
+    rows: list[Row] = []
+    for title, result in models:
+        reach = extrapolation_of(result, kind)
+        causes = failure_causes(result, reach) if reach else None
+        if causes is not None:
+            rows.append((title, Cell(f"{causes[0].length:,}", causes[0].length), *map(accuracy_cell, causes)))
+    if not rows:
+        return []
+    caption = f"Accuracy (%) at the first inaccurate length, and with its causes alone; unsorted: {kind_words(kind)}"
+    columns = ("model", "length", "at that length", "its last position ids alone", "its small gaps alone")
+    note = "Alone: sequences of the longest training length, with the position ids or the gaps of the longer length."
+    return [DataTable("reach-causes", caption, columns, tuple(rows), note, command)]
+
+
+# --- tables of one model ----------------------------------------------------------------------------------------------
+
+
+def _by_length(result: Stretch) -> list[tuple[Cell, list[LengthResult]]]:
+    """Return the results of every length, shortest first as they were measured."""
+    lengths = dict.fromkeys(cell.length for cell in result.cells)
+    return [(Cell(f"{x:,}", x), [cell for cell in result.cells if cell.length == x]) for x in lengths]
+
+
+def _kind_columns(result: Stretch) -> list[str]:
+    return [kind_words(kind) for kind in kinds_of([result])]
+
+
+def _accuracy_by_length(result: Stretch) -> DataTable:
+    """Tabulate accuracy by length and kind of negative."""
+    trained = f"trained on {result.trained[0]}-{result.trained[1]}" if result.trained else "training lengths not known"
+    name = result.name if result.label in result.name else f"{result.name}: {result.label}"
+    caption = f"{name} ({given_structure(result)}), {trained}, draw {result.draw}. Accuracy (%) by kind of negative"
+    rows = [
+        (length, Cell(f"{cells[0].n:,}", cells[0].n), *map(accuracy_cell, cells))
+        for length, cells in _by_length(result)
+    ]
+    return DataTable("stretch-accuracy", caption, ("length", "n", *_kind_columns(result)), tuple(rows), MARKED)
+
+
+def _predictions_by_length(result: Stretch) -> DataTable:
+    """Tabulate how often the model predicts the last class, whether that is right or wrong."""
+    rows = [(length, *(_share_cell(cell.answers[-1]) for cell in cells)) for length, cells in _by_length(result)]
+    caption = f"Sequences that are classified as “{result.classes[-1]}” (%), right or wrong"
+    return DataTable("stretch-predictions", caption, ("length", *_kind_columns(result)), tuple(rows))
+
+
+def _changed_alone(result: Stretch) -> list[DataTable]:
+    """Tabulate what the gaps and the position ids of longer sequences cost alone; nothing if not measured."""
+    if not result.cropped_results or not result.trained:
+        return []
+    kind, longest = result.cropped_results[0].negative, result.trained[1]
+    gaps = {cell.length: cell for cell in result.cropped_results}
+    ids = {each.first + longest: each.cell for each in result.ids}
+    whole = {cell.length: cell for cell in result.cells if cell.negative == kind}
+    columns = {"its gaps alone": gaps, **({"its last position ids alone": ids} if ids else {}), "at that length": whole}
+    rows = tuple(
+        (Cell(f"{x:,}", x), *(accuracy_cell(cells.get(x), "refused") for cells in columns.values())) for x in gaps
+    )
+    caption = (
+        f"Accuracy (%) on {kind_words(kind)}: {longest} numbers with the gaps or position ids of a longer sequence"
+    )
+    return [DataTable("stretch-causes", caption, ("length", *columns), rows)]
+
+
+def _shifted_ids(result: Stretch) -> list[DataTable]:
+    """Tabulate the accuracy with shifted position ids; nothing if ids do not change a logit."""
+    if not _depends_on_ids(result):
+        return []
+    n = result.ids[0].cell.length
+    rows: tuple[Row, ...] = tuple(
+        (
+            f"{each.first}-{each.first + n - 1}",
+            *map(_share_cell, each.cell.recall[::-1]),
+            Cell(f"{each.moved:.2g}", each.moved),
+        )
+        for each in result.ids
+    )
+    columns = ("position ids", "sorted", kind_words(result.ids[0].cell.negative), "largest change of a logit")
+    caption = f"Accuracy (%) on the same sequences of {n} numbers with other position ids"
+    return [DataTable("stretch-ids", caption, columns, rows)]
+
+
+def _depends_on_ids(result: Stretch) -> bool:
+    return any(each.moved > UNCHANGED for each in result.ids)
+
+
+def _notes(result: Stretch) -> list[str]:
+    """Name refused lengths and ids, or say that the position ids do not matter."""
+    notes = []
+    if result.refused_lengths:
+        notes.append(f"{result.name} does not accept these lengths: {', '.join(map(str, result.refused_lengths))}.")
+    if result.refused_first_ids:
+        ids = ", ".join(map(str, result.refused_first_ids))
+        notes.append(f"{result.name} does not accept position ids that begin at {ids}.")
+    elif result.ids and not _depends_on_ids(result):
+        largest, last = max(each.moved for each in result.ids), result.ids[-1].first
+        text = f"The first position id, from 0 to {last:,}, does not matter to {result.name}"
+        notes.append(f"{text}: the largest change of a logit is {largest:.1g}.")
+    return notes

@@ -1,0 +1,257 @@
+"""The identities behind attention and positions, their numerical errors, and what results say about each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headcount.describing.blocks import Formula, Sentence
+from headcount.describing.expressions import Brackets, Fraction, Lines, Matrix, Root, Script, Words, row
+from headcount.describing.extrapolation import HARDEST, extrapolation_of, hardest_kind, is_plain, kind_words
+from headcount.describing.story import Subject
+from headcount.describing.words import counted, interval, once, percent, rate
+from headcount.stats import Proportion
+
+Array = NDArray[np.float64]
+PLACES, STEPS = 512, 64
+"""The largest position p and the largest step k for which the identities are computed."""
+EXACT = 1e-9
+"""An upper bound for rounding errors in double precision."""
+SYMMETRIC = ("max", "min", "mean", "attention", "lse-max", "score-max")
+"""Poolings whose output does not depend on the order of the positions."""
+SURELY = 0.999
+"""Confidence at which a result contradicts a theorem: at 95 %, one report in twenty would."""
+
+# --- formulas ---------------------------------------------------------------------------------------------------------
+
+ATTENTION = Formula(
+    "mathematics-attention",
+    "A head compares its queries with all keys. Each row of attention weights sums to 1 and averages the values.",
+    row("Attention(Q, K, V) = softmax", Brackets(Fraction(row("Q", Script("K", above="⊤")), Root("d"))), "V"),
+)
+GATE = Formula(
+    "mathematics-gate",
+    "A head's output is a vector z, before the output projection. A gate g keeps it (g = 1) or puts a replacement r in "
+    "its place (g = 0): zero, the head's mean, or z on another example.",
+    Lines(
+        (
+            row(Script("z", above="′"), "= g z + (1 − g) r"),
+            row("output =", Script("∑", below="h"), Script("z", below="h", above="′"), "W_h + b"),
+        )
+    ),
+)
+SINUSOIDAL = Formula(
+    "mathematics-sinusoidal",
+    "Sinusoidal encodings are computed from the position p alone, so no position is the last one.",
+    Lines(
+        (
+            "PE(p, 2i) = sin(p ω_i)",
+            "PE(p, 2i + 1) = cos(p ω_i)",
+            row("ω_i =", Script("10000", above="−2i/d")),
+        )
+    ),
+)
+ROTATION = Formula(
+    "mathematics-rotation",
+    "A step of k positions is the same rotation of each pair of dimensions at every p, trained or not.",
+    Lines(
+        (
+            "PE(p + k) = R(k) PE(p)",
+            row("R_i(k) =", Matrix((("cos(k ω_i)", "sin(k ω_i)"), ("−sin(k ω_i)", "cos(k ω_i)")))),
+        )
+    ),
+)
+KERNEL = Formula(
+    "mathematics-kernel",
+    "The similarity of two positions therefore depends on their distance alone.",
+    row("P_t · P_s =", Script("∑", below="i"), "cos(ω_i (t − s))"),
+)
+LEARNED = Formula(
+    "mathematics-learned",
+    "A learned encoding is a table with one row per position. A row that no training example uses gets no gradient and "
+    "keeps its random initial direction.",
+    Lines(
+        ("P_p = E_p", row(Fraction("∂L", "∂E_q"), "= 0", Words("for every position q that no training example has")))
+    ),
+)
+MULTISET = Formula(
+    "mathematics-multiset",
+    "Without positions, bidirectional attention treats all places alike, and a symmetric pooling does not know which "
+    "place is which. Such a model is a function of the multiset of its numbers: it cannot tell a sequence from its "
+    "sorted version.",
+    row(
+        "f(x_1, …, x_n) = f(",
+        Script("x", below="π(1)"),
+        ", …,",
+        Script("x", below="π(n)"),
+        ")",
+        Words("for every permutation π"),
+    ),
+)
+
+# --- numerical errors -------------------------------------------------------------------------------------------------
+
+
+def frequencies(d_model: int) -> Array:
+    """Return ω_i of every pair of dimensions; an odd last dimension is left out, because it has no cosine."""
+    return 10000.0 ** (-2 * np.arange(d_model // 2) / d_model)
+
+
+def sinusoids(places: Array, d_model: int) -> Array:
+    """Return PE as [position, pair, sine and cosine]."""
+    angles = places[:, None] * frequencies(d_model)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+
+
+def rotation_error(d_model: int, places: int = PLACES, steps: int = STEPS) -> float:
+    """Return the largest entry of PE(p + k) - R(k) PE(p) over all p and k up to these bounds."""
+    table, w, largest = sinusoids(np.arange(places + steps + 1.0), d_model), frequencies(d_model), 0.0
+    for k in range(steps + 1):
+        cos, sin = np.cos(k * w), np.sin(k * w)
+        here, there = table[: places + 1], table[k : places + 1 + k]
+        rotated = np.stack([cos * here[..., 0] + sin * here[..., 1], cos * here[..., 1] - sin * here[..., 0]], axis=-1)
+        largest = max(largest, float(np.abs(there - rotated).max(initial=0.0)))
+    return largest
+
+
+def kernel_error(d_model: int, places: int = PLACES) -> float:
+    """Return the largest |PE(t) · PE(s) - ∑_i cos(ω_i (t - s))| over all t and s up to this bound."""
+    at = np.arange(places + 1.0)
+    table = sinusoids(at, d_model).reshape(places + 1, -1)
+    expected = np.cos(at[:, None] * frequencies(d_model)).sum(axis=1)
+    distance = np.abs(at[:, None] - at[None, :]).astype(np.int64)
+    return float(np.abs(table @ table.T - expected[distance]).max())
+
+
+def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sentence]:
+    """Say whether the identities of sinusoidal encodings hold, given their numerical errors at this width."""
+    over = f"all p up to {PLACES} and k up to {STEPS} at d = {width}"
+    if rotation < EXACT:
+        text = f"PE(p + k) = R(k) PE(p) holds for {over}, to within {rotation:.1e}. A step of k positions therefore "
+        text += "means the same at trained and at untrained positions; a learned table has no such step."
+    else:
+        text = f"PE(p + k) = R(k) PE(p) does not hold for {over}: the largest error is {rotation:.1e}."
+    bounds = f"(t and s up to {PLACES}, d = {width})"
+    if kernel < EXACT:
+        product = f"P_t · P_s depends on t - s alone, to within {kernel:.1e} {bounds}."
+    else:
+        product = f"P_t · P_s does not depend on t - s alone: the largest error is {kernel:.1e} {bounds}."
+    return [Sentence(text, ROTATION.id), Sentence(product, KERNEL.id)]
+
+
+# --- what results say about each formula ------------------------------------------------------------------------------
+
+
+def row_sums(subjects: Sequence[Subject]) -> str:
+    """Say how far the rows of the stored attention weights are from a sum of 1."""
+    sites = [site for each in subjects for first in each.patterns[:1] for site in first.sites]
+    sums = [head.array.sum(axis=-1).ravel() for site in sites for head in site.heads]
+    if not sums:
+        return ""
+    rows = np.concatenate(sums)
+    error = float(np.abs(rows - 1).max())
+    return f"All {len(rows):,} rows of the stored attention weights (6 digits) sum to 1 to within {error:.1e}."
+
+
+def proofs(subjects: Sequence[Subject]) -> str:
+    """Say what was verified before heads were ablated."""
+    sites = [proof for each in subjects if each.ablation for proof in each.ablation.proof]
+    if not sites:
+        return ""
+    summed, shut = max(each.sum_error for each in sites), max(each.shut_error for each in sites)
+    bias = f"to within {shut:.1e}" if shut else "exactly"
+    text = f"Verified at {counted(len(sites), 'attention block')}: head contributions + bias = block output (max error "
+    text += f"{summed:.1e} of the largest entry); with all heads off, only the bias remains, {bias}."
+    if n_followed := sum(each.follows_attention for each in sites):
+        text += f" At {n_followed} of them, each head's slice of z follows its own attention pattern alone."
+    return text
+
+
+def table_errors(subjects: Sequence[Subject]) -> str:
+    """Compare the sinusoidal tables of models, which are single precision, with the formula."""
+    sentences = []
+    for each in subjects:
+        profile = each.positions.encoding if each.positions else None
+        if profile is None or profile.name != "sinusoidal" or not profile.table:
+            continue
+        table = np.array(profile.table, dtype=float)
+        pairs = sinusoids(np.arange(len(table), dtype=float), table.shape[1]).reshape(len(table), -1)
+        error = float(np.abs(table[:, : pairs.shape[1]] - pairs).max())
+        sentences.append(f"The table of {each.title} equals this at {len(table)} positions, to within {error:.1e}.")
+    return " ".join(sentences)
+
+
+def untrained_rows(subjects: Sequence[Subject]) -> str:
+    """Say that untrained rows of learned tables kept their direction; weight decay may only shrink them."""
+    sentences = []
+    for each in subjects:
+        rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
+        cosines = [row.cosine for row in rows if row.cosine is not None]
+        if cosines:
+            text = f"{each.title} has {counted(len(rows), 'row')} that no training example used: cosine similarity to "
+            text += f"the initial value{'' if len(rows) == 1 else 's'} is 1 to within {max(0.0, 1 - min(cosines)):.1e}."
+            sentences.append(text)
+    return " ".join(sentences)
+
+
+def accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion | None:
+    """Return the accuracy over all lengths of a model that sees only the multiset of numbers; None for other models."""
+    result = subject.stretch
+    if result is None or result.encoding != "none" or not is_plain(result) or result.pooling not in SYMMETRIC:
+        return None
+    cells = [cell for cell in result.cells if cell.negative == kind]
+    if not cells:
+        return None
+    return Proportion.of(sum(round(cell.accuracy * cell.n) for cell in cells), sum(cell.n for cell in cells))
+
+
+def multiset_accuracies(subjects: Sequence[Subject]) -> str:
+    """State the accuracy of each model without positions, over all lengths."""
+    shares = [(each.title, share) for each in subjects if (share := accuracy_without_order(each)) is not None]
+    texts = "; ".join(f"{title} {rate(share)}" for title, share in shares)
+    return f"Measured accuracy over all lengths: {texts}." if texts else ""
+
+
+def multiset_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
+    """Say whether each model without positions has the accuracy of 50 % that the theorem requires."""
+    sentences = []
+    for each in subjects:
+        share = accuracy_without_order(each)
+        if share is None:
+            continue
+        wide = Proportion.of(share.correct, share.n, SURELY)
+        if share.low <= 0.5 <= share.high:
+            verdict = "as the theorem requires"
+        elif wide.low <= 0.5 <= wide.high:
+            ends = interval(wide.low, wide.high).replace("95 %", percent(SURELY), 1)
+            verdict = f"which is within chance ({ends})"
+        else:
+            verdict = "which contradicts the theorem: sorted and unsorted sequences must differ in their numbers"
+        text = f"Without positions and with a symmetric pooling, 50 % on {kind_words(HARDEST)} is a theorem"
+        sentences.append(Sentence(f"{text}: {each.title} gets {rate(share)}, {verdict}.", MULTISET.id))
+    return sentences
+
+
+def extrapolation_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
+    """Say whether each plain sinusoidal model does extrapolate."""
+    sentences = []
+    for each in subjects:
+        result = each.stretch
+        if result is None or not result.trained or result.encoding != "sinusoidal" or not is_plain(result):
+            continue
+        reach, last = extrapolation_of(result, hardest_kind([result])), result.trained[1]
+        if reach is None:
+            continue
+        if reach.length > last:
+            text = "Sinusoidal encodings do extrapolate"
+        elif reach.longest_possible > last:
+            text = "Whether sinusoidal encodings do extrapolate is undecided"
+        else:
+            text = "Sinusoidal encodings could extrapolate but do not"
+        text += f": {each.title} ({once(each.settings)}), trained on lengths up to {last}, is accurate on "
+        text += f"{kind_words(reach.kind)} {reach.words} (n = {reach.cells[-1].n:,} per length, lengths up to "
+        text += f"{reach.cells[-1].length:,})."
+        sentences.append(Sentence(text, "mathematics-measured", reach.length > last or reach.longest_possible <= last))
+    return sentences

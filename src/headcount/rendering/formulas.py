@@ -1,0 +1,157 @@
+"""Formulas as MathML (which browsers typeset by themselves), as LaTeX and as plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from headcount.describing.expressions import (
+    Brackets,
+    Expression,
+    Fraction,
+    Lines,
+    Matrix,
+    Root,
+    Row,
+    Script,
+    Words,
+)
+from headcount.describing.markup import escaped
+
+TOKEN = re.compile(r"(?P<name>[A-Za-z]+|[α-ω])(?:_(?P<index>\w))?|(?P<number>\d+)|(?P<space>\s+)|(?P<sign>.)")
+LATEX = {
+    "ω": r"\omega",
+    "π": r"\pi",
+    "sin": r"\sin",
+    "cos": r"\cos",
+    "⊤": r"\top",
+    "∑": r"\sum",
+    "∂": r"\partial",
+    "·": r"\cdot",
+    "…": r"\dots",
+    "−": "-",
+}
+"""The LaTeX command of a name or a sign."""
+SUM, PRIME = "∑", "′"
+
+
+def mathml(expression: Expression) -> str:
+    """Return the content of a `math` element.
+
+    >>> mathml("x_i = 1")
+    '<mrow><msub><mi>x</mi><mi>i</mi></msub><mo>=</mo><mn>1</mn></mrow>'
+    """
+    match expression:
+        case str(text):
+            tokens = [_mathml_token(token) for token in TOKEN.finditer(text) if not token["space"]]
+            return tokens[0] if len(tokens) == 1 else f"<mrow>{''.join(tokens)}</mrow>"
+        case Row(parts):
+            return f"<mrow>{''.join(map(mathml, parts))}</mrow>"
+        case Fraction(above, below):
+            return f"<mfrac>{mathml(above)}{mathml(below)}</mfrac>"
+        case Script(base, below, above):
+            name = "munder" if base == SUM else f"m{'sub' if below else ''}{'sup' if above else ''}"
+            return f"<{name}>{''.join(mathml(part) for part in (base, below, above) if part)}</{name}>"
+        case Root(inside):
+            return f"<msqrt>{mathml(inside)}</msqrt>"
+        case Brackets(inside):
+            return f"<mrow><mo>(</mo>{mathml(inside)}<mo>)</mo></mrow>"
+        case Matrix(rows):
+            lines = ("".join(f"<mtd>{mathml(cell)}</mtd>" for cell in cells) for cells in rows)
+            table = f"<mtable>{''.join(f'<mtr>{line}</mtr>' for line in lines)}</mtable>"
+            return f"<mrow><mo>(</mo>{table}<mo>)</mo></mrow>"
+        case Words(text):
+            return f'<mspace width="1em"></mspace><mtext>{escaped(text)}</mtext>'
+        case Lines(lines):
+            body = "".join(f"<mtr><mtd>{mathml(line)}</mtd></mtr>" for line in lines)
+            return f'<mtable displaystyle="true">{body}</mtable>'
+
+
+def _mathml_token(token: re.Match[str]) -> str:
+    if token["index"]:
+        return f"<msub>{mathml(token['name'])}{mathml(token['index'])}</msub>"
+    if token["sign"]:
+        stretch = ' stretchy="false"' if token["sign"] in "()" else ""
+        return f"<mo{stretch}>{escaped(token['sign'])}</mo>"
+    return f"<mi>{escaped(token['name'])}</mi>" if token["name"] else f"<mn>{token['number']}</mn>"
+
+
+def latex(expression: Expression) -> str:
+    r"""Return the formula in LaTeX's mathematics mode.
+
+    >>> latex("PE(p, 2i) = sin(p ω_i)"), latex(Script("K", above="⊤"))
+    ('\\mathrm{PE}(p, 2i) = \\sin(p \\omega_{i})', 'K^{\\top}')
+    """
+    match expression:
+        case str(text):
+            return re.sub(r" (?=[^A-Za-z]|$)", "", "".join(map(_latex_token, TOKEN.finditer(text)))).replace("\t", " ")
+        case Row(parts):
+            return _joined(parts, latex)
+        case Fraction(above, below):
+            return rf"\frac{{{latex(above)}}}{{{latex(below)}}}"
+        case Script(base, below, above):
+            power = "'" if above == PRIME else f"^{{{latex(above)}}}" if above else ""
+            return f"{latex(base)}{power}{f'_{{{latex(below)}}}' if below else ''}"
+        case Root(inside):
+            return rf"\sqrt{{{latex(inside)}}}"
+        case Brackets(inside):
+            return rf"\left({latex(inside)}\right)"
+        case Matrix(rows):
+            body = r" \\ ".join(" & ".join(map(latex, cells)) for cells in rows)
+            return rf"\begin{{pmatrix}} {body} \end{{pmatrix}}"
+        case Words(text):
+            return rf"\quad \text{{{text}}}"
+        case Lines(lines):
+            return r", \qquad ".join(map(latex, lines))
+
+
+def _latex_token(token: re.Match[str]) -> str:
+    """Return a token; a space that ends a command stands behind it, a space of the formula is a tab until then."""
+    if token["index"]:
+        return f"{latex(token['name'])}_{{{token['index']}}}"
+    if token["space"]:
+        return "\t"
+    text = token.group()
+    if text in LATEX:
+        return f"{LATEX[text]} " if LATEX[text].startswith("\\") else LATEX[text]
+    return rf"\mathrm{{{text}}}" if len(text) > 1 and token["name"] else text
+
+
+def plain_formula(expression: Expression) -> str:
+    """Return the formula as text, one line for each of its lines.
+
+    >>> plain_formula(Fraction("Q K", Root("d"))), plain_formula(Script("10000", above="−2i/d"))
+    ('(Q K)/√d', '10000^(−2i/d)')
+    """
+    match expression:
+        case str(text):
+            return text
+        case Row(parts):
+            return _joined(parts, plain_formula)
+        case Fraction(above, below):
+            return f"{_grouped(above)}/{_grouped(below)}"
+        case Script(base, below, above):
+            power = above if above == PRIME else f"^{_grouped(above)}" if above else ""
+            return f"{plain_formula(base)}{power}{f'_{_grouped(below)}' if below else ''}"
+        case Root(inside):
+            return f"√{_grouped(inside)}"
+        case Brackets(inside):
+            return f"({plain_formula(inside)})"
+        case Matrix(rows):
+            return f"[{'; '.join(', '.join(map(plain_formula, cells)) for cells in rows)}]"
+        case Words(text):
+            return text
+        case Lines(lines):
+            return "\n".join(map(plain_formula, lines))
+
+
+def _joined(parts: Sequence[Expression], render: Callable[[Expression], str]) -> str:
+    """Return the parts with spaces between them, but without one on the inner side of a bracket or before a comma."""
+    texts = (f"{'' if i == 0 or isinstance(part, Brackets) else ' '}{render(part)}" for i, part in enumerate(parts))
+    return re.sub(r" (?=[,)])|(?<=[(]) ", "", "".join(texts))
+
+
+def _grouped(expression: Expression) -> str:
+    """Return the text of a part, in brackets if it is more than one name, number or sign."""
+    text = plain_formula(expression)
+    return text if TOKEN.fullmatch(text.lstrip("√∂")) else f"({text})"
