@@ -59,7 +59,7 @@ def test_sections_without_results_are_left_out(runs: list[Run], capsys: pytest.C
     names = [section.id for section in tell(material).sections]
     assert "ablation" not in names
     assert "pruning" not in names
-    assert names[0] == "asked"
+    assert names[0] == "summary"
     api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
     again = gather(*runs, stored=True, n_examples=0)
     assert again.subjects[0].ablation is not None, "what is stored is read, whatever it was asked for"
@@ -163,7 +163,7 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
     assert found.ablation.conditions[0].n == len(texts.MANY)
     assert found.pruning.n_heads == len(found.ablation.heads) / 3
     sections = tell(Material("BERT", (found,), "")).sections
-    told = ["asked", "patterns", "roles", "ablation", "sites", "pruning", "reproduce"]
+    told = ["summary", "patterns", "roles", "ablation", "sites", "pruning", "reproduce"]
     assert [section.id for section in sections] == told
     assert [line for block in sections[-1].blocks if isinstance(block, Commands) for line in block.commands] == [
         f"headcount heads bert --on '{texts.TEXTS[0]}'",

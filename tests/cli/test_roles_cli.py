@@ -70,7 +70,7 @@ def test_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heads", model, "--stats", "--quiet"]) == 0
     printed = capsys.readouterr().out
     assert "undecided: none of 12 stands out" in printed, "its weights are random"
-    assert "Self-attention: no head stands out for first token on repeated tokens (L" in printed
+    assert "On repeated tokens, no head stands out for first token, previous token" in printed
     assert "Induction: the token after an earlier copy" in printed
     assert "figure:  runs/model/figures/head-roles-controls2/layer-self.png" in printed
 

@@ -216,7 +216,7 @@ def test_a_pattern_of_cross_attention_has_both_texts() -> None:
     queries, keys = labels(figure)
     assert queries == [f"decoder{i}" for i in range(5)]
     assert keys[:2] == ["0: encoder0", "8: encoder8"]
-    assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == ("query ↓ (looks)", "key → (attended to)")
+    assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == ("query ↓ (attends)", "key → (attended to)")
     require_tidy(figure)
 
 

@@ -283,7 +283,7 @@ DRAWN: dict[str, Callable[[Shape], Figure | dict[str, Figure]]] = {
     "draw_roles": lambda shape: roles.draw_roles(with_roles(shape)),
     "draw_stats": lambda shape: stats.draw_stats(specialised(shape)),
     "draw_sensitivity": lambda shape: stats.draw_sensitivity(specialised(shape)),
-    "draw_condition": lambda shape: stats.draw_condition(specialised(of_few_heads(shape)), "layer", "self"),
+    "draw_condition": lambda shape: stats.draw_condition(specialised(shape), "encoder", "self"),
     "draw_conditions": lambda shape: stats.draw_conditions(specialised(replace(shape, heads=min(shape.heads, 4)))),
     "draw_stretch": lambda shape: stretch.draw_stretch(compared(shape)),
     "draw_dispersion": lambda shape: stretch.draw_dispersion(sample_of_length(shape)),

@@ -1,4 +1,4 @@
-"""`headcount heads MODEL`: list a model's heads, draw where they attend, or measure what each is for."""
+"""`headcount heads MODEL`: list a model's heads, draw where they attend, or measure what each attends to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, and what to show of it."""
+    """Add the model, what to draw or measure, and on which inputs."""
     add_model_argument(parser)
     parser.epilog = f"{parser.epilog or ''}\n\n{fill(LABELS.replace('%%', '%'), 79)}".strip()
     what = parser.add_mutually_exclusive_group()
@@ -56,26 +56,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A list of names, or pictures and numbers."""
+    """List the heads, draw them, or measure them."""
     from headcount import api
 
     if not args.stats and (args.length is not None or args.match):
-        raise InputError("--length and --match are for measuring", "add --stats")
+        raise InputError("--length and --match need --stats", "add --stats")
     if not args.stats and (args.data is not None or args.separator):
-        raise InputError("--data and --separator are for measuring", "add --stats")
+        raise InputError("--data and --separator need --stats", "add --stats")
     if args.stats and (args.all_test or args.head is not None):
         raise InputError("--stats measures all heads", "leave --all-test and --head out, or --stats")
     if args.head is not None and args.on is None:
-        raise InputError("--head is for looking closer at a text", 'add --on "a text"')
+        raise InputError("--head needs an example", 'add --on "a text"')
     if args.norm_weighted and not (args.stats or args.on or args.all_test):
-        raise InputError("--norm-weighted is for pictures and statistics", "add --on, --all-test or --stats")
+        raise InputError("--norm-weighted needs something to draw or measure", "add --on, --all-test or --stats")
     model = api.open_model(args.model, run_adapter=args.run_adapter)
     if args.stats and not model.records_attention and (model.task is None or args.on or args.data or args.separator):
         return _roles(model, args)
     if args.stats and (args.on or args.data or args.separator):
-        raise InputError(f"{model.label} is measured over its own task", "leave --on, --data and --separator out")
+        raise InputError(f"{model.label} is measured on its own task", "leave --on, --data and --separator out")
     if args.norm_weighted and not model.records_attention:
-        what = f"--norm-weighted needs a run: what each key adds is not known of {model.label}"
+        what = f"--norm-weighted needs a run: {model.label} does not say what each key adds"
         raise InputError(what, "leave it out: attention weights can be read off any model")
     if args.stats:
         return _stats(model, args)
@@ -84,17 +84,17 @@ def run(args: argparse.Namespace) -> Output:
     if args.on is None:
         return _list(model)
     examples = list(dict.fromkeys(args.on))
-    # Attention that a model records is shown while it decodes its own answer; other models are given one text.
+    # A model that records its attention is shown while it decodes its answer; other models read one text.
     return _patterns(model, args, examples) if model.records_attention else _summaries(model, args, examples)
 
 
 def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
-    """Attention of a run, on examples."""
+    """Draw the attention of a run on examples."""
     from headcount import api
 
     run = api.open_run(model)
     for example in examples:
-        run.task.parse(example)  # before the first is drawn
+        run.task.parse(example)  # refuse a wrong example before the first is drawn
     if args.head is not None:
         head = run.find_head(args.head)
         saved = api.show_head(run, head, examples, norm_weighted=args.norm_weighted, save=True)
@@ -108,7 +108,7 @@ def _patterns(model: OpenModel, args: argparse.Namespace, examples: list[str]) -
 
 
 def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
-    """What was drawn of each head."""
+    """Return the answers and the files that were drawn."""
     return Output(
         _one_or_all([{**each.result.to_dict(), "files": files_of(each)} for each in shown]),
         (line for each in shown for line in (each.result.verdict, *file_lines(each))),
@@ -116,7 +116,7 @@ def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
 
 
 def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
-    """Attention of any model, on texts."""
+    """Draw and describe the attention of any model on texts."""
     from headcount import api
     from headcount.describing.attention import describe
 
@@ -129,19 +129,19 @@ def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) 
     return Output(_one_or_all(data), [*lines, *file_lines(saved)])
 
 
-def _one_or_all(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """One object; of several examples, a list in it."""
-    return found[0] if len(found) == 1 else {"examples": found}
+def _one_or_all(examples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the object of one example, or an object with a list of several."""
+    return examples[0] if len(examples) == 1 else {"examples": examples}
 
 
 def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
-    """What each head is for; and which heads of other runs attend alike."""
+    """Measure what each head attends to, and which heads of other models match it."""
     from headcount import api
     from headcount.describing import matching, specialisation
 
     if args.match and args.norm_weighted:
         raise InputError(
-            "--match compares attention weights as they are, not by what each key adds",
+            "--match compares attention weights, not norm-weighted attention",
             "leave --norm-weighted out, or --match",
         )
     matched = api.match_heads(model, *args.match or (), length=args.length, save=True, quiet=args.quiet)
@@ -152,7 +152,7 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
 
 
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
-    """What each head of a model without a task stands out for."""
+    """Find the heads of a model without a task that stand out."""
     from headcount import api
     from headcount.describing import matching, roles
 
@@ -171,7 +171,7 @@ def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
 
 
 def _list(model: OpenModel) -> Output:
-    """Where its heads are."""
+    """List the heads and their output projections."""
     from headcount.describing.blocks import DataTable
     from headcount.describing.words import counted
     from headcount.hooks.wrapping import projection_paths

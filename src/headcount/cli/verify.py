@@ -1,4 +1,4 @@
-"""`headcount verify MODEL`: check every example there is; exit 0 only if all are right."""
+"""`headcount verify MODEL`: check every example of the task; exit code 0 only if every answer is right."""
 
 import argparse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Sentence
-from headcount.describing.roles import TARGETS, rank
-from headcount.describing.words import counted, interval, number, percent
+from headcount.describing.roles import TARGETS, percentage, rank
+from headcount.describing.words import counted, interval, percent
 from headcount.figures.attention import ROLE_WORDS
 
 if TYPE_CHECKING:
@@ -81,4 +81,4 @@ def _sizes(result: AttentionSummary, measure: str) -> str:
 
 
 def _percentage(share: float | None, *, is_strong: bool = False) -> Cell:
-    return Cell("–") if share is None else Cell(number(100 * share), share, "strong" if is_strong else "")
+    return Cell("–") if share is None else percentage(share, "strong" if is_strong else "")

@@ -23,14 +23,17 @@ ALL_KINDS = "12345678"
 BEYOND = "302"
 """The check for models that give one answer to everything beyond the training lengths."""
 URGENT = ("fail", "warn")
-ORDER = (*URGENT, "explained", "ignored", "pass", "not applicable")
-"""Verdicts, the most urgent first."""
-MARKS: dict[str, Literal["strong", "weak"]] = {
+MARKS: dict[str, Literal["", "strong", "weak"]] = {
     "fail": "strong",
     "warn": "strong",
-    "not applicable": "weak",
+    "explained": "",
     "ignored": "weak",
+    "pass": "",
+    "not applicable": "weak",
 }
+"""How each verdict is marked in a table, the most urgent first."""
+ORDER = tuple(MARKS)
+QUIET = ("pass", "not applicable")
 PAGE = "docs/traps.md"
 
 
@@ -85,8 +88,8 @@ def verdict_tables(
     """
     verdicts = [(title, each) for verdict in ORDER for title, audit in audits for each in audit.of(verdict)]
     n_left_out = 0 if is_complete else sum(each.verdict == "not applicable" for _, each in verdicts)
-    found = [pair for pair in verdicts if pair[1].verdict in ORDER[:4]]
-    quiet = [pair for pair in verdicts if pair[1].verdict == "pass" or (is_complete and pair[1].verdict == ORDER[-1])]
+    found = [pair for pair in verdicts if pair[1].verdict not in QUIET]
+    quiet = [pair for pair in verdicts if pair[1].verdict in (QUIET if is_complete else QUIET[:1])]
     note = f"{counted(n_left_out, 'check')} that do not apply are left out." if n_left_out else ""
     note += " Quick checks alone." if any(audit.is_quick for _, audit in audits) else ""
     columns = (*(["model"] if len(audits) > 1 else []), "id", "check", "verdict", "evidence")
@@ -108,8 +111,7 @@ def _cells(verdict: Verdict) -> tuple[Cell | str, ...]:
         evidence = f"explained by {verdict.explained_by}: {evidence}"
     elif verdict.verdict == "ignored":
         evidence = f"{evidence} (ignored: {verdict.reason})"
-    mark = MARKS.get(verdict.verdict, "")
-    word = Cell(verdict.verdict, ORDER.index(verdict.verdict), mark)  # readers sort by urgency
+    word = Cell(verdict.verdict, ORDER.index(verdict.verdict), MARKS[verdict.verdict])  # readers sort by urgency
     return verdict.id, verdict.check.replace("-", " "), word, evidence
 
 
@@ -170,7 +172,8 @@ def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> 
     if isinstance(outcome, HeadcountError):
         summary = "Your submission could not be measured."
         command = Commands((f"headcount audit {argument(name)}",), "Run this, and mend what it shows:")
-        sections = [Section("failed", "What failed", (*map(Paragraph, (outcome.what, *outcome.advice)), command))]
+        reasons = [Paragraph(text) for text in (outcome.what, *outcome.advice)]
+        sections = [Section("failed", "What failed", (*reasons, command))]
     else:
         summary = "Nothing has to be mended." if outcome.is_sound else sentence(outcome.summary)
         sections = _urgent_sections(outcome)

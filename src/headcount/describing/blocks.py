@@ -1,6 +1,6 @@
-"""What a section of a report is made of, whatever form it is written in: an HTML page, Markdown or LaTeX.
+"""The blocks of a description, which every renderer turns into its own form: terminal, page, Markdown, LaTeX.
 
-Text is plain text: every form escapes it by itself. In sentences and notes `code` stands between backticks.
+Text is plain text: each renderer escapes it. In sentences and notes, `code` stands between backticks.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A conclusion that results wrote, and the block that it rests on."""
+    """A conclusion drawn from a result, and the block that it rests on."""
 
     text: str
     rests_on: str = ""
-    """The id of a picture or table."""
+    """The id of a figure or table."""
     is_decided: bool = True
-    """Whether the data say so; else the sentence says that they leave it open."""
+    """Whether the data decide the question; otherwise the sentence says that it is undecided."""
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """What explains, and would be the same whatever was found."""
+    """An explanation that does not depend on the result."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Conclusions:
-    """Sentences in a row."""
+    """Several sentences."""
 
     sentences: tuple[Sentence, ...]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table: as it is read, and the number that it is sorted by."""
+    """One cell of a table: its text, and the number that it is sorted by."""
 
     text: str
     value: float | None = None
     mark: Literal["", "strong", "weak"] = ""
-    """Whether it stands out, or is to be passed over."""
+    """Whether the cell stands out or is unimportant."""
 
 
 @dataclass(frozen=True)
 class DataTable:
-    """Numbers side by side; readers can sort it."""
+    """A table that readers can sort."""
 
     id: str
     caption: str
@@ -62,39 +62,39 @@ class DataTable:
     rows: tuple[tuple[Cell | str, ...], ...]
     note: str = ""
     command: str = ""
-    """What makes these numbers again."""
+    """The command that reproduces these numbers."""
     is_folded: bool = False
-    """Whether it is long and few will read it: a page shows it when asked."""
+    """Whether the table is long and few will read it: a page shows it when the reader opens it."""
     is_narrow: bool = False
-    """Whether every column must be visible at once, on a phone and on paper too."""
+    """Whether every column must be visible at once, also on a phone and on paper."""
     n_keys: int = 1
     """How many columns at the left name a row; a terminal repeats them where it needs several tables."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, drawn when a form asks for it."""
+    """A figure, drawn when a renderer needs it."""
 
     id: str
     caption: str
     alt: str
-    """What is to be seen, for those who do not see it: with its numbers."""
+    """A description with numbers, for readers who cannot see the figure."""
     draw: Callable[[], Figure] = field(repr=False)
     command: str = ""
 
 
 @dataclass(frozen=True)
 class HeadPatterns:
-    """Every head of a model on examples that readers choose."""
+    """The attention of every head of a model on examples that readers choose."""
 
     id: str
     caption: str
     book: PatternBook = field(repr=False)
     worth: dict[str, str] = field(default_factory=dict)
-    """What stands beside a head, by its short name: what its ablation costs."""
+    """The drop when a head is ablated, by the head's short name."""
     command: str = ""
     picture: Picture | None = None
-    """What stands in its place where nothing can be chosen."""
+    """The figure that replaces it where nothing can be chosen."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ class Formula:
 
 @dataclass(frozen=True)
 class Notice:
-    """What the audit says of what stands here."""
+    """A finding of the audit about this section."""
 
     verdict: Literal["fail", "warn", "pass"]
     text: str
     check: str = ""
-    """Its id."""
+    """The id of the check."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,10 @@ Block = Conclusions | Paragraph | DataTable | Picture | HeadPatterns | Formula |
 
 @dataclass(frozen=True)
 class Section:
-    """One question of the story, and what answers it."""
+    """One question of a report, and the blocks that answer it."""
 
     id: str
     title: str
     blocks: tuple[Block, ...]
     answer: Sentence | None = None
-    """What the beginning of the report says of it."""
+    """The sentence about this section in the summary of the report."""

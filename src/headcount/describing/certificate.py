@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from headcount.analysis.exhaustive import Certificate
     from headcount.stats import Proportion
 
-ENVIRONMENT = ("hardware", "device", "dtype", "threads", "torch")
 SHOWN = 20
 """Wrong answers that a terminal prints; the result file has all of them."""
 COLUMNS = (
@@ -109,5 +108,8 @@ def wrong_tables(name: str, wrong: Sequence[Any], caption: str, most: int, n_wro
 
 
 def _environment(certificate: Certificate) -> str:
+    """Write the machine and the precision: `AMD EPYC (cpu, float32, threads: 2, torch 2.13)`."""
     known = certificate.environment
-    return ", ".join(f"{key} {known[key]}" for key in ENVIRONMENT if key in known)
+    words = {"device": "", "dtype": "", "threads": "threads: ", "torch": "torch "}
+    details = ", ".join(f"{word}{known[key]}" for key, word in words.items() if key in known)
+    return f"{known.get('hardware', 'unknown hardware')} ({details})"

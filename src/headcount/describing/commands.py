@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from headcount.describing.accuracy import main_share
+from headcount.describing.evaluation import main_share
 from headcount.describing.story import IN_MEMORY
 from headcount.errors import argument
 from headcount.hooks import REPLACEMENTS

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Sentence
-from headcount.describing.words import counted, interval, interval_cell, number, percent, sentence, some
+from headcount.describing.words import counted, interval, interval_cell, percent, sentence, some
 from headcount.figures.attention import KINDS, ROLE_WORDS
 from headcount.figures.roles import draw_role_maps, heads_by_kind, roles_of
 
@@ -40,12 +40,11 @@ Standings = list[tuple["HeadRole", "Standing"]]
 
 def describe(result: HeadRoles) -> list[Block]:
     """Return the conclusions, the maps, and the table of heads that stand out."""
-    table = named_table(result, result.name, "roles")
-    sentences = conclusions(result, result.name, table.id if table else "")
+    tables = [named_table(result, result.name, "roles"), unnamed_table(result, result.name, "roles")]
     return [
-        Conclusions(tuple(sentences)),
+        Conclusions(tuple(conclusions(result, result.name, ""))),
         *maps(result, result.name, "roles"),
-        *([table] if table else []),
+        *filter(None, tables),
         Paragraph(MEANINGS),
         Paragraph(sentence(result.words)),
         *(Paragraph(f"{each.on}: {each.note}") for each in result.inputs if each.note),
@@ -94,19 +93,15 @@ def _role_sentence(role: str, on: str, standings: Standings, rests_on: str) -> S
 
 
 def _without_heads(result: HeadRoles, rests_on: str) -> list[Sentence]:
-    """List the roles that no head stands out for, each with the head that has the largest weight."""
+    """List the roles that no head stands out for, for each kind of input."""
     sentences = []
-    for heads in heads_by_kind(result):
-        roles = []
-        for role, on in roles_of(heads):
-            (head, most), *_ = standings = _measured(heads, role, on)
-            if not any(standing.is_named for _, standing in standings):
-                roles.append(f"{ROLE_WORDS[role]} on {on} ({head.short} {percent(most.mean)}, z = {most.z:.1f})")
-        if roles:
-            kind = KINDS[heads[0].stack, heads[0].kind].capitalize()
-            text = f"{kind}: no head stands out for {some(roles, 24)}. In brackets: the head with the largest weight, "
-            text += "and how many robust deviations its lower bound is above the median head (z)."
-            sentences.append(Sentence(text, rests_on))
+    for each in result.inputs:
+        measured = dict.fromkeys(
+            role for heads in heads_by_kind(result) for role, on in roles_of(heads) if on == each.on
+        )
+        roles = [ROLE_WORDS[role] for role in measured if not _named(result.heads, role, each.on)]
+        text = f"On {each.on}, no head stands out for {some(roles, len(roles))}."
+        sentences += [Sentence(text, rests_on)] if roles else []
     return sentences
 
 
@@ -130,17 +125,33 @@ def named_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
             for head, standing in _named(heads, role, on):
                 top = "" if standing.n_top is None else f"{percent(standing.n_top / standing.n)} of {standing.n:,}"
                 row = head.short, f"{ROLE_WORDS[role]} on {on}", rank(standing, len(heads)), weight(standing)
-                rows.append((*row, _percentage(standing.even), _percentage(middle), top))
+                rows.append((*row, percentage(standing.even), percentage(middle), top))
     if not rows:
         return None
-    even, middle = "if even (%)", "median head (%)"
-    columns = ("head", "stands out for", "rank", "weight [95 % CI] (%)", even, middle, "largest weight there")
+    numbers = ("rank", "weight [95 % CI] (%)", "if even (%)", "median head (%)", "largest weight there")
     caption = f"Heads of {title} that stand out ({_inputs(result)})"
     note = (
         "If even: the weight that even attention would give. Largest weight there: how many queries give their largest "
         "weight to this target."
     )
-    return DataTable(f"{name}-named", caption, columns, tuple(rows), note, command, n_keys=2)
+    return DataTable(
+        f"{name}-named", caption, ("head", "stands out for", *numbers), tuple(rows), note, command, n_keys=2
+    )
+
+
+def unnamed_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable | None:
+    """Tabulate each role that no head stands out for, with the head of the largest weight; None if there is none."""
+    rows: list[tuple[Cell | str, ...]] = []
+    for heads in heads_by_kind(result):
+        for role, on in roles_of(heads):
+            (head, most), *_ = standings = _measured(heads, role, on)
+            if not any(standing.is_named for _, standing in standings):
+                z = Cell(f"{most.z:.1f}", most.z)
+                rows.append((f"{ROLE_WORDS[role]} on {on}", KINDS[head.stack, head.kind], head.short, weight(most), z))
+    columns = ("role", "attention", "largest weight: head", "weight [95 % CI] (%)", "z")
+    note = "z: how many robust deviations the lower bound of the weight is above the median head."
+    caption = f"Roles that no head of {title} stands out for"
+    return DataTable(f"{name}-unnamed", caption, columns, tuple(rows), note, command, is_folded=True) if rows else None
 
 
 def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> DataTable:
@@ -160,6 +171,10 @@ def heads_table(result: HeadRoles, title: str, name: str, command: str = "") -> 
     return DataTable(name, f"All heads of {title}", columns, tuple(rows), note, command, is_folded=True)
 
 
+TABLES = (named_table, unnamed_table, heads_table)
+"""All tables about the roles of a model's heads."""
+
+
 def weight(standing: Standing) -> Cell:
     """Write a weight with its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
     mark: Literal["", "strong"] = "strong" if standing.is_named else ""
@@ -173,5 +188,6 @@ def rank(standing: Standing, n_heads: int) -> str:
     return f"{place}{ending} of {n_heads}" + ("" if low == high else f" [{low}, {high}]")
 
 
-def _percentage(share: float) -> Cell:
-    return Cell(number(100 * share), share)
+def percentage(share: float, mark: Literal["", "strong"] = "") -> Cell:
+    """Write a share of attention in percent, to one decimal."""
+    return Cell(f"{100 * share:.1f}", share, mark)

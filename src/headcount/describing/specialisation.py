@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
-from headcount.describing.words import ONE_SEED, counted, interval, percent, plus_minus, sentence, share, some
+from headcount.describing.words import counted, interval, percent, plus_minus, sentence, share, some
 from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def conclusions(result: Specialisation, title: str, rests_on: str) -> list[Sente
         text = f"What the heads of {title} do is undecided: none of {n} attends to a target that the task names more "
         return [Sentence(f"{text}than heads of models that learned nothing {doubt}.", rests_on, is_decided=False)]
     text = f"{len(labelled)} of {counted(n, 'head')} of {title} attend to a target that the task names more than heads "
-    text += f"of models that learned nothing {doubt}; {n - len(labelled)} have no label. {ONE_SEED}"
+    text += f"of models that learned nothing {doubt}; {n - len(labelled)} have no label."
     return [Sentence(text, rests_on), *(Sentence(each, rests_on) for each in _targets(result))]
 
 
@@ -101,13 +101,12 @@ def stats_picture(result: Specialisation, title: str, name: str, command: str = 
 def stats_table(result: Specialisation, title: str, name: str, command: str = "") -> DataTable:
     """Tabulate each head's label and measures in percent."""
     measures = measures_of(result)
-    rows = tuple(
-        (head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures))
-        for head in result.heads
-    )
+    rows: list[tuple[Cell | str, ...]] = []
+    for head in result.heads:
+        rows.append((head.short, head.label, *(_cell(find_measure(result, head, each)) for each in measures)))
     words = f"Heads of {title}: {result.weighting}, mean ± {HALF} over {result.n:,} examples ({result.data})"
     columns = ("head", "label", *(f"{each} (%)" for each in measures))
-    return DataTable(name, words, columns, rows, sentence(caption(result)), command)
+    return DataTable(name, words, columns, tuple(rows), sentence(caption(result)), command)
 
 
 def _cell(measure: Measure | Shift | None) -> Cell:

@@ -1,7 +1,7 @@
-"""Where heads attend: pages of all heads per kind of site, one head large or on several examples, and a table.
+"""Draw where heads attend: a page of all heads per kind of attention, and one head large or on several examples.
 
-Of a run, every head has axes of its own. Other models have many heads on long texts: a picture is made of whole pixels,
-all heads in one, for with axes for each 144 heads take 17 s instead of one.
+In figures of a run, every head has its own axes. Other models have many heads on long texts: all heads become one image
+of whole pixels, because separate axes for 144 heads take 17 s instead of 1 s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = {
     ("decoder", "cross"): "decoder cross-attention",
     ("layer", "self"): "self-attention",
 }
-"""What a kind of site is called."""
+"""The name of each kind of attention."""
 ROLE_WORDS = {
     "first": "first token",
     "previous": "previous token",
@@ -44,47 +44,47 @@ ROLE_WORDS = {
     "induction": "induction",
     "matching": "matching token",
 }
-"""Measures that are shares of attention, and what they are called."""
+"""The name of each measure that is a share of attention."""
 ACROSS = 3
-"""Examples in a row."""
+"""Examples side by side."""
 MOST_LABELS, MOST_NUMBERS = 40, 24
-"""Tokens on an axis that are all named, and that all have their weight written beside them; more would overlap."""
+"""The most tokens on an axis that are all named, and that all have their weight in the cell; more would overlap."""
 LONGEST = 16
-"""Letters of a token that are shown."""
+"""The most letters of a token that are shown."""
 DPI = 150
-"""Of `style.png`. All lengths in whole pixels are in these, so that all cells are of one size."""
+"""Resolution of `style.png`. Lengths in whole pixels refer to it, so that all cells have one size."""
 WIDTH, HEIGHT, CELL, GAP = 1200, 1500, 36, 4
-"""A mosaic's sides and a cell's, at most; what is between heads."""
+"""The largest sides of a mosaic and of a cell, and the gap between heads, in pixels."""
 CLOSE, MOST_CLOSE, CLOSE_CELL, LEAST = 1050, 512, 45, 170
-"""A single head's sides, its rows and columns, and a cell, at most; its sides at least, as names of axes need them."""
+"""For a single head in pixels: its largest sides, most rows and columns, largest cell, and smallest sides."""
 NAME_SIZE, ROOMY = 6, 7.5
-"""Of tokens beside a mosaic, in points; and how large a cell must be for them."""
+"""Font size of tokens beside a mosaic, and the smallest cell that has room for them, in points."""
 LEFT, RIGHT, BELOW, NARROWEST, LOWEST, LINE = 60, 175, 20, 1000, 260, 30
-"""What goes around a picture; less of it would cut the lines above and the colour bar beside it short."""
+"""Margins around an image, in pixels, with room for the lines above and the colour bar."""
 SHADES = 64
-"""As many as can be told apart; more would only make files larger."""
+"""Shades of the colour map; more shades look the same and make files larger."""
 TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)
 
 Picture = NDArray[np.floating[Any]]
 Tokens = tuple[Sequence[str], Sequence[str]]
-"""Of queries and of keys."""
+"""The tokens of queries and of keys."""
 Panel = tuple[str, Tokens, ArrayLike]
-"""One head on one example: a title, tokens, and weights."""
+"""One head on one example: title, tokens and weights."""
 
 
 def draw_pages(result: Attention) -> dict[str, Figure]:
-    """One page per kind of site, by name."""
+    """Draw one page per kind of attention, by name."""
     kinds = dict.fromkeys((site.stack, site.kind) for site in result.sites)
     return {"-".join(kind): draw_kind(result, *kind) for kind in kinds}
 
 
 def draw_kind(result: Attention, stack: str, kind: str) -> Figure:
-    """Draw all heads of one kind: as a mosaic on a text, else with axes for each head."""
+    """Draw all heads of one kind: as a mosaic for a text, otherwise with axes for each head."""
     return draw_mosaic(result, stack, kind) if result.axes else draw_page(result, stack, kind)
 
 
 def draw_heads(result: Attention) -> dict[str, Figure]:
-    """One heat map per head, by name."""
+    """Draw one heat map per head, by name."""
     return {head.head: draw_head(result, site, head) for site in result.sites for head in site.heads}
 
 
@@ -92,7 +92,7 @@ def draw_heads(result: Attention) -> dict[str, Figure]:
 
 
 def draw_page(result: Attention, stack: str, kind: str) -> Figure:
-    """All heads of one kind: layers down, heads across; where a head was cut out, its place is empty."""
+    """Draw all heads of one kind, layers down and heads across; the place of a removed head is empty."""
     sites = result.sites_of(stack, kind)
     columns = sorted({_index(head) for site in sites for head in site.heads})
     lowest = {_index(head): site for site in sites for head in site.heads}
@@ -120,7 +120,7 @@ def draw_page(result: Attention, stack: str, kind: str) -> Figure:
 
 
 def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Figure:
-    """One head, with its numbers."""
+    """Draw one head, with its weights in the cells."""
     height, width = len(site.queries), len(site.keys)
     size = min(0.62 * width, 15), min(0.55 * height, 13)
     figure = Page(size[0] + 2.6, size[1] + 1.4)
@@ -138,28 +138,29 @@ def draw_head(result: Attention, site: SiteAttention, head: HeadAttention) -> Fi
 def write_cells(
     axes: Axes, shades: ArrayLike, texts: Sequence[Sequence[str]] | None = None, *, size: float = 8
 ) -> None:
-    """A text in each cell of a heat map, as a rule its number; white where the cell is dark."""
+    """Write a text into each cell of a heat map, by default its number; white where the cell is dark."""
     for (y, x), shade in np.ndenumerate(np.asarray(shades)):
         text, colour = f"{shade:.2f}" if texts is None else texts[y][x], "white" if shade > 0.6 else "black"
         axes.text(x, y, text, ha="center", va="center", fontsize=size, color=colour)
 
 
 def draw_over_examples(results: Sequence[Attention], head: str) -> Figure:
-    """One head on several examples; one alone is drawn large, with its numbers."""
-    found = [each.find(head) for each in results]
+    """Draw one head on several examples; for one example, draw it large with its weights in the cells."""
+    heads = [result.find(head) for result in results]
     if len(results) == 1:
-        return draw_head(results[0], *found[0])
+        return draw_head(results[0], *heads[0])
     panels: list[Panel] = [
-        (each.title, (site.queries, site.keys), one.weights) for each, (site, one) in zip(results, found, strict=True)
+        (result.title, (site.queries, site.keys), one.weights)
+        for result, (site, one) in zip(results, heads, strict=True)
     ]
     title = f"{results[0].name}: {head} ({HeadId.parse(head).short}) on {len(panels)} examples"
-    return draw_panels(panels, title, _query_label(found[0][0]), Normalize(0, 1), results[0].weighting)
+    return draw_panels(panels, title, _query_label(heads[0][0]), Normalize(0, 1), results[0].weighting)
 
 
 def draw_over_texts(
     results: Sequence[AttentionSummary], notes: Sequence[str], head: HeadId, weights: Sequence[Picture]
 ) -> Figure:
-    """One head's own weights on several texts, on one scale; of many tokens, neighbours share a cell."""
+    """Draw one head's weights on several texts, on one scale; in long texts, neighbouring tokens share a cell."""
     panels = list[Panel]()
     for result, note, each in zip(results, notes, weights, strict=True):
         axes, pooled = result.pattern(head, each, MOST_CLOSE)
@@ -172,7 +173,7 @@ def draw_over_texts(
 def draw_panels(
     panels: Sequence[Panel], title: str, query_label: str, norm: Normalize, weighting: str = "attention weight"
 ) -> Figure:
-    """Side by side, up to three in a row, all on one colour scale."""
+    """Draw panels side by side, up to three in a row, on one colour scale."""
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
     width = min(max(3.6, 0.42 * max(len(keys) for _, (_, keys), _ in panels) + 1.0), 6.5)
@@ -197,7 +198,7 @@ def draw_panels(
 def _heat_map(
     axes: Axes, weights: ArrayLike, tokens: Tokens, fontsize: int, inches: tuple[float, float], **colours: Any
 ) -> AxesImage:
-    """Across and down so many inches, about: as many tokens are named as there is room for."""
+    """Draw weights on axes of about this size in inches, and name as many tokens as there is room for."""
     image = axes.imshow(weights, cmap=SEQUENTIAL, aspect="auto", **colours)
     for set_ticks, names, room, turns in (
         (axes.set_xticks, tokens[1], inches[0], True),
@@ -223,7 +224,7 @@ def _index(head: HeadAttention) -> int:
 
 
 def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
-    """All heads of a kind in one picture: layers down, heads across; what is no head is no number."""
+    """Draw all heads of a kind as one image, layers down and heads across; NaN marks the gaps."""
     sites = result.sites_of(stack, kind)
     queries, keys = result.axes_of(sites[0])
     n_queries, n_keys = len(queries.edges) - 1, len(keys.edges) - 1
@@ -247,7 +248,7 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
     beside, across = (
         int(DPI * max([width_of(name, NAME_SIZE) for name in each], default=0)) for each in (rows, columns)
     )
-    is_turned = across > 0.8 * cell  # a 6 that need not lie on its side should not
+    is_turned = across > 0.8 * cell  # short names are easier to read upright
     under = across if is_turned else 2 * NAME_SIZE * is_named
     figure, axes = _page(picture, lines, LEFT + beside, BELOW + under)
     # Layers at the left and heads on top: together the short name of a head.
@@ -273,14 +274,14 @@ def draw_mosaic(result: Attention, stack: str, kind: str) -> Figure:
 
 
 def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Picture) -> Figure:
-    """One head's own weights [query, key], with tokens on the axes."""
-    found = HeadId.parse(str(head))
-    (queries, keys), pooled = result.pattern(found, weights, MOST_CLOSE)
+    """Draw one head's weights [query, key], with tokens on the axes."""
+    head = HeadId.parse(str(head))
+    (queries, keys), pooled = result.pattern(head, weights, MOST_CLOSE)
     picture = np.kron(pooled, np.ones([max(min(CLOSE_CELL, CLOSE // n), -(-LEAST // n)) for n in pooled.shape]))
-    lines = f"{_tail(result.name)}: {found} ({found.short})", _scope(queries, keys, found.site.kind), result.title
+    lines = f"{_tail(result.name)}: {head} ({head.short})", _scope(queries, keys, head.site.kind), result.title
     ticks, labels, room = [], [], []
     for n, tokens in zip(picture.shape, (queries.tokens, keys.tokens), strict=True):
-        # Every token is named, or of many every n-th, with its place.
+        # Every token is named; of many tokens, every n-th with its position.
         places = range(0, len(tokens), 1 + (len(tokens) - 1) // MOST_LABELS)
         names = [plain(tokens[i], LONGEST) for i in places]
         labels.append(
@@ -291,13 +292,13 @@ def draw_head_on_text(result: AttentionSummary, head: str | HeadId, weights: Pic
     figure, axes = _page(picture, lines, *room)
     axes.set_yticks(ticks[0], labels[0], fontsize=7, parse_math=False)
     axes.set_xticks(ticks[1], labels[1], fontsize=7, parse_math=False, rotation=90)
-    axes.set_ylabel("query ↓ (looks)", fontsize=8)
+    axes.set_ylabel("query ↓ (attends)", fontsize=8)
     axes.set_xlabel("key → (attended to)", fontsize=8)
     return figure
 
 
 def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tuple[Figure, Axes]:
-    """A picture in its own pixels, with lines above it and a colour bar beside it."""
+    """Draw an image pixel by pixel, with lines above it and a colour bar beside it."""
     height, width = picture.shape
     whole_width = max(left + width + RIGHT, NARROWEST)
     rows = [
@@ -328,7 +329,7 @@ def _page(picture: Picture, lines: Sequence[str], left: int, below: int) -> tupl
 
 
 def _scope(queries: Axis, keys: Axis, kind: str) -> str:
-    """How many tokens there are, and how many make up a cell."""
+    """Say how many tokens there are, and how many make up a cell."""
     if kind == "self":
         return f"{_count(queries.edges[-1], 'token')}; each cell: {_bin(queries, 'token')}"
     sizes = f"{_count(queries.edges[-1], 'query', 'queries')} and {_count(keys.edges[-1], 'key')}"

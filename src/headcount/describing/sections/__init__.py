@@ -1,1 +1,1 @@
-"""One question of the story each; a section that has nothing to tell is None, and is left out."""
+"""Sections of a report, one question each; a section without results returns None and is left out."""

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 from headcount.describing import roles, specialisation
-from headcount.describing.blocks import Block, Conclusions, Paragraph, Section, Sentence
-from headcount.describing.story import Material
-from headcount.describing.words import briefly
+from headcount.describing.blocks import Block, Section, Sentence
+from headcount.describing.story import Material, Subject, section_by_model
 from headcount.errors import argument
+
+EXPLANATION = (
+    "A label says what a head attends to, on average over many examples. It does not say that the model uses what the "
+    "head reads: ablation shows that. A head without a label may have a role that has no name here."
+)
 
 
 def section(material: Material) -> Section | None:
     """Describe every model whose heads were measured, in the terms of its task or of any text."""
     subjects = [*material.with_("stats"), *(each for each in material.with_("roles") if not each.stats)]
-    if not subjects:
-        return None
-    blocks: list[Block] = [
-        Paragraph(
-            "A label says what a head attends to, on average over many examples. It does not say that the model uses "
-            "what the head reads: ablation shows that. A head without a label may have a role that has no name here."
-        )
-    ]
-    answers = list[Sentence]()
-    for subject in subjects:
-        title, name = subject.title, material.block_id("roles", subject)
-        command = f"headcount heads {argument(subject.name)} --stats"
-        if subject.stats is not None:
-            sentences = specialisation.conclusions(subject.stats, title, name)
-            shown = [
-                specialisation.stats_picture(subject.stats, title, name, command),
-                specialisation.stats_table(subject.stats, title, name, command),
-            ]
-        elif subject.roles is not None:
-            sentences = roles.conclusions(subject.roles, title, name)
-            named = roles.named_table(subject.roles, title, name, command)
-            shown = [
-                *roles.maps(subject.roles, title, name, command),
-                *([named] if named else []),
-                roles.heads_table(subject.roles, title, name, command),
-            ]
-        answers.append(Sentence(briefly(sentences[0].text, subject.settings), name, sentences[0].is_decided))
-        blocks += [Conclusions(tuple(sentences)), *shown]
-    return Section("roles", "What does each head attend to?", tuple(blocks), answers[0])
+    return section_by_model(material, "roles", "What does each head attend to?", EXPLANATION, subjects, _describe)
+
+
+def _describe(subject: Subject, name: str) -> tuple[list[Sentence], list[Block]]:
+    """Return the conclusions, figures and tables about the heads of one model."""
+    title, command = subject.title, f"headcount heads {argument(subject.name)} --stats"
+    if subject.stats is not None:
+        picture = specialisation.stats_picture(subject.stats, title, name, command)
+        table = specialisation.stats_table(subject.stats, title, name, command)
+        return specialisation.conclusions(subject.stats, title, name), [picture, table]
+    assert subject.roles is not None, "the heads were measured"
+    tables = (make(subject.roles, title, name, command) for make in roles.TABLES)
+    blocks = [*roles.maps(subject.roles, title, name, command), *filter(None, tables)]
+    return roles.conclusions(subject.roles, title, name), blocks
 
 
 PART = section
