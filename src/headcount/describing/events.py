@@ -27,18 +27,11 @@ from headcount.describing.words import (
 )
 from headcount.figures.head_stats import sensitivities
 from headcount.stats import Proportion
-from headcount.tasks import TASKS
 
 if TYPE_CHECKING:
     from headcount.analysis.ablation import Ablation
     from headcount.analysis.specialisation import Specialisation
     from headcount.tasks.base import TaskWords
-
-
-def words_of(task: str | None) -> TaskWords | None:
-    """Return the words of a task by its name, or None if the task is not known or has no event."""
-    words = TASKS.get(task).words if task in TASKS.names() else None
-    return words if words is not None and words.event is not None else None
 
 
 def event_name(words: TaskWords) -> str:

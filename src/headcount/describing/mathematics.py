@@ -14,6 +14,7 @@ from headcount.describing.extrapolation import HARDEST, extrapolation_of, hardes
 from headcount.describing.story import Subject
 from headcount.describing.words import counted, interval, once, percent, rate
 from headcount.stats import Proportion
+from headcount.tasks import is_class_task
 
 Array = NDArray[np.float64]
 PLACES, STEPS = 512, 64
@@ -154,7 +155,7 @@ def formulas(subjects: Sequence[Subject], width: int, rotation: float, kernel: f
         (KERNEL, computed.format(kernel, f"t and s up to {PLACES}")),
         (LEARNED, untrained_rows(subjects)),
     ]
-    if any(each.task == "sortedness" for each in subjects):
+    if any(is_class_task(each.task) for each in subjects):
         errors.append((MULTISET, _multiset_accuracies(subjects)))
     return [replace(formula, error=error) for formula, error in errors]
 

@@ -9,6 +9,7 @@ from headcount.describing.blocks import Block, Cell, DataTable, Paragraph
 from headcount.describing.story import Subject
 from headcount.describing.words import counted, some
 from headcount.runs.folder import FINAL_STEPS, TrainingRecord
+from headcount.tasks import TASKS
 
 Settings = Mapping[str, Any]
 FAULTS = {
@@ -99,7 +100,8 @@ def differing(subjects: Sequence[Subject]) -> list[str]:
 
 def recipe_words(whose: str, task: str | None, settings: Settings) -> str:
     """Describe the settings in sentences; settings that are missing are left out."""
-    task_words = f"{whose} was trained {_task(task, settings) or 'by headcount'}."
+    data = TASKS.get(task).describe_data(settings) if task in TASKS.names() else ""
+    task_words = f"{whose} was trained {data or 'by headcount'}."
     return " ".join(filter(None, (task_words, _size(settings), _steps(settings), _faults(settings))))
 
 
@@ -113,17 +115,6 @@ def given_structure(subject: Subject) -> list[str]:
     if given := getattr(subject.evaluation, "given", ""):
         structure.append(f"the first token of every answer, “{given}”")
     return structure
-
-
-def _task(task: str | None, settings: Settings) -> str:
-    """Say what the model learned to do."""
-    if task == "addition" and "digits" in settings:
-        order = "least" if settings.get("least_first") else "most"
-        return f"to write the sums of two {settings['digits']}-digit numbers, {order} significant digit first"
-    if task == "sortedness" and {"shortest", "longest"} <= settings.keys():
-        kinds = f" (negatives: {settings['negatives']})" if "negatives" in settings else ""
-        return f"to tell whether {settings['shortest']} to {settings['longest']} numbers are sorted{kinds}"
-    return ""
 
 
 def _size(settings: Settings) -> str:

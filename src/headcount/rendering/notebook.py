@@ -16,11 +16,10 @@ from headcount.errors import InputError
 from headcount.figures.plotting import plot
 from headcount.rendering.page import html_page
 from headcount.results import Result
+from headcount.tasks import TASKS, words_of
 
 HEIGHT = 620
 """Height of a frame in pixels, where the notebook does not let the script fit the frame to its content."""
-TITLES = {"longest chain": "the adder", "sorted": "the sorter"}
-"""The name of a model whose result does not name it, by a group that only results on its task have."""
 SECTION_OF = {
     "Ablation": ("ablation", "ablation"),
     "Attention": ("patterns", "patterns"),
@@ -55,8 +54,9 @@ def _name(result: Result) -> str:
     """Return the model's name; for a result without a name, the kind of model that it is about."""
     if name := getattr(result, "name", ""):
         return str(name)
-    words = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}
-    return next((title for word, title in TITLES.items() if word in words), "the model")
+    groups = {word for row in getattr(result, "rows", ()) for word in (row.facet, row.group)}
+    tasks = (words_of(task) for task in TASKS.names())
+    return next((words.model for words in tasks if words.mark in groups), "the model")
 
 
 def _section(result: Result) -> Section | None:
@@ -66,10 +66,9 @@ def _section(result: Result) -> Section | None:
     if not field:
         return None
     value: Any = (result,) if field == "patterns" else result
-    task = "sortedness" if field == "stretch" else "addition"
     weights = str(getattr(result, "weights_sha256", ""))
     name_in_commands = str(getattr(result, "name", "") or "RUN")
-    subject = Subject(name_in_commands, _name(result), weights, task, **{field: value})
+    subject = Subject(name_in_commands, _name(result), weights, None, **{field: value})
     section: Section | None = SECTIONS.get(name)(Material(_name(result), (subject,), ""))
     return section
 

@@ -4,5 +4,17 @@ A task makes examples, turns them into tokens and back, and knows what each posi
 """
 
 from headcount.registry import Registry
+from headcount.tasks.base import TaskWords
 
 TASKS = Registry("headcount.tasks")
+
+
+def words_of(task: str | None) -> TaskWords:
+    """Return the words of a task by its name; general words for a model without a task, or with an unknown one."""
+    words: TaskWords = TASKS.get(task).words if task in TASKS.names() else TaskWords()
+    return words
+
+
+def is_class_task(task: str | None) -> bool:
+    """Return whether the answers of a task are classes."""
+    return task in TASKS.names() and TASKS.get(task).output_type == "class"

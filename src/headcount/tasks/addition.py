@@ -151,8 +151,10 @@ CARRY = EventWords(
 WORDS = TaskWords(
     example="sum",
     examples="sums",
-    question="A model reads a sum such as 374+814 and writes the answer digit by digit. Is it right, what do its heads "
-    "attend to, and which of them matter?",
+    question="The model reads a sum such as 374+814 and writes the answer digit by digit. Is it right, what do its "
+    "heads attend to, and which heads matter?",
+    model="the adder",
+    mark="longest chain",
     event=CARRY,
 )
 FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
@@ -205,12 +207,12 @@ class Addition(SequenceTask):
         """Say which sums a model was trained to write.
 
         >>> Addition.describe_data({"digits": 3})
-        'to write sums of two 3-digit numbers, most significant digit first'
+        'to write the sums of two 3-digit numbers, most significant digit first'
         """
         if "digits" not in settings:
             return ""
         order = "least" if settings.get("least_first") else "most"
-        return f"to write sums of two {settings['digits']}-digit numbers, {order} significant digit first"
+        return f"to write the sums of two {settings['digits']}-digit numbers, {order} significant digit first"
 
     # --- examples -----------------------------------------------------------------------------------------------------
 

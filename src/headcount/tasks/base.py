@@ -157,8 +157,12 @@ class TaskWords:
 
     example: str = "example"
     examples: str = "examples"
-    question: str = "What do the heads of a model attend to, and which of them matter?"
+    question: str = "What do the heads of the model attend to, and which heads matter?"
     """What a report asks about models of this task."""
+    model: str = "the model"
+    """What a model of this task is called where nothing names it."""
+    mark: str = ""
+    """A facet or a group of examples that no other task has: by it a result without a name tells its task."""
     event: EventWords | None = None
 
 

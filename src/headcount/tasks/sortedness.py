@@ -242,8 +242,10 @@ def kind_shares(text: str) -> dict[str, float]:
 WORDS = TaskWords(
     example="sequence",
     examples="sequences",
-    question="A model reads a sequence of numbers and says whether it is in order. It was trained on short sequences: "
-    "which position encodings still work on long ones?",
+    question="The model reads a sequence of numbers and decides whether it is sorted. It was trained on short "
+    "sequences: which position encodings still work on long ones?",
+    model="the sorter",
+    mark="sorted",
 )
 FIXED = {"n_train": 10_000, "n_validation": 2_000, "n_test": 2_000}
 PRESETS = {
@@ -319,12 +321,12 @@ class Sortedness(ClassTask):
         """Say which sequences a model was trained to tell apart.
 
         >>> Sortedness.describe_data({"shortest": 8, "longest": 16, "negatives": "shuffle"})
-        'to tell whether 8 to 16 numbers are in order (unsorted ones: shuffle)'
+        'to tell whether 8 to 16 numbers are sorted (negatives: shuffle)'
         """
         if not {"shortest", "longest"} <= settings.keys():
             return ""
-        kinds = f" (unsorted ones: {settings['negatives']})" if "negatives" in settings else ""
-        return f"to tell whether {settings['shortest']} to {settings['longest']} numbers are in order{kinds}"
+        kinds = f" (negatives: {settings['negatives']})" if "negatives" in settings else ""
+        return f"to tell whether {settings['shortest']} to {settings['longest']} numbers are sorted{kinds}"
 
     # --- examples -----------------------------------------------------------------------------------------------------
 

@@ -31,12 +31,12 @@ from headcount.describing.events import (
     responding_heads,
     response_sentence,
     target_differences,
-    words_of,
 )
 from headcount.describing.story import Material, Subject
 from headcount.describing.words import ONE_SEED, bracketed, briefly, percent, some
 from headcount.errors import argument
 from headcount.figures.head_stats import draw_sensitivity, sensitivities
+from headcount.tasks import words_of
 from headcount.tasks.base import TaskWords
 
 SMALLEST_SHOWN = 0.0005
@@ -48,9 +48,9 @@ def section(material: Material) -> Section | None:
     blocks, answers, title = list[Block](), list[Sentence](), ""
     for subject in material.subjects:
         words = words_of(subject.task)
-        if words is None or not (_is_contrasted(subject) or _breaks(subject, words)):
+        if words.event is None or not (_is_contrasted(subject) or _breaks(subject, words)):
             continue
-        if words.event and not title:
+        if not title:
             title = words.event.question
             blocks.append(_explanation(words))
         name = material.block_id("events", subject)

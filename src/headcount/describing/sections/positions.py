@@ -13,6 +13,7 @@ from headcount.describing.verdicts import POSITIONS, notices
 from headcount.describing.words import some
 from headcount.errors import argument
 from headcount.figures.positions import draw_positions, draw_side_by_side
+from headcount.tasks import is_class_task
 
 
 def section(material: Material) -> Section | None:
@@ -55,9 +56,9 @@ def _side_by_side(subjects: Sequence[Subject]) -> list[Picture]:
 
 
 def _has_encoding(subject: Subject, name: str) -> bool:
-    """Return whether this sorter has this encoding and is otherwise the exercise's model."""
+    """Return whether this classifier has this encoding and is otherwise the exercise's model."""
     shown, result = subject.positions, subject.stretch
-    if shown is None or shown.encoding.name != name or subject.task != "sortedness":
+    if shown is None or shown.encoding.name != name or not is_class_task(subject.task):
         return False
     return result is None or is_plain(result)
 

@@ -7,14 +7,8 @@ from headcount.describing.commands import report_command
 from headcount.describing.story import Material, Subject
 from headcount.describing.words import counted, some, stand_ins
 from headcount.heads import HeadId, HeadSite
+from headcount.tasks import words_of
 
-QUESTIONS = {
-    "addition": "The model reads a sum such as 374+814 and writes the answer digit by digit. Is it right, what do its "
-    "heads attend to, and which heads matter?",
-    "sortedness": "The model reads a sequence of numbers and decides whether it is sorted. It was trained on short "
-    "sequences: which position encodings still work on long ones?",
-}
-OTHERS = "What do the heads of the model attend to, and which heads matter?"
 LETTERS = {
     "E": "E0H1 is head 1 of layer 0 of the encoder",
     "D": "D0H1 is head 1 of the decoder's self-attention in layer 0",
@@ -32,7 +26,7 @@ def section(material: Material) -> Section:
     for task in dict.fromkeys(each.task for each in material.subjects):
         titles = [each.title for each in material.subjects if each.task == task]
         models = f"{counted(len(titles), 'model')}: {some(titles)}."
-        blocks.append(Paragraph(f"{QUESTIONS.get(task or '', OTHERS)} {models}"))
+        blocks.append(Paragraph(f"{words_of(task).question} {models}"))
     blocks += [Paragraph(key)] if (key := _key(material)) else []
     for subject in material.subjects:
         if subject.audit is not None and not subject.audit.is_sound:
