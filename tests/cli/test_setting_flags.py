@@ -33,7 +33,7 @@ def test_every_setting_has_its_help(task: str) -> None:
         "{pre,post}",
         "NAME,...",
     )
-    assert flags["window"].startswith("Self-attention looks no farther")
+    assert flags["window"].startswith("Largest distance over which self-attention can attend")
     assert flags["pruned"] == "Heads that are cut out, by name, such as E0H1,X1H2."
 
 

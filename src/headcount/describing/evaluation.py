@@ -10,6 +10,7 @@ from headcount.describing.leader import leader
 from headcount.describing.words import ONE_SEED, interval, interval_cell, percent, rate, sentence, some
 from headcount.errors import HeadcountError
 from headcount.stats import Proportion
+from headcount.tasks import TASKS, words_of
 
 if TYPE_CHECKING:
     from headcount.describing.leader import Estimate
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     AnyEvaluation = Evaluation | Classification
 
-PLACES = {"digit": "at the {}", "longest chain": "where the longest carry chain is {}", "kind": "on “{}”"}
+GROUPS = {"token": "at {}"} | {
+    facet: phrase for task in TASKS.names() for facet, phrase in words_of(task).groups.items()
+}
 """Facets whose worst group is named, and how a sentence names the group."""
-BY = {"digit": "digit", "longest chain": "longest chain", "class": "right on"}
+BY = {facet: facet for facet in GROUPS if facet != "kind"} | {"class": "right on"}
 """Facets whose groups have columns in a table with a row for each model."""
 EACH_SEED = "Each is one training run: other seeds may come out otherwise."
 INTERVALS = "95 % Wilson intervals."
@@ -128,9 +131,9 @@ def _classifier(title: str, evaluation: Any) -> list[Sentence]:
 
 
 def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
-    """Name the worst digit, carry chain or kind."""
+    """Name the worst place of the answer, and the worst group of each facet that the task names."""
     share = main_share(evaluation)
-    by_facet = {facet: groups for facet in PLACES if len(groups := groups_of(evaluation, facet)) > 1}
+    by_facet = {facet: groups for facet in GROUPS if len(groups := groups_of(evaluation, facet)) > 1}
     if by_facet and share.correct == share.n:
         text = f"Where it is worst is undecided: it makes no error on these {share.n:,} examples."
         return [Sentence(text, is_decided=False)]
@@ -140,13 +143,13 @@ def _worst(evaluation: AnyEvaluation) -> list[Sentence]:
 def _worst_group(facet: str, groups: dict[str, Proportion]) -> Sentence:
     """Name the group of a facet with the lowest accuracy, unless the intervals leave that undecided."""
     worst = leader(groups, lambda name: _estimate(groups[name]), least=True)
-    lowest = f"{PLACES[facet].format(worst.top)}: {right_words(groups[worst.top])}"
+    lowest = f"{GROUPS[facet].format(worst.top)}: {right_words(groups[worst.top])}"
     if worst.rivals:
         text = f"By {facet}, where it is worst is undecided: accuracy is lowest {lowest}, but the interval overlaps "
         return Sentence(f"{text}that of {some(worst.rivals)}.", is_decided=False)
     best = worst.others[-1]
     return Sentence(
-        f"By {facet}, it is worst {lowest}; best {PLACES[facet].format(best)}: {right_words(groups[best])}."
+        f"By {facet}, it is worst {lowest}; best {GROUPS[facet].format(best)}: {right_words(groups[best])}."
     )
 
 

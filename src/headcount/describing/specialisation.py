@@ -9,24 +9,13 @@ from typing import TYPE_CHECKING
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Picture, Sentence
 from headcount.describing.words import counted, interval, percent, plus_minus, sentence, share, some
 from headcount.figures.head_stats import HALF, caption, draw_stats, find_measure, measures_of
+from headcount.tasks import target_meanings
 
 if TYPE_CHECKING:
     from headcount.analysis.contrasts import Shift
     from headcount.analysis.labels import Measure
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
-MEANINGS = {
-    "operator": "the plus sign",
-    "diagonal": "the token at its own place",
-    "aligned column": "the digits that the current digit is the sum of",
-    "carry column": "the next lower column, which makes the carry",
-    "previous output": "the token that was written just before",
-    "left neighbour": "the number to the left",
-    "right neighbour": "the number to the right",
-    "itself": "the number at its own place",
-    "equal numbers": "other numbers of the same value",
-}
-"""What a task's target is, for targets whose name does not say it."""
 PART_OF_LABEL = re.compile(r"(mostly|partly) (.+?)(?: in ([^()]+))? \(")
 """Strength, target and, unless the label is over all columns, columns."""
 Attending = tuple["HeadStats", "Measure | None", str]
@@ -74,7 +63,8 @@ def _target(strength: str, target: str, heads: list[Attending]) -> str:
     """Name the heads that attend to a target, and say how much attention the first of them gives."""
     names = some([f"{head.short} ({column})" if column else head.short for head, _, column in heads], 8)
     verb = "attends" if len(heads) == 1 else "attend"
-    meaning = f", {MEANINGS[target]}" if target in MEANINGS else ""
+    meanings = target_meanings()
+    meaning = f", {meanings[target]}" if target in meanings else ""
     text = f"{names} {verb} {strength} to the {target}{meaning}"
     text = text if strength else f"{names} {verb} evenly: {target}"
     text = f"In single columns, {text}" if heads[0][2] else text

@@ -246,7 +246,7 @@ def _gates_and_values(outcome: BatchOutcome, picks: Picks) -> tuple[dict[HeadSit
     return gates, values
 
 
-# --- what fails without a head: which digits, which carries, which examples -------------------------------------------
+# --- what fails without a head: which tokens, which events, which examples -------------------------------------------
 
 
 SHOWN = 5
@@ -290,7 +290,7 @@ class FailureProfile:
     """Number of examples that broke in each group of a facet, such as a length."""
     examples: tuple[WrongAnswer, ...]
     n_carry_errors: int | None = None
-    """Decoded answers in which every wrong digit lost a carry or made one up; None where that was not counted."""
+    """Decoded answers that are wrong about the task's event, such as a carry, and nothing else; None if not counted."""
 
 
 def failure_profile(
@@ -311,10 +311,13 @@ def failure_profile(
     mine, predicted = examples[[i for i, _ in decoded]], np.stack([tokens for _, tokens in decoded])
     wrong = (predicted != asked.encode(mine).answer).sum(axis=0).tolist()
     places = [position.label for position in asked.answer_positions]
-    digits = tuple(Group("digit", place, n, len(mine)) for place, n in zip(places, wrong, strict=True))
+    digits = tuple(Group(asked.words.place, place, n, len(mine)) for place, n in zip(places, wrong, strict=True))
     by_answer = [asked.faults(*pair) for pair in zip(mine, predicted, strict=True)]
     counts = Counter(fault for faults in by_answer for fault in faults)
-    n_carry_errors = sum(bool(faults) and all("carry" in each for each in faults) for faults in by_answer)
+    event = asked.words.event
+    n_carry_errors = (
+        sum(bool(faults) and all(event.name in each for each in faults) for faults in by_answer) if event else None
+    )
     faults = tuple(Group("fault", fault, n, len(mine)) for fault, n in counts.most_common())
     shown = wrong_answers(asked, mine[:SHOWN], predicted[:SHOWN])
     return FailureProfile(head, replacement, len(rows), digits, faults, tuple(groups), shown, n_carry_errors)

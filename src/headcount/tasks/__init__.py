@@ -15,6 +15,11 @@ def words_of(task: str | None) -> TaskWords:
     return words
 
 
+def target_meanings() -> dict[str, str]:
+    """Return what the attention targets of all tasks are, for targets whose name does not say it."""
+    return {target: meaning for task in TASKS.names() for target, meaning in words_of(task).targets.items()}
+
+
 def is_class_task(task: str | None) -> bool:
     """Return whether the answers of a task are classes."""
     return task in TASKS.names() and TASKS.get(task).output_type == "class"

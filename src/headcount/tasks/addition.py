@@ -151,8 +151,17 @@ CARRY = EventWords(
 WORDS = TaskWords(
     example="sum",
     examples="sums",
+    place="digit",
     question="The model reads a sum such as 374+814 and writes the answer digit by digit. Is it right, what do its "
     "heads attend to, and which heads matter?",
+    targets={
+        "operator": "the plus sign",
+        "diagonal": "the token at its own place",
+        "aligned column": "the digits that the current digit is the sum of",
+        "carry column": "the next lower column, which makes the carry",
+        "previous output": "the token that was written just before",
+    },
+    groups={"digit": "at the {}", "longest chain": "where the longest carry chain is {}"},
     model="the adder",
     mark="longest chain",
     event=CARRY,

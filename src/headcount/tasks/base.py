@@ -6,7 +6,7 @@ A task asks either for a sequence (`SequenceTask`, answered token by token) or f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -157,8 +157,14 @@ class TaskWords:
 
     example: str = "example"
     examples: str = "examples"
+    place: str = "token"
+    """What one place of an answer is called: `digit`."""
     question: str = "What do the heads of the model attend to, and which heads matter?"
     """What a report asks about models of this task."""
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """What an attention target is, for targets whose name does not say it."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """How a sentence names a group of a facet: `where the longest carry chain is {}`."""
     model: str = "the model"
     """What a model of this task is called where nothing names it."""
     mark: str = ""

@@ -244,6 +244,13 @@ WORDS = TaskWords(
     examples="sequences",
     question="The model reads a sequence of numbers and decides whether it is sorted. It was trained on short "
     "sequences: which position encodings still work on long ones?",
+    targets={
+        "left neighbour": "the number to the left",
+        "right neighbour": "the number to the right",
+        "itself": "the number at its own place",
+        "equal numbers": "other numbers of the same value",
+    },
+    groups={"kind": "on “{}”"},
     model="the sorter",
     mark="sorted",
 )

@@ -274,7 +274,7 @@ def evaluate_sequences(
         free_running = None
         if answers.free is not None and (counted := answers.counted[:, i]).any():
             free_running = Proportion.count(answers.written_hits[counted, i])
-        digits.append(Scores("digit", position.label, forced, free_running))
+        digits.append(Scores(task.words.place, position.label, forced, free_running))
     wrong: tuple[WrongAnswer, ...] = ()
     if answers.free is not None and free_right is not None:
         places = np.flatnonzero(~free_right).tolist()
