@@ -79,6 +79,7 @@ def test_the_sentences_have_the_answers() -> None:
     )
     assert greedy.endswith("The drop is 0.9 points (95 % CI 0.4-1.4), at most the limit of 2.5 points.")
     assert table(result).note.endswith(f"chosen {ON}, takes in order: L0H1 and L0H4.")
+    assert "Together: heads in the order of their own drops under zero ablation." in table(result).note
     assert by_zero.startswith(
         f"Removing all 3 heads that cost under 1 point when removed alone, {ON}, leaves 61.2 % accuracy"
     )

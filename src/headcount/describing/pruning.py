@@ -276,7 +276,9 @@ def curve_table(result: Pruning, name: str, command: str = "", title: str = "") 
     caption = (
         f"{title or result.name}: {metric_label(result)} after each removal, on {result.measured_on}, n = {result.n:,}"
     )
-    note = "What is left, with its 95 % CI and the head that was removed last. Greedy removal, chosen on "
+    orders = [f"{curve.name.capitalize()}: heads {ORDERS[curve.name]}." for curve in measured if curve.name in ORDERS]
+    note = " ".join(["What is left, with its 95 % CI and the head that was removed last.", *orders])
+    note += " Greedy removal, chosen on "
     note += f"{result.chosen_on}, takes in order: {some([short(head) for head in result.chosen], 40)}."
     return DataTable(name, caption, columns, tuple(rows), note, command)
 
