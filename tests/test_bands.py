@@ -1,4 +1,4 @@
-"""Bands by the whole interval, and how many examples would decide."""
+"""Bands of importance, and the number of examples that would decide them."""
 
 from __future__ import annotations
 

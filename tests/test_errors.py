@@ -1,4 +1,4 @@
-"""Messages say what was wrong and what to do; exit codes tell a failed check from a mistake."""
+"""Messages say what was wrong and what to do; exit codes distinguish failed checks from other errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_config_error_holds_every_fault(n: int, count: str) -> None:
 
 
 def test_the_tree_is_the_one_that_is_drawn() -> None:
-    """Every exception is in the drawing, under its parent."""
+    """The docstring's tree lists every exception below its parent."""
     drawn = [line for line in (errors.__doc__ or "").splitlines() if line.lstrip(" │├└─")[:1].isupper()]
     tree = {line.lstrip(" │├└─").split()[0]: len(line) - len(line.lstrip(" │├└─")) for line in drawn if "  " in line}
     depth = {cls.__name__: cls.__mro__.index(HeadcountError) for cls in vars(errors).values() if _is_ours(cls)}

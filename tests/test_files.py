@@ -1,4 +1,4 @@
-"""Files: whole or not there, by nobody else's draft, never through a link, never from what is no file."""
+"""Files are written atomically, never through links, and only regular files are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head has two names, and both lead back to it."""
+"""Both names of a head can be parsed."""
 
 from __future__ import annotations
 

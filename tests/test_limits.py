@@ -1,4 +1,4 @@
-"""What cannot fit is refused with an estimate, before anything is made."""
+"""Requests that do not fit into memory are refused with an estimate before anything is allocated."""
 
 from __future__ import annotations
 

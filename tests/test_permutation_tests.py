@@ -1,4 +1,4 @@
-"""p-values that keep their word, and similarity that two formulas agree on."""
+"""p-values have the promised error rate, and two formulas of similarity agree."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A part is one file in its folder or one entry in a table, and is found by itself."""
+"""A part is one file in a package or one entry in a table, and the registry finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result survives JSON, and what is not that result is refused with a reason."""
+"""A result round-trips through JSON, and other texts are refused with a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ unhurried = settings(deadline=None)
 
 @dataclass(frozen=True)
 class Weather(Result):
-    """Nested values, as real results have them."""
+    """A result with nested values, like real results."""
 
     SCHEMA: ClassVar[int] = 3
 
@@ -33,7 +33,7 @@ class Weather(Result):
 
 @dataclass(frozen=True)
 class Tide(Result):
-    """Another kind, of the default version."""
+    """A result of another type, with the default version."""
 
     metres: float
 

@@ -1,4 +1,4 @@
-"""Streams are repeatable, and no two of them are alike."""
+"""Random streams are reproducible, and different names give different streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ keys = st.tuples(st.integers(0, 2**32), st.text(max_size=8), st.integers(0, 2**3
     ids=str,
 )
 def test_the_same_key_gives_the_recorded_stream(key: tuple[int, str, int], seed: int, draws: tuple[int, ...]) -> None:
-    """Were these numbers to change, no run could be repeated or resumed."""
+    """If these numbers changed, runs could not be reproduced or resumed."""
     assert integer(*key) == seed
     assert tuple(stream(*key).integers(10**9, size=3)) == draws
 

@@ -1,4 +1,4 @@
-"""Settings are frozen, and every fault is told at once."""
+"""Settings are frozen, and one error lists all faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headcount.registry import suggestion
 
 @config
 class Oven:
-    """Something with a default for everything."""
+    """Settings with defaults for all fields."""
 
     degrees: Annotated[int, Field(ge=0, le=300)] = 180
     """How hot."""
@@ -25,7 +25,7 @@ class Oven:
 
 @config
 class Dough:
-    """Something that must be told."""
+    """Settings with a required field."""
 
     flour: float
     """Grams."""

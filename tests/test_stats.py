@@ -1,4 +1,4 @@
-"""Our numbers and scipy's."""
+"""Statistics agree with scipy, published examples and simulations."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_several_tries_at_an_example_tell_more_than_one_and_less_than_as_many_ex
 
 
 def ring(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """For each another one."""
+    """Return a different example as donor for each example."""
     order, donors = rng.permutation(n), np.empty(n, dtype=np.int64)
     donors[order] = np.roll(order, 1)
     return donors
@@ -270,7 +270,7 @@ def test_the_border_is_hardly_ever_missed() -> None:
 
 
 def test_differences_against_student() -> None:
-    """Of what is normal, bootstrap-t is Student's t."""
+    """For normal data, the bootstrap-t agrees with Student's t."""
     lost = np.random.default_rng(5).normal(0.3, 1.0, size=80)
     (found,) = paired_differences(lost[None], np.random.default_rng(0))
     theirs = ttest_1samp(lost, 0)
@@ -298,7 +298,7 @@ def test_nothing_lost_and_the_same_lost_by_all() -> None:
 
 @pytest.mark.parametrize("n", [3, 50, 200])
 def test_ties_and_rare_losses_give_no_wild_bounds(n: int) -> None:
-    """Resamples that are all alike, or nearly, must not pass for sure of themselves."""
+    """Resamples with (nearly) equal values must not give narrow intervals."""
     rng = np.random.default_rng(0)
     ties, noise = np.zeros(n), 1e-8 * rng.normal(size=n)
     ties[:1], noise[:1] = 1.0, 5.0
@@ -393,7 +393,7 @@ def test_equal_scores_have_no_difference() -> None:
 
 @pytest.mark.slow
 def test_the_interval_of_a_figure_covers_the_truth() -> None:
-    """The truth being what very many examples give."""
+    """The true value is estimated from very many examples."""
     truth, before, after = correlated(200_000, 0.8, 1)
     expected = float(rank_correlations(before, truth) - rank_correlations(after, truth))
     covered = 0
@@ -428,7 +428,7 @@ def test_what_ranks_all_alike_has_doubt_too() -> None:
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=3, max_size=20))
 @quick
 def test_rank_correlations_are_spearmans(rows: list[tuple[int, ...]]) -> None:
-    """Two samples at once, of small numbers, so that there are ties."""
+    """Two samples of small numbers, so that there are ties."""
     x, y, z = np.array(rows, dtype=float).T
     found = rank_correlations(np.stack([x, y]), np.stack([z, z]))
     for each, mine in zip((x, y), found, strict=True):
@@ -459,7 +459,7 @@ def test_holm_corrects_upwards_and_keeps_the_order(p: list[float]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=3, max_size=25))
 @settings(deadline=None, max_examples=15)
 def test_rank_agreement_is_spearmans(pairs: list[tuple[int, int]]) -> None:
-    """Of small numbers, so that there are ties."""
+    """Samples of small numbers, so that there are ties."""
     x, y = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
     found = rank_agreement(x, y, np.random.default_rng(0), draws=9)
     if len(set(x)) == 1 or len(set(y)) == 1:

@@ -25,7 +25,7 @@ def build(name: str, d_model: int = 16, past_table: str = "error") -> Encoding:
 
 
 def added(encoding: Encoding, ids: list[int], n_tokens: int = 1) -> Tensor:
-    """What is added to the tokens at these ids: [id, d_model]."""
+    """Return the vectors that an encoding adds to tokens at these ids, [id, d_model]."""
     x = torch.randn(1, len(ids), encoding.d_model)
     return (encoding.add_to_embeddings(x, Positions(torch.tensor([ids]), torch.tensor([n_tokens]))) - x)[0]
 
@@ -34,7 +34,7 @@ def added(encoding: Encoding, ids: list[int], n_tokens: int = 1) -> Tensor:
 
 
 def plain_sinusoid(position: int, i: int, d_model: int) -> float:
-    """Entry `i` of PE(position), straight from section 3.5 of the paper."""
+    """Return entry `i` of PE(position) by the formula in section 3.5 of the paper."""
     angle = position / 10000 ** (2 * (i // 2) / d_model)
     return math.sin(angle) if i % 2 == 0 else math.cos(angle)
 
@@ -47,7 +47,7 @@ def test_sinusoidal_is_the_formula_of_the_paper(d_model: int, ids: list[int]) ->
 
 
 def turned(pe: Tensor, k: int) -> Tensor:
-    """R_k PE: the i-th pair (sin, cos) turned by the angle k w_i."""
+    """Return R_k PE: the i-th pair (sin, cos) rotated by the angle k w_i."""
     d_model = pe.shape[-1]
     angle = torch.tensor([k / 10000 ** (2 * i / d_model) for i in range(d_model // 2)])
     sin, cos = pe[0::2], pe[1::2]
@@ -113,7 +113,7 @@ def test_learned_clamped_repeats_its_last_row() -> None:
 
 @pytest.mark.parametrize("d_model", [6, 16])
 def test_learned_goes_on_with_rows_that_depend_on_their_id_alone(d_model: int) -> None:
-    """A row past the table is the same whatever else is asked, and in another model, and after training."""
+    """A row past the table depends on its id only: not on other ids, the model or training."""
     encoding = build("learned", d_model, "untrained")
     alone = torch.cat([added(encoding, [i]) for i in range(N_ROWS, N_ROWS + 9)])
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_the_place_of_a_token_is_its_share_of_512(n: int, data: st.DataObject) -
 
 
 def test_each_row_is_normalised_by_its_own_tokens() -> None:
-    """And not by the padding behind them."""
+    """Padding does not change the normalisation."""
     encoding, x = build("length-normalised"), torch.zeros(2, 8, 16)
     both = encoding.add_to_embeddings(x, Positions(torch.arange(8)[None], torch.tensor([4, 8])))
     torch.testing.assert_close(both[0, :4], both[1, ::2])

@@ -1,4 +1,4 @@
-"""What every encoding promises, whichever of the three places it touches."""
+"""The contract of all encodings: what holds for each of the three methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ close = {"atol": 1e-5, "rtol": 1e-5}
 
 @pytest.fixture(params=product(ENCODINGS.names(), ["both ways", "causal"]), ids="-".join)
 def encoding(request: pytest.FixtureRequest) -> Encoding:
-    """A learned table is shorter than the sequences here, and says what happens past its end."""
+    """Build an encoding; a learned table is shorter than the sequences, so `past_table` matters."""
     name, direction = request.param
     torch.manual_seed(0)
     settings = EncodingSettings(encoding=name, n_positions=8, past_table="untrained")
@@ -34,7 +34,7 @@ def sequence(batch: int, length: int, dtype: torch.dtype = torch.float32) -> tup
 
 
 def touches(encoding: Encoding, given: tuple[Tensor, Tensor, Tensor], positions: Positions) -> dict[str, Tensor]:
-    """All that an encoding does to a sequence that stands at these positions."""
+    """Return everything that an encoding computes for a sequence at these positions."""
     x, query, key = given
     ids = positions.ids
     turned, bias = encoding.rotate_qk(query, key, ids, ids), encoding.bias(ids[:, :, None], ids[:, None, :])
@@ -43,7 +43,7 @@ def touches(encoding: Encoding, given: tuple[Tensor, Tensor, Tensor], positions:
 
 
 def same_tokens(batch: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One token again and again, so that only positions tell the places apart."""
+    """Return one token repeated, so that only positions distinguish the places."""
     x, query, key = sequence(1, 1)
     shape = batch, N_HEADS, length, -1
     return x.expand(batch, length, -1), query.expand(shape), key.expand(shape)
@@ -73,7 +73,7 @@ def test_positions_stay_where_they_are_unless_they_are_randomised(encoding: Enco
 
 @pytest.mark.parametrize("ids", [[7, 0, 7, 11, 3], [299, 1, 20], [19]])
 def test_any_ids_may_be_given_in_any_order(encoding: Encoding, ids: list[int]) -> None:
-    """An encoding takes ids, not lengths: what stands at id 7 is the same wherever it stands."""
+    """An encoding takes ids, not lengths: a token at id 7 is encoded equally at any place."""
     n_tokens = torch.tensor([300])
     whole = touches(encoding, same_tokens(1, 300), Positions(torch.arange(300)[None], n_tokens))
     found = touches(encoding, same_tokens(1, len(ids)), Positions(torch.tensor([ids]), n_tokens))

@@ -20,7 +20,7 @@ def build(name: str, n_ids: int | None = N_IDS) -> Encoding:
 
 
 def place(encoding: Encoding, length: int) -> list[int]:
-    """The ids given to a sequence of this length."""
+    """Return the ids of a sequence of this length."""
     return encoding.assign_ids(Positions.in_order(length, torch.device("cpu"))).ids[0].tolist()
 
 

@@ -1,4 +1,4 @@
-"""Rotary positions: turned as complex numbers are, and as another library turns them."""
+"""Rotary positions agree with rotations of complex numbers and with another library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ widths, places = st.integers(1, 9), st.integers(0, 300)
 
 
 def turn(x: Tensor, ids: list[int]) -> Tensor:
-    """Vectors [id, d_head], each turned to its id."""
+    """Return vectors [id, d_head], each rotated by the angle of its id."""
     here = torch.tensor([ids])
     return ROTARY.rotate_qk(x[None, None], x[None, None], here, here)[0][0, 0]
 

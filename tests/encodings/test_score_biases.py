@@ -1,4 +1,4 @@
-"""Encodings that are added to the scores: ALiBi both ways, T5, clipped distances, FIRE."""
+"""Encodings that add a bias to the scores: both ALiBi variants, T5, clipped distances, FIRE."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build(name: str, n_heads: int = 4, *, causal: bool = False, clip_distance: i
 
 
 def square(encoding: Encoding, length: int) -> Tensor:
-    """The bias of every query and every key: [head, query, key]."""
+    """Return the bias of every query and key, [head, query, key]."""
     ids = torch.arange(length)
     bias = encoding.bias(ids[:, None], ids[None, :])
     assert bias is not None
@@ -43,7 +43,7 @@ def square(encoding: Encoding, length: int) -> Tensor:
 
 
 def single(encoding: Encoding, query: int, key: int) -> list[float]:
-    """The bias of one pair of ids, head by head."""
+    """Return the bias of one pair of ids for each head."""
     bias = encoding.bias(torch.tensor(query), torch.tensor(key))
     assert bias is not None
     return bias.tolist()
@@ -111,7 +111,7 @@ def test_t5_looks_up_the_bucket_of_the_distance(query: int, key: int) -> None:
 
 @pytest.mark.parametrize(("n", "far"), [(16, [8, 16, 32, 64, 128, 10**6]), (32, [16, 128, 10**6])])
 def test_t5_buckets_at_their_boundaries(n: int, far: list[int]) -> None:
-    """Where a logarithm rounded down would fall into the bucket before."""
+    """At a boundary, rounding the logarithm down would give the previous bucket."""
     encoding = build("t5", causal=n == 32)
     for distance in far:
         assert single(encoding, distance, 0) == encoding.rows.weight[plain_bucket(distance, n)].tolist()
@@ -149,7 +149,7 @@ def plain_fire(encoding: Encoding, query: int, key: int) -> list[float]:
 
 
 def fire_asked(encoding: Encoding, length: int) -> Tensor:
-    """What the network of FIRE is asked about: [query, key]."""
+    """Return the inputs of FIRE's network, [query, key]."""
     asked: list[Tensor] = []
     hook = encoding.network.register_forward_pre_hook(lambda _, given: asked.append(given[0].detach()[..., 0]))
     square(encoding, length)

@@ -29,7 +29,7 @@ any_example = settings(
 
 @cache
 def _zeroed(model: Model, heads: frozenset[HeadId], inputs: tuple[Tensor, ...]) -> Tensor:
-    """A copy in which the heads' columns are 0; written without any of the code that is tested."""
+    """Return a copy with the heads' columns set to 0, without using the code under test."""
     copy: Any = deepcopy(model)
     for head in heads:
         place = copy.heads_at(head.site).index(head)
@@ -44,13 +44,13 @@ def by_hand(model: Model, heads: Iterable[HeadId], inputs: tuple[Tensor, ...]) -
 
 
 def groups(model: Model) -> list[tuple[HeadId, ...]]:
-    """Every head alone, a whole site, one head of every site, and all but one."""
+    """Return groups of heads: each head, a whole site, one head per site, and all but one."""
     across = tuple(model.heads_at(site)[-1] for site in model.sites)
     return [*[(head,) for head in model.heads], model.heads_at(model.sites[1]), across, model.heads[1:]]
 
 
 def swept(cached: CachedPass, interventions: list[Intervention], **how: Any) -> dict[int, Tensor]:
-    """The output of every intervention; none is left out."""
+    """Return the outputs of all interventions of a sweep."""
     found = dict(sweep(cached, interventions, **how))
     assert sorted(found) == list(range(len(interventions))) != []
     return found
@@ -84,7 +84,7 @@ def test_through_gates_that_differ_from_row_to_row(model: Model, inputs: tuple[T
 
 @torch.no_grad()
 def test_through_a_cached_pass(model: Model, inputs: tuple[Tensor, ...]) -> None:
-    """Many interventions in one batch, in any order, in batches of any size."""
+    """Replay many interventions in one batch, in any order and with any batch size."""
     interventions = [Intervention(heads) for heads in groups(model)]
     expected = [by_hand(model, intervention.heads, inputs) for intervention in interventions]
     cached = CachedPass(model, Sites.of(model), inputs)

@@ -1,4 +1,4 @@
-"""Where heads look, however a model computes it: the weights that were used, or an error."""
+"""Attention weights are read from any model: the weights that it used, or an error."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def rows_and_heads_in_one_axis(self: Any, x: Tensor) -> Tensor:
 
 
 def heads_and_rows_in_one_axis(self: Any, x: Tensor) -> Tensor:
-    """As in an early well-known implementation: heads first."""
+    """Compute attention with heads first, as in an early well-known implementation."""
     scores, v = (part.transpose(0, 1) for part in self.scores(x))
     weights = scores.flatten(end_dim=1).softmax(dim=-1)
     self.used = weights.unflatten(0, (N_HEADS, -1)).transpose(0, 1).clone()
@@ -207,7 +207,7 @@ def test_our_own_models_say_the_same_of_themselves() -> None:
 
 
 def test_under_autocast() -> None:
-    """Half of the model is computed in sixteen bits."""
+    """Part of the model computes in half precision."""
     for attend in (by_method, fused, heads_and_rows_in_one_axis):
         model, given = built(style(attend)).float(), tokens()
         with torch.autocast("cpu", dtype=torch.bfloat16):

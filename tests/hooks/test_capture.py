@@ -1,4 +1,4 @@
-"""What heads say, read and recomputed by hand."""
+"""Captured head outputs and contributions equal those computed by hand."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ UNKNOWN: dict[str, tuple[Any, Any, list[str]]] = {
 
 
 def offered(model: nn.Module) -> Wrapped:
-    """What somebody gets who pastes what the error offers."""
+    """Return the sites from the code that the error suggests."""
     with pytest.raises(InputError, match="of no family that headcount knows") as told:
         wrap(model)
     call = told.value.advice[-1].split("for you to confirm: ")[1].split(", or wrap")[0]

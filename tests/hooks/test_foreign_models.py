@@ -1,4 +1,4 @@
-"""Other people's models: a pass begun late is the whole pass, or there is an error; never something in between."""
+"""Models of others: a replayed pass equals a full pass, or raises an error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tokens(n: int, length: int = LENGTH) -> Tensor:
 
 
 def interventions_of(cached: CachedPass) -> list[Intervention]:
-    """Each head alone, zeroed and replaced; and heads of two sites together."""
+    """Return interventions on each head (zero and replacement) and on heads of two sites together."""
     sites = cached.sites
     turned = {site: cached.z(site).flip(0) + 0.3 for site in sites}
     alone = [Intervention((head,)) for head in sites.heads]

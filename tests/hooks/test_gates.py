@@ -1,4 +1,4 @@
-"""Gates act while their context lasts, leave no trace, and say so when they did nothing."""
+"""Gates act inside their context only, leave no trace, and raise an error if they had no effect."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ USES = [use_gates, use_nested_gates, use_capture, use_proof, use_recording, use_
 
 
 class Boom(Exception):
-    """Nobody but these tests raises it."""
+    """An exception that only these tests raise."""
 
 
 def boom(*given: object) -> None:
@@ -211,7 +211,7 @@ def subsample(model: EncoderDecoder, gates: Gates) -> None:
 
 @torch.no_grad()
 def test_a_second_use_must_act_too(one: EncoderDecoder) -> None:
-    """What was passed in the first use proves nothing about the second."""
+    """A pass in the first use does not count for the second."""
     sites = Sites.of(one)
     gates = Gates(sites, closed_gates(sites, one.heads[:1]))
     with gates:

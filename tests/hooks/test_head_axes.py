@@ -94,7 +94,7 @@ def test_an_ablated_head_is_one_that_its_author_zeroes(style: str) -> None:
     ("style", "axis"), [("einsum, heads first", 2), ("einsum, positions first", 1), ("a module", 2)]
 )
 def test_an_axis_of_positions_is_refused_though_there_are_as_many_as_heads(style: str, axis: int) -> None:
-    """Every position has attention patterns of its own, too."""
+    """Each position has its own attention patterns, as a head has."""
     attention, name, _ = STYLES[style]
     model = parameter_model(attention)
     sites = Sites.of(model, f"layers.*.attn.{name}", n_heads=N_HEADS, head_axis=axis)
@@ -297,7 +297,7 @@ def test_axes_that_cannot_be_are_refused() -> None:
     ("style", "why"), [("einsum, heads first", "is a parameter"), ("a module", "an axis of their own")]
 )
 def test_what_they_cannot_be_is_said(style: str, why: str) -> None:
-    """Cut out, or audited in an intervention of others."""
+    """Such heads cannot be cut out or audited, and the error says so."""
     model, sites = case(style)
     with pytest.raises(InputError, match=rf"heads cannot be cut out of layer\.0\.self: .*{why}"):
         cut_traced(adapted(Given(model, sites)), [HeadId.parse("L0H1")], [FEW])

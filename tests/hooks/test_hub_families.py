@@ -1,4 +1,4 @@
-"""Hugging Face models: every head is found, and silencing it is zeroing its columns by hand."""
+"""Hugging Face models: every head is found, and ablating it equals zeroing its columns by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head is a head: each slice of z follows its own attention pattern. What is not so is refused or said."""
+"""Each slice of z must depend on its own attention pattern; other slices are refused."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Normed(Attention):
 
 
 class ByHand(Parted):
-    """A softmax that is written out."""
+    """A softmax written by hand."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights = (q @ k.transpose(-2, -1)).exp()
@@ -179,7 +179,7 @@ class ByHand(Parted):
 
 
 class Sigmoid(Parted):
-    """Weights that are no shares of 1."""
+    """Attention weights that do not sum to 1."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.transpose(-2, -1)).sigmoid() @ v

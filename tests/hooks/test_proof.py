@@ -1,4 +1,4 @@
-"""A planted fault for each of the checks: an instrument that would not act is never believed."""
+"""A planted fault for each check of the proof: hooks without effect are refused."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ SQUARE = TOKENS[:5, :5]
 
 
 def rows_changed(model: foreign.Model) -> list[bool]:
-    """By a gate that is shut in row 1."""
+    """Return the rows that a closed gate in row 1 changes."""
     gate = torch.ones(5, 2)
     gate[1, 0] = 0.0
     with torch.no_grad():
@@ -129,7 +129,7 @@ def test_rows_that_are_positions_are_refused(kind: type[foreign.Model]) -> None:
 
 @torch.no_grad()
 def test_the_check_notices_a_cached_pass_that_is_off() -> None:
-    """A little, in one layer that is handed back."""
+    """A small error is planted in one recorded layer output."""
     model = built(foreign.Model)
     cached = CachedPass(model, model.sites, [TOKENS])
     interventions = [Intervention((head,)) for head in model.sites.heads]

@@ -1,4 +1,4 @@
-"""Every replacement: the same contract for all, and each by hand."""
+"""All replacements follow one contract, and each one equals a computation by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_replacement_keeps_the_contract(name: str) -> None:
 
 @every_replacement
 def test_a_replacement_asks_for_all_that_it_uses(name: str) -> None:
-    """What it does not ask for may be missing, or anything."""
+    """Inputs that a replacement does not need may be missing or arbitrary."""
     replacement, given = REPLACEMENTS.get(name), inputs_of()
     value = replacement.make(given)
     if not replacement.needs_mean:

@@ -139,7 +139,7 @@ def test_everything_is_put_back(enabled: bool) -> None:
 
 @torch.no_grad()
 def test_contexts_nest() -> None:
-    """The inner one leaves the module open for the outer one."""
+    """Leaving the inner context keeps the module unfused for the outer one."""
     module, x = attention(), states()
     sites = Sites.of(module, layer="out_proj")
     shut = closed_gates(sites, [SITE.head(0)])

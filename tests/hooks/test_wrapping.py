@@ -1,4 +1,4 @@
-"""What is wrapped is called with tensors, may be wrapped again and copied."""
+"""A wrapped model takes tensors, and can be wrapped again and copied."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def questions(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def open_pairs(asked: dict[str, Any]) -> Tensor:
-    """Which query may look at which key, at full size."""
+    """Return which query may see which key, at full size."""
     shape = (*asked["query"].shape[:3], asked["key"].shape[2])
     return torch.ones(shape, dtype=torch.bool) if asked["mask"] is None else asked["mask"].expand(shape)
 
@@ -137,7 +137,7 @@ def pytorch(attention: MultiHeadAttention, x: Tensor, memory: Tensor, mask: Tens
 def kept(
     attention: MultiHeadAttention, x: Tensor, memory: Tensor | None, masking: AttentionMask
 ) -> tuple[Tensor, Tensor]:
-    """The output when weights are asked for, and the weights."""
+    """Return the output and the weights of a pass that reads weights."""
     weights = AttentionCache()
     out = attention(x, memory, masking=masking, read=partial(weights.read, SITE))
     return out, weights[SITE]

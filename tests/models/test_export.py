@@ -51,7 +51,7 @@ def name_of(settings: dict[str, Any]) -> str:
 
 
 def built(settings: dict[str, Any]) -> Model:
-    """One layer of each kind is enough."""
+    """Build a small model with one layer of each kind."""
     if settings in ADDERS:
         return adder(**{"n_decoder_layers": 1} | settings)
     return classifier(**{"n_layers": 1, "past_table": "clamp"} | settings)
@@ -84,7 +84,7 @@ def graph_fits(graph: Any, model: Model, padding: Padding | None, *inputs: Input
 @torch.no_grad()
 @pytest.mark.parametrize("settings", [*ADDERS, *CLASSIFIERS], ids=name_of)
 def test_an_exported_model_gives_the_same_logits(settings: dict[str, Any]) -> None:
-    """Of a batch that it was not exported with, too."""
+    """This includes a batch that the model was not exported with."""
     model = built(settings)
     for padding in ("none", "anywhere"):
         inputs, others = batches(model, padding)

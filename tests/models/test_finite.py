@@ -1,4 +1,4 @@
-"""Weights that are no numbers are told by name; masks of minus infinity are fair."""
+"""Weights that are not finite raise an error that names them; masks may hold minus infinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queries may see: a few at a time must be all at once."""
+"""Masks and biases in chunks equal those of the whole sequence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch, pairs: int, narrow: int = 64) 
 
 
 def plain_open(n_queries: int, n_keys: int, *, causal: bool, window: int | None) -> Tensor:
-    """Pair by pair; the last query is at the last key."""
+    """Return the mask pair by pair; the last query is at the place of the last key."""
     past = n_keys - n_queries
     far = math.inf if window is None else window
     rows = [

@@ -1,4 +1,4 @@
-"""Padding and company: what is beside a sequence must not change it."""
+"""Padding and other rows of the batch must not change a sequence's output."""
 
 from __future__ import annotations
 

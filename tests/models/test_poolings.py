@@ -1,4 +1,4 @@
-"""What every pooling promises; and what each one makes of a sequence, worked out a second time."""
+"""The contract of all poolings, and the result of each one computed by hand."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_file_system_without_links(in_tmp: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_folder_with_something_in_it_is_not_adopted(in_tmp: Path) -> None:
-    """Results of before there were markers, or of somebody: whose they are is not known."""
+    """The origin of files without a marker is unknown."""
     Path("runs/mine/results").mkdir(parents=True)
     Path("runs/mine/results/ablation.json").write_text("{}")
     assert claimed_folder("mine", "here", "1").name.startswith("mine-")

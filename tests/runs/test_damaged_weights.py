@@ -1,4 +1,4 @@
-"""Weights that are no numbers, or do not fit: told on loading, by name."""
+"""Weights that are not finite, or do not fit, raise an error on loading that names them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_weights_of_another_shape_are_refused(tiny_run: Run, rewritten: Callable
 def test_an_output_that_is_no_number_is_no_answer(
     tiny_run: Run, rewritten: Callable[[dict[str, Tensor]], Path]
 ) -> None:
-    """Finite weights, but so large that the output overflows."""
+    """The weights are finite, but so large that the output overflows."""
     huge = {name: torch.full_like(each, 3e38) for name, each in tiny_run.model.state_dict().items()}
     run = load(rewritten(huge))
     with pytest.raises(CheckFailed, match=r"output on 3\+4 holds NaN"):

@@ -1,4 +1,4 @@
-"""Heads cut out of a run: what is written is what was masked, and a failure leaves nothing."""
+"""Heads cut out of a run: the written model equals the ablated one, and a failure leaves no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packaged classifier: what it says of itself is about these weights, and holds."""
+"""The stored results of the packaged classifier belong to its weights and are reproducible."""
 
 from __future__ import annotations
 

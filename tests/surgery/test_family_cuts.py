@@ -1,4 +1,4 @@
-"""A head that is cut out and a head that is silenced must come to the same, in every family."""
+"""Cutting a head out must equal ablating it, in every family."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ids(*names: str) -> list[HeadId]:
 
 
 def snapshot(model: Any) -> tuple[Any, ...]:
-    """Everything about a model that a cut might change."""
+    """Return everything about a model that a cut might change."""
     modules = [(path, type(module), vars(module).get("num_heads")) for path, module in model.named_modules()]
     tensors = {name: tensor.clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     return modules, tensors, model.config.to_dict()

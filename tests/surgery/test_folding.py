@@ -1,4 +1,4 @@
-"""Heads that leave their means behind: cut out, they come to the same as their means in their places."""
+"""Cutting heads out with their means folded into biases equals replacing them by their means."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def experiment_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> Experiment:
 
 
 def means_and_n(experiment: Experiment) -> tuple[Means, int]:
-    """As they are folded: over what, and over how many examples."""
+    """Return the means for folding, and the number of examples."""
     batches = means_over(experiment)
     means = mean_outputs(experiment.model, experiment.sites, [(each.inputs, each.token_mask) for each in batches])
     return means, sum(len(each.rows) for each in batches)

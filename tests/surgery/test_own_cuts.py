@@ -1,4 +1,4 @@
-"""Heads cut out against heads ablated: the same outputs from smaller matrices."""
+"""Cutting heads out equals ablating them: the same outputs from smaller matrices."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_the_comparison_can_fail() -> None:
 
 
 def z_of(model: Model, *tokens: Tensor) -> dict[HeadSite, Tensor]:
-    """What every head finds, [row, query, head, d_head]."""
+    """Return the output of every head, [row, query, head, d_head]."""
     seen: dict[HeadSite, Tensor] = {}
     hooks = [
         projection.register_forward_hook(lambda _, z, output, site=site: seen.update({site: z[0]}))
@@ -225,7 +225,7 @@ def test_means_are_over_tokens_and_not_over_padding(make: Callable[..., Any]) ->
 
 
 def test_a_runs_means_leave_its_padding_out(tiny_run: Run, tiny_sorter: Run) -> None:
-    """Whoever takes the means says where padding is; a run knows."""
+    """The caller of `mean_outputs` marks the padding; a run does so."""
     for run, stacks in ((tiny_run, ["encoder", "decoder"]), (tiny_sorter, ["layer"])):
         tokens, is_token = prune._inputs(run, run.task.split("validation"))
         assert list(is_token) == stacks

@@ -1,4 +1,4 @@
-"""Heads cut out of strangers' models: the same as weights set to zero, saved, loaded, and cut again."""
+"""Cutting heads out of models of others equals zeroing weights; cut models can be saved, loaded and cut again."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_was_tried_is_told(monkeypatch):
 
 
 class Odd(Exception):
-    """None that anybody expects."""
+    """An exception that no code expects."""
 
 
 ERRORS = [

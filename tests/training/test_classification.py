@@ -1,4 +1,4 @@
-"""A classifier's answers, counted a second time."""
+"""The scores of a classifier agree with counts by hand."""
 
 import math
 
@@ -82,7 +82,7 @@ def test_a_constant_answer_is_named_where_the_other_is_shown_to_be_rare(n_sorted
 
 @pytest.mark.parametrize(("n", "expected"), [(1, None), (2, None), (124, None), (125, "sorted"), (5000, "sorted")])
 def test_few_examples_show_no_constant_answer(n, expected):
-    """From how many on is told where the bound is, RARELY."""
+    """The docstring of RARELY states the number of examples that is needed."""
     assert constant_answer(np.ones(n, dtype=int), np.arange(n) % 2, CLASSES) == expected
     assert (Proportion.of(0, n).high < RARELY) == (expected is not None)
 

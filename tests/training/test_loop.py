@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow  # together they take over 5 s
 
 
 class Recorder:
-    """A listener that remembers."""
+    """A listener that records all reports."""
 
     def __init__(self):
         self.losses, self.evaluations = {}, []
