@@ -53,18 +53,13 @@ class Model(NamedTuple):
     result: Stretch
 
     @property
-    def description(self) -> str:
-        """Return the name with what the model was given, and that it is one model."""
-        once = "one seed" if self.result.encoding else "one model"
-        return f"{self.title} ({given_structure(self.result)}, {once})"
+    def marked_title(self) -> str:
+        """Return the name with the structure that the model was given."""
+        return f"{self.title} ({given_structure(self.result)})"
 
 
-class Tested(NamedTuple):
-    """A model and how far it extrapolates on the kind of negative in question."""
-
-    title: str
-    result: Stretch
-    extrapolation: Extrapolation
+Tested = tuple[Model, Extrapolation]
+"""A model, and how far it extrapolates on the kind of negative in question."""
 
 
 def describe(result: Stretch) -> list[Block]:
@@ -92,29 +87,24 @@ def kinds_of(results: Iterable[Stretch]) -> list[str]:
 
 def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sentence]:
     """Answer the exercise's question if its encodings were tested, then describe each model and why it fails."""
-    tested = [Tested(*each, reach) for each in models if (reach := extrapolation_of(each.result, kind))]
-    generic = [(each.title, each.extrapolation) for each in tested if not each.result.hard_codes]
-    given = [
-        (f"{each.title} ({given_structure(each.result)})", each.extrapolation)
-        for each in tested
-        if each.result.hard_codes
-    ]
+    tested = [(each, reach) for each in models if (reach := extrapolation_of(each.result, kind))]
+    generic = [(model.title, reach) for model, reach in tested if not model.result.hard_codes]
+    given = [(model.marked_title, reach) for model, reach in tested if model.result.hard_codes]
     return [
         *_exercise(tested, table(kind)),
         *_farthest(generic, "generic models", table(kind)),
         *_farthest(given, "models that were given structure", table(kind)),
-        *(_one_model(each, table(kind)) for each in tested),
+        *(_one_model(*each, table(kind)) for each in tested),
         *_easy_kind(tested, table),
         *_one_answer(tested, table(kind)),
-        *(each for one in tested for each in _failure(one, table("causes"))),
+        *(each for one in tested for each in _failure(*one, table("causes"))),
     ]
 
 
 def _exercise(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
     """Answer the exercise's question, if at least two of its encodings were trained on the same lengths."""
-    asked = [each for each in tested if _is_asked(each.result)]
-    by_encoding = [(each.result.encoding, each.extrapolation) for each in asked]
-    trained = {each.result.trained for each in asked}
+    by_encoding = [(model.result.encoding, reach) for model, reach in tested if _is_asked(model.result)]
+    trained = {model.result.trained for model, _ in tested if _is_asked(model.result)}
     if len(dict(by_encoding)) < 2 or len(trained) > 1 or not (span := trained.pop()):
         return []
     return [exercise_answer(by_encoding, span, rests_on)]
@@ -207,10 +197,10 @@ def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on:
     return [Sentence(f"Of {len(reaches)} {what}, {names} {verb} farthest on {kind}: up to {length}.", rests_on)]
 
 
-def _one_model(tested: Tested, rests_on: str) -> Sentence:
+def _one_model(model: Model, reach: Extrapolation, rests_on: str) -> Sentence:
     """Say up to which length one model is accurate, with its accuracy there and at the next length."""
-    _, result, reach = tested
-    text = f"On {kind_words(reach.kind)}, {Model(tested.title, result).description} is"
+    result, seed = model.result, "one seed" if model.result.encoding else "one model"
+    text = f"On {kind_words(reach.kind)}, {model.title} ({given_structure(result)}, {seed}) is"
     if reach.undecided:
         first = reach.undecided[0]
         certain = f" accurate up to {reach.length:,};" if reach.last_accurate else " accurate at no length for certain;"
@@ -234,7 +224,7 @@ def _one_model(tested: Tested, rests_on: str) -> Sentence:
 def _easy_kind(tested: Sequence[Tested], table: TableId) -> list[Sentence]:
     """Name the models that extrapolate only on the easiest kind of negative."""
     parts = []
-    for title, result, reach in tested:
+    for (title, result), reach in tested:
         easy = extrapolation_of(result, EASIEST)
         if easy and easy.last_accurate and reach.kind != EASIEST and easy.length > reach.longest_possible:
             shuffled = f"{title} is accurate on them {easy.words} ({accuracy_words(easy.last_accurate)})"
@@ -251,7 +241,7 @@ def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
     """Name the lengths at which a model gives (nearly) every example the same answer."""
     parts: list[str] = []
     cells: list[LengthResult] = []
-    for title, _, reach in tested:
+    for (title, _), reach in tested:
         constant = [cell for cell in reach.cells if cell.constant]
         for answer in dict.fromkeys(cell.constant_class for cell in constant):
             lengths = some([f"{cell.length:,}" for cell in constant if cell.constant_class == answer], 4)
@@ -264,13 +254,13 @@ def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
     return [Sentence(f"{text}. An accuracy of 50 % means nothing there.", rests_on)]
 
 
-def _failure(tested: Tested, rests_on: str) -> list[Sentence]:
+def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence]:
     """Say what makes a model fail at its first inaccurate length: position ids, gaps between numbers, or the length."""
-    causes = failure_causes(tested.result, tested.extrapolation)
+    causes = failure_causes(model.result, reach)
     if causes is None:
         return []
     first, ids, gaps = causes
-    text = f"Why does {tested.title} fail at {first.length:,}? On sequences of {ids.length} numbers with the last "
+    text = f"Why does {model.title} fail at {first.length:,}? On sequences of {ids.length} numbers with the last "
     text += f"position ids of length {first.length:,}, accuracy is {_brief(ids)}; with its small gaps, {_brief(gaps)}. "
     if is_accurate(ids) and is_accurate(gaps):
         verdict = "Neither makes it fail alone: the cause is the length itself, or several causes together"
@@ -321,9 +311,9 @@ def _reason(result: Stretch, length: int) -> str:
 def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
     """Tabulate accuracy at training lengths together and at 32, 64, 128 and 256; nothing if none was measured."""
     rows: list[Row] = [
-        (f"{title} ({given_structure(result)})", *length_cells(result.cells, kind, result.trained))
-        for title, result in models
-        if any(cell.negative == kind and cell.length in LENGTHS for cell in result.cells)
+        (each.marked_title, *length_cells(each.result.cells, kind, each.result.trained))
+        for each in models
+        if any(cell.negative == kind and cell.length in LENGTHS for cell in each.result.cells)
     ]
     if not rows:
         return []
