@@ -20,6 +20,7 @@ from headcount.describing.extrapolation import (
     failure_causes,
     hardest_kind,
     is_accurate,
+    is_decided,
     is_inaccurate,
     is_plain,
     kind_words,
@@ -29,6 +30,7 @@ from headcount.figures.length_generalisation import given_structure, size_range
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
+    from headcount.analysis.poolings import PooledModel
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]
@@ -42,6 +44,7 @@ LENGTHS = (32, 64, 128, 256)
 """Lengths that the exercise asks for."""
 UNCHANGED = 1e-3
 """Changes of a logit below this are rounding errors."""
+INTERVALS = "95 % Wilson intervals."
 MARKED = f"Marked: the whole interval lies above {percent(ACCURATE, 0)}."
 Row = tuple[Cell | str, ...]
 
@@ -124,12 +127,12 @@ def exercise_answer(
         runs = f" ({counted(len(reaches), 'run')})" if len(reaches) > 1 else ""
         lengths = some(list(dict.fromkeys(reach.words for reach in reaches)))
         parts.append(f"{name}{runs} {'' if parts else 'is accurate '}{lengths}")
-    verdict, is_decided = _who_extrapolates(groups, trained[1])
+    verdict, is_clear = _who_extrapolates(groups, trained[1])
     n = size_range(cell.n for _, reach in by_encoding for cell in reach.cells)
     seeds = "one seed each" if len(by_encoding) == len(groups) else f"{len(by_encoding)} runs"
     kind = kind_words(by_encoding[0][1].kind)
     text = f"{ANSWER_START} {trained[0]} to {trained[1]} and tested on {kind}, {some(parts)}"
-    return Sentence(f"{text}: {verdict} (n = {n} per length, {seeds}).", rests_on, is_decided)
+    return Sentence(f"{text}: {verdict} (n = {n} per length, {seeds}).", rests_on, is_clear)
 
 
 def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: int) -> tuple[str, bool]:
@@ -268,8 +271,8 @@ def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence
         verdict = "Either makes it fail alone"
     else:
         verdict = f"Untrained positions alone {_effect(ids)}, small gaps alone {_effect(gaps)}"
-    is_decided = all(is_accurate(cell) or is_inaccurate(cell) for cell in (ids, gaps))
-    return [Sentence(f"{text}{verdict}{'' if is_decided else ', which is undecided'}.", rests_on, is_decided)]
+    is_clear = is_decided(ids) and is_decided(gaps)
+    return [Sentence(f"{text}{verdict}{'' if is_clear else ', which is undecided'}.", rests_on, is_clear)]
 
 
 def _brief(cell: LengthResult) -> str:
@@ -297,7 +300,7 @@ def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> Dat
             shown = [accuracy_cell(cells.get(length), _reason(result, length)) for length in lengths]
             rows.append((title, given_structure(result), *shown))
     draws = some([str(draw) for draw in sorted({result.draw for result in results})])
-    note = f"n = {size_range(sizes)} per cell, draw {draws}; 95 % Wilson intervals. {MARKED}"
+    note = f"n = {size_range(sizes)} per cell, draw {draws}. {INTERVALS} {MARKED}"
     columns = ("model", "given", *(f"{length:,}" for length in lengths))
     caption = f"Accuracy (%) by length; unsorted sequences: {kind_words(kind)}"
     return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, command)
@@ -309,42 +312,32 @@ def _reason(result: Stretch, length: int) -> str:
 
 
 def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
-    """Tabulate accuracy at training lengths together and at 32, 64, 128 and 256; nothing if none was measured."""
-    rows: list[Row] = [
-        (each.marked_title, *length_cells(each.result.cells, kind, each.result.trained))
+    """Tabulate accuracy at the exercise's lengths; nothing if none of them was measured."""
+    measured = [
+        (each.marked_title, each.result)
         for each in models
         if any(cell.negative == kind and cell.length in LENGTHS for cell in each.result.cells)
     ]
-    if not rows:
-        return []
-    results = [each.result for each in models]
     caption = f"Accuracy (%) at the exercise's lengths; unsorted sequences: {kind_words(kind)}"
-    columns = ("model", training_column([each.trained for each in results]), *map(str, LENGTHS))
-    note = f"{sizes_note([each.cells for each in results], kind)} {MARKED}"
-    return [DataTable("reach-lengths", caption, columns, tuple(rows), note, command, is_narrow=True)]
+    return [lengths_table("reach-lengths", caption, "model", measured, kind, command)] if measured else []
 
 
-def length_cells(results: Sequence[LengthResult], kind: str, trained: tuple[int, int] | None) -> list[Cell]:
-    """Return the accuracy over all training lengths and at each of the exercise's lengths."""
-    of_kind = [each for each in results if each.negative == kind]
-    by_length = {each.length: each for each in of_kind}
-    return [
-        accuracy_cell(at_training_lengths(of_kind, trained)),
-        *(accuracy_cell(by_length.get(length)) for length in LENGTHS),
-    ]
-
-
-def training_column(trained: Sequence[tuple[int, int] | None]) -> str:
-    """Return the heading of the column of training lengths: `8-16`, or words where models differ."""
-    spans = set(trained)
+def lengths_table(
+    name: str, caption: str, column: str, models: Sequence[tuple[str, Stretch | PooledModel]], kind: str, command: str
+) -> DataTable:
+    """Tabulate accuracy over all training lengths and at each of the exercise's lengths, a row for each model."""
+    rows, sizes = list[Row](), set[int]()
+    for title, model in models:
+        cells = [each for each in model.cells if each.negative == kind]
+        by_length = {each.length: each for each in cells}
+        shown = [at_training_lengths(cells, model.trained), *(by_length.get(length) for length in LENGTHS)]
+        rows.append((title, *map(accuracy_cell, shown)))
+        sizes |= {each.n for each in cells}
+    spans = {model.trained for _, model in models}
     only = spans.pop() if len(spans) == 1 else None
-    return f"{only[0]}-{only[1]}" if only else "training lengths"
-
-
-def sizes_note(results: Sequence[Sequence[LengthResult]], kind: str) -> str:
-    """Say how many sequences of each length were tested."""
-    n = size_range(each.n for cells in results for each in cells if each.negative == kind)
-    return f"n = {n} per length, half of them sorted; training lengths are pooled. 95 % Wilson intervals."
+    columns = (column, f"{only[0]}-{only[1]}" if only else "training lengths", *map(str, LENGTHS))
+    note = f"n = {size_range(sizes)} per length, half of them sorted; training lengths are pooled. {INTERVALS} {MARKED}"
+    return DataTable(name, caption, columns, tuple(rows), note, command, is_narrow=True)
 
 
 def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], command: str = "") -> DataTable:
@@ -359,7 +352,7 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
             shares = [_share_cell(sorted_ones), *(_share_cell(cell.recall[0] if cell else None) for cell in at_length)]
             rows.append((*([] if is_alone else [title]), Cell(f"{length:,}", length), *shares))
     columns = (*([] if is_alone else ["model"]), "length", "sorted", *map(kind_words, kinds))
-    note = "All kinds share their sorted sequences. 95 % Wilson intervals."
+    note = f"All kinds share their sorted sequences. {INTERVALS}"
     return DataTable(name, "Accuracy (%) on each class", columns, tuple(rows), note, command)
 
 
