@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,17 @@ def test_a_table_has_what_the_rows_have() -> None:
     curves = MADE["Pruning"]()
     names = [curve.name for curve in curves.curves for _ in curve.points]
     assert [row["name"] for row in curves.to_rows()] == names, "each point with its curve"
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_csv_has_every_row_and_every_column(name: str) -> None:
+    """Rows of one result may have different columns; each value stays in its own column."""
+    rows = MADE[name]().to_rows()
+    lines = list(csv.DictReader(io.StringIO(MADE[name]().to_csv(), newline="")))
+    assert len(lines) == len(rows)
+    for line, row in zip(lines, rows, strict=True):
+        assert set(line) >= set(row)
+        assert all(line[key] == ("" if value is None else str(value)) for key, value in row.items())
 
 
 def test_a_frame_without_pandas_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,9 +91,9 @@ class Result:
     def to_csv(self) -> str:
         """Return its table as CSV in full precision; unknown values are empty."""
         out, rows = io.StringIO(newline=""), self.to_rows()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(rows[0])
-        writer.writerows(map(_without_formula, row.values()) for row in rows)
+        writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _without_formula(value) for name, value in row.items()} for row in rows)
         return out.getvalue()
 
     def plot(self, which: str | None = None) -> Any:

@@ -64,7 +64,7 @@ def test_a_share_of_the_heads_goes_whatever_that_costs(in_tmp, capsys):
     assert len(load("small").model.heads) == 2
     assert Path(predicted["files"]["data"][0]).stem == "pruning-share0.3-n20-orders1-batch96"
     text = greedy_sentence("", Pruning.from_json(json.dumps(result))).text
-    assert text.startswith("Removing 2 of 4 heads together, 30 % of the heads, leaves ")
+    assert text.startswith("To remove 30 % of the heads, greedy removal takes 2 of 4 heads together. This leaves ")
     assert "the limit" not in text
 
 
@@ -140,15 +140,15 @@ def test_no_head_can_go(in_tmp, capsys):
         (["--heads", "E7H0", "-o", "small"], "headcount heads"),
         (["--heads", "E0H0,,", "-o", "small"], "is not the name of a head"),
         (["--fine-tune", "5"], "add -o DIR"),
-        (["--fine-tune", "-5", "-o", "small"], "fine-tuning"),
+        (["--fine-tune", "-5", "-o", "small"], "training steps"),
         (["--share", "3"], "--share must be in (0, 1), got 3"),
         (["--share", "0"], "--share must be in (0, 1), got 0"),
         (["--share", "nan"], "--share must be in (0, 1), got nan"),
-        (["--share", "0.2", "--loss", "0.3"], "--share and --loss both say which heads go"),
-        (["--share", "0.2", "--heads", "L0H0", "-o", "small"], "--share and --heads both say which heads go"),
-        (["--loss", "1"], "such as 0.01"),
-        (["--loss", "-0.1"], "such as 0.01"),
-        (["--loss", "nan"], "such as 0.01"),
+        (["--share", "0.2", "--loss", "0.3"], "--share and --loss cannot be combined"),
+        (["--share", "0.2", "--heads", "L0H0", "-o", "small"], "--share and --heads cannot be combined"),
+        (["--loss", "1"], "0.01 stands for one point"),
+        (["--loss", "-0.1"], "0.01 stands for one point"),
+        (["--loss", "nan"], "0.01 stands for one point"),
         (["--orders", "0"], "from 1 to 10,000"),
         (["--n", "1"], "at least 2"),
         (["--n", "0"], "at least 2"),

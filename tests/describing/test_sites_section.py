@@ -63,7 +63,9 @@ def test_whether_replacements_agree() -> None:
     zero = drops(E0H0=0.1, X0H0=0.5)
     alike = [effect("E0H0", 0.2, replacement="mean"), effect("X0H0", 0.6, replacement="mean")]
     other = [effect("E0H0", 0.6, replacement="mean"), effect("X0H0", 0.2, replacement="mean")]
-    assert "decoder.0.cross (X0) costs most under every replacement (zero and mean)" in texts(told(*zero, *alike))
+    assert "decoder.0.cross (X0) has the largest drop under every replacement (zero and mean)" in texts(
+        told(*zero, *alike)
+    )
     found = told(*zero, *other)
     assert "decoder.0.cross (X0) under zero ablation and encoder.0.self (E0) under mean ablation" in texts(found)
     assert not next(each for each in sentences(found) if "depends" in each.text).is_decided
@@ -93,7 +95,7 @@ def test_the_table_has_sites_and_kinds() -> None:
 def test_where_nothing_is_lost_no_site_is_said_to_lose_most() -> None:
     effects = [effect(head, 0.0, replacement=by) for by in ("zero", "mean") for head in ("E0H0", "X0H0")]
     found = section(material(subject(ablation=ablation(*effects))))
-    assert "costs most" not in texts(found)
+    assert "largest drop under every" not in texts(found)
     assert "no block's mean drop is significantly above zero" in texts(found)
 
 

@@ -1,4 +1,4 @@
-"""Which heads count: ablate them one by one."""
+"""Ablate the heads of a model one by one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,22 +40,24 @@ def ablate_heads(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[Ablation]:
-    """Ablate every head alone, with every replacement, and compare outputs on the same examples.
+    """Ablate each head alone, with every replacement, and compare outputs on the same examples.
 
-    Asked for no number of examples, a run is measured on its test set, and those of its heads that change any answer
-    there on 40,000 fresh examples (by resample on a quarter as many, each with four donors).
+    Without `n`, a run is measured on its test set. Heads that change an answer there are measured again on 40,000 new
+    examples (under resample ablation on a quarter as many, each with four donors).
 
-    `model` is a run (then `data` is the name of a split or examples of its task, and `metric` a name or a function), a
-    model of others by its folder or adapter (then `data` is a file or folder, a dataset of Hugging Face's library, or
-    the split of the adapter's task; with `lines`, every line of a file is an example of its own), or any PyTorch
-    module: then `data` are its input tensors, `metric(output, rows)` gives one score per row, and `sites` says where
-    its heads are unless it has them itself. All replacements are used unless `replacements` names some. A folder
-    that was pruned from an adapter's model names the adapter's file, which is run only with `run_adapter`.
+    `model` and `data` are one of these:
 
-    Nothing is written unless `save` names a folder; with `save=True` that is the model's own.
+    * a run: `data` is the name of a split, or examples of its task; `metric` is a name or a function.
+    * the folder or adapter of another model: `data` is a file, a folder, a dataset of Hugging Face's library, or a
+      split of the adapter's task. With `lines`, each line of a file is one example.
+    * a PyTorch module: `data` are its input tensors, `metric(output, rows)` returns one score per row, and `sites`
+      lists its heads unless the module has them itself.
 
-    >>> found = ablate_heads("sample:sortedness", n=20, replacements=["zero"], quiet=True)
-    >>> [effect.short for effect in found.result.heads]
+    `replacements` selects some of the replacements. `run_adapter` allows the adapter's file to be run that a pruned
+    folder names. Results are saved if `save` names a folder; `save=True` stands for the model's own folder.
+
+    >>> ablation = ablate_heads("sample:sortedness", n=20, replacements=["zero"], quiet=True).result
+    >>> [effect.short for effect in ablation.heads]
     ['L0H0', 'L0H1', 'L0H2', 'L0H3']
     """
     opened, at_once = open_model(model, sites=sites, run_adapter=run_adapter), batch_rows(batch_size)
@@ -64,16 +66,16 @@ def ablate_heads(
     experiments = [opened.experiment(data, metric, n, length=length, at_once=at_once) for length in asked]
     if examples and experiments[0].examples is None:
         raise InputError(
-            f"{opened.name} is not measured on a task's own tokens, which could say what failed", "leave --examples out"
+            f"{opened.name} is not measured on the tokens of a task, so what broke is not known", "leave --examples out"
         )
     for replacement in replacements or ():
         REPLACEMENTS.get(replacement)
     folder = folder_for(opened, save)
-    done = []
+    runs = []
     for length, experiment in zip(asked, experiments, strict=True):
         at = "" if length is None else f" at length {length}"
         with counting(f"ablating heads of {opened.name}{at}", quiet=quiet) as progress:
-            found = ablate(
+            run = ablate(
                 experiment,
                 replacements,
                 donors=donors,
@@ -82,12 +84,12 @@ def ablate_heads(
                 batch_size=batch_size,
                 progress=progress,
             )
-        more = opened.second_look(data, metric, n, at_once) if found.unsettled and length is None else None
+        more = opened.second_look(data, metric, n, at_once) if run.unsettled and length is None else None
         if more:
-            with counting(f"measuring {len(found.unsettled)} ablations again{at}", quiet=quiet) as progress:
-                found = decide(found, more, donors=donors, batch_size=batch_size, progress=progress)
-        done.append(found)
-    result = replace(_joined(opened, experiments[0].metric, done), audit=quick_audit(opened))
+            with counting(f"measuring {len(run.unsettled)} ablations again{at}", quiet=quiet) as progress:
+                run = decide(run, more, donors=donors, batch_size=batch_size, progress=progress)
+        runs.append(run)
+    result = replace(_joined(opened, experiments[0].metric, runs), audit=quick_audit(opened))
     if folder is None:
         return Saved(result)
     every = replacements is None or set(replacements) == set(REPLACEMENTS.names())
@@ -110,9 +112,9 @@ def ablate_heads(
     return replace(saved, others=files)
 
 
-def _joined(opened: OpenModel, metric: Metric, done: Sequence[AblationRun]) -> Ablation:
-    """One result of what was measured at each length."""
-    effects = [effect for each in done for effect in each.effects]
+def _joined(opened: OpenModel, metric: Metric, runs: Sequence[AblationRun]) -> Ablation:
+    """Join the measurements at all lengths into one result."""
+    effects = [effect for run in runs for effect in run.effects]
     return Ablation(
         name=opened.label,
         weights_sha256=opened.weights_sha256,
@@ -121,19 +123,20 @@ def _joined(opened: OpenModel, metric: Metric, done: Sequence[AblationRun]) -> A
         is_accuracy=metric.is_accuracy,
         replacements=tuple(dict.fromkeys(effect.replacement for effect in effects)),
         heads=tuple(effects),
-        conditions=tuple(each.condition for each in done),
-        proof=done[0].proof,
+        conditions=tuple(run.condition for run in runs),
+        proof=runs[0].proof,
     )
 
 
 def batch_rows(batch_size: int) -> int:
-    """Examples per batch, so that four ablations of them ride in one forward pass."""
+    """Return the examples per batch with which four ablations fit into one forward pass."""
     if batch_size < 1:
         raise InputError(f"--batch-size must be at least 1, got {batch_size}", "it is rows per forward pass")
     return max(1, batch_size // 4)
 
 
 def _draw(name: str, result: Ablation) -> dict[str, Figure]:
+    """Draw the figures of an ablation by the names of their files."""
     by_length = len(result.conditions) > 1
     figures = {f"{name}-by-length": draw_lengths(result)} if by_length else {}
     for condition in result.conditions:

@@ -1,4 +1,4 @@
-"""Which heads can go together, and a smaller model without them."""
+"""Find heads that can be removed together, and cut them out of a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,17 +27,17 @@ from headcount.runs.folder import require_vacant
 
 MOST_ORDERS = 10_000
 SEARCH_ROWS = 2
-"""As many examples in a batch as for `ablate`: a search measures one head at a time, so fewer ride together."""
+"""Factor on the batch size: a search measures one head at a time, so its batches hold more examples than `ablate`'s."""
 
 
 @dataclass(frozen=True, repr=False)
 class SavedPruning(Saved[Pruning | None]):
-    """The curves, None if the heads were given; and (if it was asked for) the model without them."""
+    """The pruning (None if the heads were given) and the model without the heads (None if nothing was cut)."""
 
     cost: Cost | None = None
-    """Size and speed before and after; None if nothing was cut."""
+    """Size, speed and score before and after; None if nothing was cut."""
     model: OpenModel | None = None
-    """What is left; None likewise."""
+    """The smaller model; None if nothing was cut."""
 
 
 def prune_heads(
@@ -62,17 +62,16 @@ def prune_heads(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> SavedPruning:
-    """Find the heads that can go together for at most `loss`, and cut them out into a new folder `out`.
+    """Find the heads that can be removed together for a drop of at most `loss`, and save the smaller model in `out`.
 
-    With `share`, such as 0.2, heads go until that share of all heads is gone, and the result says what that costs.
-    Without `out` nothing is cut; with `heads`, those are cut and nothing is searched. With `fold_mean`, what the heads
-    output on average over unlabelled training inputs stays, in the biases of their output projections. For models of
-    others `data` (see `ablate_heads`) and `metric` are what they are measured on: half of the examples serve to choose
-    heads, the other half to measure. Of any PyTorch module `data` are its tensors, `metric(output, rows)` gives one
-    score per row, and `sites` says where its heads are unless it has them itself: heads are chosen, and `cut_heads`
-    cuts them out of a copy. A `budget` is what the search may take, in seconds or as "5m": it finds what fits,
-    and the result says what was `not_measured`. The curves are written if `save` names a folder; with `save=True` that
-    is the model's own.
+    * `share`, such as 0.2, removes this fraction of the heads instead, and the result says what that costs.
+    * `heads` are cut without a search. Without `out`, nothing is cut.
+    * `fold_mean` adds the mean output of the cut heads, over unlabelled training inputs, to the bias of their block.
+    * `data` and `metric` are as in `ablate_heads`. Of a file or of tensors, one half of the examples serves to choose
+      heads and the other half to measure. A PyTorch module is not cut: use `cut_heads` on a copy.
+    * `budget` limits the time of the search, in seconds or as "5m". The result lists what was `not_measured`.
+
+    Curves are saved if `save` names a folder; `save=True` stands for the model's own folder.
 
         headcount.prune_heads("sample:addition", "runs/smaller", loss=0.01)
     """
@@ -109,8 +108,8 @@ def prune_heads(
     if out is None or not heads or is_all:
         if out is not None:
             which = "all heads" if heads else "no head"
-            asked = f"for a loss of {loss:g}" if share is None else f"where {100 * share:g} % of the heads are to go"
-            announcer(quiet)(f"{which} can go {asked}: nothing was cut")
+            limit = f"a drop of {loss:g}" if share is None else f"{100 * share:g} % of the heads"
+            announcer(quiet)(f"the search removes {which} for {limit}: nothing was cut")
         return found
     measured = None if experiments is None else experiments[1]
     with TrainingProgress(fine_tune, quiet=quiet or not fine_tune) as progress:
@@ -120,24 +119,24 @@ def prune_heads(
 
 
 def _require_share(share: float | None, loss: float, heads: Sequence[str | HeadId] | None) -> None:
-    """Refuse a share that is none, or that something else decides."""
+    """Refuse a share outside (0, 1), or one beside another choice of heads."""
     if share is None:
         return
     if not 0 < share < 1:
         raise InputError(f"--share must be in (0, 1), got {share:g}", "it is a share of all heads, such as 0.2")
     if loss != LOSS or heads is not None:
         other = "--heads" if heads is not None else "--loss"
-        raise InputError(f"--share and {other} both say which heads go", f"leave {other} or --share out")
+        raise InputError(f"--share and {other} cannot be combined", f"leave {other} or --share out")
 
 
 def _require_sense(
     opened: OpenModel, out: str | Path | None, heads: Sequence[str | HeadId] | None, fine_tune: int, fold_mean: bool
 ) -> None:
-    """Find out before a long search what could not be done after it."""
+    """Refuse before a long search what could not be done after it."""
     if not opened.has_output and (out is not None or heads is not None or fine_tune or fold_mean):
         raise InputError(NO_FOLDER, CUT_IT)
     if fine_tune < 0:
-        raise InputError(f"--fine-tune must be at least 0, got {fine_tune}", "it is steps of fine-tuning")
+        raise InputError(f"--fine-tune must be at least 0, got {fine_tune}", "it is a number of training steps")
     if fine_tune:
         opened.require_training()
     if heads is not None:
@@ -165,10 +164,10 @@ def _search(
     *,
     is_default: bool,
 ) -> Pruning:
-    """Search for heads that can go; on a model's default examples, a stored ablation says which are harmless alone."""
+    """Search for heads to remove; with default examples, a stored ablation decides which heads are harmless alone."""
     selection_set = experiments[0]
     if not (0 <= loss < 1 or (loss >= 0 and not selection_set.metric.in_points)):
-        raise InputError(f"--loss must be in [0, 1), got {loss}", "it is a share of 1, such as 0.01 for one point")
+        raise InputError(f"--loss must be in [0, 1), got {loss}", "0.01 stands for one point")
     if not 1 <= n_orders <= MOST_ORDERS:
         raise InputError(f"--orders must be from 1 to {MOST_ORDERS:,}, got {n_orders:,}")
     found = run_interventions(selection_set, [])
@@ -176,13 +175,13 @@ def _search(
     if selection_set.metric.is_loss and clean <= baseline:
         raise InputError(
             f"{opened.name} has a loss of {-clean:.3f} nats on {selection_set.data}, guessing {-baseline:.3f}",
-            "it has nothing to lose there, so any head could go: choose a model or data that work",
+            "the model has nothing to lose there: choose a model or data on which it works",
         )
     constant = selection_set.majority_baseline
     if selection_set.metric.in_points and clean - constant < CRITICAL:
         raise InputError(
             f"{opened.name} scores {clean:.3f} on {selection_set.data}, the best constant answer {constant:.3f}",
-            "it has nothing to lose there, so any head could go: choose a model or a length that works",
+            "the model has nothing to lose there: choose a model or a length that works",
         )
     folder_for(opened, save)
     ablation = _known_ablation(opened, selection_set.metric.name) if is_default else None
@@ -202,7 +201,7 @@ def _search(
 
 
 def _known_ablation(opened: OpenModel, metric: str) -> Ablation | None:
-    """Return the ablation of all heads that is stored for these very weights, or None."""
+    """Return the stored ablation of these weights under every replacement, or None."""
     for name in ("ablation-examples", "ablation") if opened.has_output else ():
         try:
             result = opened.output.read_result(name, Ablation)

@@ -1,4 +1,4 @@
-"""`headcount ablate MODEL`: ablate every head, one at a time, and see what it costs."""
+"""`headcount ablate MODEL`: ablate the heads one at a time and measure what each costs."""
 
 import argparse
 
@@ -10,36 +10,40 @@ from headcount.limits import BATCH, DONORS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, what replaces heads, and what to measure."""
+    """Add the model, the replacements, and what to measure."""
     add_model_argument(parser, data=True)
-    replaced = f"what replaces the output of a head, of: {', '.join(REPLACEMENTS.names())} [all]"
+    replaced = f"what replaces a head's output: {', '.join(REPLACEMENTS.names())} [all]"
     parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
-    metric = "free-running, teacher-forced, accuracy, loss; an adapter's metric(): own, own-teacher-forced; ... "
-    metric += "[by task or data]"
+    metric = "free-running, teacher-forced, accuracy, loss; own or own-teacher-forced for an adapter's metric() "
+    metric += "[chosen by task or data]"
     parser.add_argument("--metric", metavar="NAME", help=metric)
-    parser.add_argument("--split", metavar="{test,validation}", help="the examples [test]")
-    many = "how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]"
-    add_int(parser, "--n", many)
-    add_int(parser, "--donors", "other examples that replace each by resample", DONORS)
-    at = "a classifier at these lengths, such as 16,256"
+    parser.add_argument("--split", metavar="{test,validation}", help="split of the task to measure on [test]")
+    n = "number of examples [the whole split, and 40,000 new ones for heads that change an answer; 400 per length]"
+    add_int(parser, "--n", n)
+    add_int(parser, "--donors", "other examples whose output replaces each example's under resample ablation", DONORS)
+    at = "measure a classifier at these lengths, such as 16,256"
     parser.add_argument("--lengths", type=lengths, default=(), metavar="INT,...", help=at)
-    parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
-    add_int(parser, "--batch-size", "rows per forward pass", BATCH)
-    printed = "what is printed: the table, or the same as Markdown or CSV [table]"
+    parser.add_argument(
+        "--examples",
+        action="store_true",
+        help="show what broke without each head: which tokens, which kinds of error, and examples",
+    )
+    add_int(parser, "--batch-size", "rows of a forward pass", BATCH)
+    printed = "print tables and sentences, the same as Markdown, or all numbers as CSV [table]"
     parser.add_argument("--format", choices=("table", "markdown", "csv"), help=printed)
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """A ranking, a bar chart and a map."""
+    """Ablate the heads, save figures and tables, and print the description."""
     from headcount import api
     from headcount.describing.ablation import describe
     from headcount.rendering.markdown import markdown_text
 
     if args.json and args.format:
-        raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
+        raise InputError(f"--json and --format {args.format} cannot be combined", "leave one out")
     if args.data is not None and args.split is not None:
-        raise InputError("--data and --split both say what to ask", "leave one out")
+        raise InputError("--data and --split cannot be combined", "leave one out")
     data = args.split if args.data is None else args.data
     shown = api.ablate_heads(data=data, save=True, **keywords(args, "data", "split", "format"))
     result = shown.result
@@ -51,4 +55,4 @@ def run(args: argparse.Namespace) -> Output:
     return Output(result, describe(result), [shown])
 
 
-PART = Command("ablate every head alone and see what it costs", add_arguments, run)
+PART = Command("ablate each head alone and measure what it costs", add_arguments, run)

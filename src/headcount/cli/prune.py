@@ -1,4 +1,4 @@
-"""`headcount prune MODEL`: which heads can go together, and a smaller run without them."""
+"""`headcount prune MODEL`: find heads that can be removed together, and cut them out."""
 
 import argparse
 
@@ -8,30 +8,30 @@ from headcount.limits import BATCH, LOSS, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, how much may be lost, and where the smaller run goes."""
+    """Add the model, how much may be lost, and the folder of the smaller model."""
     add_model_argument(parser, data=True)
-    parser.add_argument("--metric", metavar="NAME", help="with --data: what is measured [by the data]")
-    add_out(parser, "cut the heads out and save the smaller run or model here")
-    loss = f"what may be lost, in the metric's unit or as a share [{LOSS}]"
+    parser.add_argument("--metric", metavar="NAME", help="metric to measure with --data [chosen by the data]")
+    add_out(parser, "cut the heads out and save the smaller model in this folder")
+    loss = f"largest drop allowed: 0.01 is one point of accuracy, or 0.01 in the metric's unit [{LOSS}]"
     parser.add_argument("--loss", type=float, default=LOSS, metavar="FLOAT", help=loss)
-    share = "remove heads until this share of them is gone, such as 0.2, and say what that costs"
+    share = "remove this fraction of the heads, such as 0.2, and report what that costs"
     parser.add_argument("--share", type=float, metavar="FLOAT", help=share)
-    heads = "cut just these, such as E0H1,X1H2, without a search"
+    heads = "cut exactly these heads, such as E0H1,X1H2, without a search"
     parser.add_argument("--heads", type=comma_list, metavar="HEAD,...", help=heads)
-    folding = "put the mean of what cut heads output into the bias that stays"
+    folding = "add the mean output of the cut heads to the bias of their block"
     parser.add_argument("--fold-mean", action="store_true", help=folding)
-    add_int(parser, "--fine-tune", "steps to train after the cut", 0)
-    add_int(parser, "--length", "a classifier: sequences of this length")
-    add_int(parser, "--n", "examples to measure on [the test set; 400 per length]")
-    add_int(parser, "--orders", "random orders to compare with", ORDERS)
-    budget = "what the search may take: the best answer that fits, and what was not measured"
+    add_int(parser, "--fine-tune", "training steps after the cut", 0)
+    add_int(parser, "--length", "measure a classifier on sequences of this length")
+    add_int(parser, "--n", "number of examples to measure on [the test set; 400 per length]")
+    add_int(parser, "--orders", "random orders of removal to compare with", ORDERS)
+    budget = "time limit of the search; what it did not measure is listed"
     parser.add_argument("--budget", metavar="TIME", help=f"{budget}; 90s, 5m, 1h [no limit]")
-    add_int(parser, "--batch-size", "rows per forward pass", BATCH)
+    add_int(parser, "--batch-size", "rows of a forward pass", BATCH)
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
-    """All curves in one figure; then the cut, if it is asked for."""
+    """Search for heads, cut them out if a folder is given, and print the description."""
     from headcount import api
     from headcount.describing.pruning import describe, describe_cost
 
@@ -46,4 +46,4 @@ def run(args: argparse.Namespace) -> Output:
     return Output({**data, "model": args.out if shown.model else None, "files": files_of(shown)}, lines)
 
 
-PART = Command("find heads that can go together, and cut them out for real", add_arguments, run)
+PART = Command("find heads that can be removed together, and cut them out", add_arguments, run)

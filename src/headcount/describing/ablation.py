@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headcount.bands import BANDS, FEW
@@ -63,7 +64,9 @@ def conclusions(result: Ablation, condition: Condition, title: str = "", rests_o
         top = leaders["resample"]
         sentences.append(Sentence(leader_text(result, "resample", top), is_decided=top.is_decided))
     sentences += _redundant(result, condition) if first.top.band else []
-    sentences += _agreement({name: each.top.short for name, each in leaders.items() if each.is_shown})
+    sentences += agreement_sentences(
+        "head", {name: found.top.short for name, found in leaders.items() if found.is_shown}
+    )
     return [Sentence(each.text, rests_on, each.is_decided) for each in sentences]
 
 
@@ -107,14 +110,18 @@ def _redundant(result: Ablation, condition: Condition) -> list[Sentence]:
     return [Sentence(f"{text} How many can be removed together is another question.")]
 
 
-def _agreement(heads: dict[str, str]) -> list[Sentence]:
-    """Say whether the costliest head is the same under every replacement that costs anything."""
-    if len(heads) < 2:
+def agreement_sentences(noun: str, costliest_by: Mapping[str, str]) -> list[Sentence]:
+    """Say whether the costliest head or block is the same under every replacement; none, for fewer than two of them.
+
+    >>> [each.text for each in agreement_sentences("head", {"zero": "E0H0", "mean": "E0H0"})]
+    ['E0H0 has the largest drop under every replacement (zero and mean).']
+    """
+    if len(costliest_by) < 2:
         return []
-    if len(names := set(heads.values())) == 1:
-        return [Sentence(f"{names.pop()} costs most under every replacement ({some(list(heads))}).")]
-    pairs = some([f"{head} under {name} ablation" for name, head in heads.items()])
-    return [Sentence(f"The costliest head depends on the replacement: {pairs}.", is_decided=False)]
+    if len(names := set(costliest_by.values())) == 1:
+        return [Sentence(f"{names.pop()} has the largest drop under every replacement ({some(list(costliest_by))}).")]
+    pairs = some([f"{name} under {replacement} ablation" for replacement, name in costliest_by.items()])
+    return [Sentence(f"The {noun} with the largest drop depends on the replacement: {pairs}.", is_decided=False)]
 
 
 def warnings(result: Ablation, condition: Condition) -> list[Notice]:
@@ -291,9 +298,8 @@ def _proof_sentence(result: Ablation) -> str:
 
 def _failure_tables(result: Ablation, condition: Condition, name: str) -> list[DataTable]:
     """Tabulate what broke without each head that broke something, the head that broke most first."""
-    profiles = [each for by in result.replacements for each in condition.failures if each.replacement == by]
-    profiles.sort(key=lambda each: (result.replacements.index(each.replacement), -each.n_broken))
-    broken = [each for each in profiles if each.n_broken]
+    broken = [each for each in condition.failures if each.n_broken]
+    broken.sort(key=lambda each: (result.replacements.index(each.replacement), -each.n_broken))
     return [_failure_table(condition, each, f"{name}-{each.replacement}-{short(each.head)}") for each in broken]
 
 

@@ -46,7 +46,7 @@ def conclusions(
     """Say what greedy removal takes, what harmless heads leave together, and what random sets leave."""
     sentences = [
         greedy_sentence(title, result),
-        *share_sentences(result),
+        *(_share_sentence(result, each, is_first=each.loss == result.loss) for each in result.prunable),
         *_too_many(result),
         *_other_orders(result),
         *harmless_sentences(result),
@@ -70,11 +70,11 @@ def greedy_sentence(title: str, result: Pruning) -> Sentence:
         text = f"No head{of} can be removed for a drop of at most {limit} (greedy removal, on {result.chosen_on})."
         return Sentence(text)
     what = f"{n} of {counted(result.n_heads, 'head')}{of}{' together' if n > 1 else ''}"
-    if result.share is not None:
-        what += f", {percent(result.share, 0)} of the heads,"
     left = point_text(result, result.kept, f", n = {result.n:,} held-out examples; {_clean(result)} with all heads")
     verb = "keeps" if result.is_accuracy and result.share is None else "leaves"
     text = f"Removing {what} {verb} {left}."
+    if result.share is not None:
+        text = f"To remove {percent(result.share, 0)} of the heads, greedy removal takes {what}. This {verb} {left}."
     if result.kept.drop is None:
         return Sentence(text)
     if result.share is not None:
@@ -99,17 +99,22 @@ def share_sentences(result: Pruning) -> list[Sentence]:
     return [_share_sentence(result, each) for each in result.prunable]
 
 
-def _share_sentence(result: Pruning, share: PrunableShare) -> Sentence:
+def _share_sentence(result: Pruning, share: PrunableShare, *, is_first: bool = False) -> Sentence:
+    """Say how many heads one limit allows; after `greedy_sentence` on the same limit, only those one at a time."""
     limit, n = limit_text(share.loss, result.unit), share.n_together
+    alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
+    alone += (
+        ", a stricter count: it needs the whole 95 % CI below the limit." if share.n_alone < n else " (whole 95 % CI)."
+    )
+    if is_first and result.share is None:
+        return Sentence(alone)
     text = f"For a drop of at most {limit}, greedy removal takes "
     if not n or share.left.drop is None:
         found = Sentence(f"{text}{fraction(n, result.n_heads)} together.")
     else:
         text += f"{fraction(n, result.n_heads)} together and leaves {point_text(result, share.left)}."
         found = _with_verdict(text, result, share.left.drop, share.loss)
-    alone = f"Removed one at a time, {fraction(share.n_alone, result.n_heads)} cost less than {limit}"
-    why = ", a stricter count: it needs the whole 95 % CI below the limit" if share.n_alone < n else " (whole 95 % CI)"
-    return Sentence(f"{found.text} {alone}{why}.", is_decided=found.is_decided)
+    return Sentence(f"{found.text} {alone}", is_decided=found.is_decided)
 
 
 def _too_many(result: Pruning) -> list[Sentence]:
@@ -265,7 +270,8 @@ def curve_table(result: Pruning, name: str, command: str = "", title: str = "") 
     for k in range(result.n_heads + 1):
         at_k = random.get(k)
         baseline = _score_cell(result, at_k.median, at_k.low, at_k.high) if at_k else Cell("")
-        rows.append((Cell(str(k), k), *(_point_cell(result, each.get(k)) for each in points), baseline))
+        if at_k or any(k in each for each in points):  # a budget may have ended before
+            rows.append((Cell(str(k), k), *(_point_cell(result, each.get(k)) for each in points), baseline))
     columns = ("removed", *(curve.name for curve in measured), "random orders: median [10 %, 90 %]")
     caption = (
         f"{title or result.name}: {metric_label(result)} after each removal, on {result.measured_on}, n = {result.n:,}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from headcount.bands import BANDS
+from headcount.describing.ablation import agreement_sentences
 from headcount.describing.blocks import Cell, DataTable, Sentence
 from headcount.describing.leader import Estimate, leader
 from headcount.describing.words import amount, amount_cell, amount_interval, counted, removed_alone, some
@@ -128,12 +129,7 @@ def _agreement(result: Ablation, rests_on: str) -> list[Sentence]:
         name: leader(by_block(result, name), lambda each: each.estimate, bound=0) for name in result.replacements
     }
     blocks = {name: found.top.name for name, found in leaders.items() if found.is_shown}
-    if len(blocks) < 2:
-        return []
-    if len(names := set(blocks.values())) == 1:
-        return [Sentence(f"{names.pop()} costs most under every replacement ({some(list(blocks))}).", rests_on)]
-    pairs = some([f"{block} under {name} ablation" for name, block in blocks.items()])
-    return [Sentence(f"The costliest block depends on the replacement: {pairs}.", rests_on, is_decided=False)]
+    return [replace(each, rests_on=rests_on) for each in agreement_sentences("block", blocks)]
 
 
 def _sum(result: Ablation, rests_on: str) -> list[Sentence]:
