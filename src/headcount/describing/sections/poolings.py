@@ -189,7 +189,8 @@ def _table(models: Sequence[Model], kind: str) -> DataTable:
     """Tabulate the models, with their seed and how long they were trained."""
     seeds = sorted({each.seed for each in models})
     steps = [record.steps for _, record in _records(models) if record.steps is not None]
-    command = f"headcount lab --only sortedness{f' --seed {seeds[0]}' if seeds[0] else ''}" if steps else ""
+    flags = ["headcount lab --only sortedness", *([f"--seed {seeds[0]}"] if seeds[0] else [])]
+    command = " ".join(flags) if steps else ""
     caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences: {kind_words(kind)}"
     rows = [(f"{_title(each)} ({given_structure(each)})", each) for each in models]
     table = lengths_table(TABLE.format(kind), caption, "pooling, encoding (given structure)", rows, kind, command)
