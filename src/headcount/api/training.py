@@ -1,4 +1,4 @@
-"""Train, evaluate, verify."""
+"""Train, evaluate and verify models."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,10 +42,10 @@ def train(
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Train a model, evaluate it on its test set and draw its curves.
+    """Train a model, evaluate it on its test set and draw its training curves.
 
-    `settings` are those of `headcount train --help` (`n_heads=2`); `config` begins from the folder or file of
-    another run instead of the defaults. The default folder is `runs/TASK-SEED`.
+    `settings` are those of `headcount train --help` (`n_heads=2`). `config` is the folder or file of another run whose
+    settings replace the defaults. The default folder is `runs/TASK-SEED`.
 
         run = headcount.train("addition", n_heads=2, steps=3000, out="runs/mine")
     """
@@ -56,12 +56,12 @@ def train(
     path = Path(out) if out else Path("runs") / f"{task}-{wanted.seed}"
     say = announcer(quiet)
     if resume and RunFolder(path).holds_a_run:
-        # What was not asked for now stays as it was asked for then.
+        # Settings that are not given keep the values of the unfinished run.
         base = base or RunFolder(path).read_config()
         wanted = RunConfig.build(task, base=base, seed=seed, preset=preset, **settings)
-        say(f"{path} is finished already" if RunFolder(path).is_finished else f"going on with {path}")
+        say(f"{path} is already finished" if RunFolder(path).is_finished else f"continuing {path}")
     elif resume:
-        say(f"nothing to resume in {path}: starting anew")
+        say(f"nothing to resume in {path}: starting a new run")
     with TrainingProgress(wanted.training.steps, quiet=quiet) as progress:
         run = train_run(wanted, path, resume=resume, listeners=[progress])
     write_figures(run.output, lambda: {"curves": draw_curves(run.folder.read_log(), f"Training of {run.name}")})
@@ -72,7 +72,7 @@ def train(
 def evaluate(
     model: AnyModel, split: str = "test", *, save: Place = False, run_adapter: bool = False
 ) -> Evaluation | Classification:
-    """How good a model is on a held-out set of its task: both ways and by digit, or by class and by length.
+    """Measure a model on a held-out set of its task: both accuracies and every digit, or every class and length.
 
     >>> evaluate("sample:sortedness").accuracy.right.rate
     1.0
@@ -81,14 +81,14 @@ def evaluate(
     observed, title = Observed(opened, split=split), f"{opened.label} on its {split} set"
     fault, causes = explain_errors(observed)
     answers: Any = observed.answers
-    found: Evaluation | Classification
+    evaluation: Evaluation | Classification
     if observed.task.output_type == "class":
-        found = evaluate_classes(answers, split, opened.weights_sha256, observed.classes)
+        evaluation = evaluate_classes(answers, split, opened.weights_sha256, observed.classes)
     else:
-        found = evaluate_sequences(answers, split, opened.weights_sha256, observed.sequences, causes)
-    found = replace(found, audit=fault)
-    draw = lambda _, found: {f"accuracy-{split}": draw_accuracy(found, title)}  # noqa: E731
-    return save_in(folder_for(opened, save), f"evaluation-{split}", found, draw).result
+        evaluation = evaluate_sequences(answers, split, opened.weights_sha256, observed.sequences, causes)
+    evaluation = replace(evaluation, audit=fault)
+    draw = lambda _, result: {f"accuracy-{split}": draw_accuracy(result, title)}  # noqa: E731
+    return save_in(folder_for(opened, save), f"evaluation-{split}", evaluation, draw).result
 
 
 def evaluate_all(
@@ -101,9 +101,9 @@ def evaluate_all(
     timeout: float = TIMEOUT,
     at_once: int = AT_ONCE,
 ) -> dict[str, Submission[Evaluation | Classification]]:
-    """Evaluate several models, such as a course's submissions, each in a process of its own; return them by name.
+    """Evaluate several models, such as a course's submissions, each in its own process; return them by name.
 
-    A submission that fails, never returns (`timeout` seconds) or ends its process has an `error` instead of a result.
+    A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
     """
     types: list[type[Evaluation | Classification]] = [Evaluation, Classification]
     how: dict[str, Any] = {"split": split, "save": save if isinstance(save, bool) else str(save)}
@@ -112,18 +112,18 @@ def evaluate_all(
 
 
 def read_evaluation(run: Run, split: str = "test") -> Evaluation | Classification:
-    """What `evaluate` found and saved."""
+    """Read the evaluation that `evaluate` saved."""
     return run.output.read_result(f"evaluation-{split}", EVALUATIONS[run.task.output_type])
 
 
 def next_command(run: Run) -> str:
-    """What to do with a run that was just trained; it can be done with this one."""
+    """Return the command to run next on a run that was just trained."""
     name = argument(run.name)
     if run.task.output_type == "sequence":
         few_enough = cast(SequenceTask, run.task).domain_size <= LARGEST_DOMAIN
         return f"headcount {'verify' if few_enough else 'evaluate'} {name}"
     shortest, longest = cast(ClassTask, run.task).trained_lengths
-    own = "" if longest >= LENGTHS[0] else f" --lengths {shortest},{longest}"  # it may take no longer ones
+    own = "" if longest >= LENGTHS[0] else f" --lengths {shortest},{longest}"  # it may not accept longer ones
     return f"headcount stretch {name}{own}"
 
 

@@ -262,10 +262,10 @@ def stretch(
     quiet: bool = False,
     run_adapter: bool = False,
 ) -> Saved[tuple[Stretch, ...]]:
-    """Accuracy far beyond the trained lengths, by kind of negative; several models share one more figure in `out`.
+    """Measure accuracy far beyond the training lengths, by kind of negative.
 
-    `draw` chooses other fresh sequences: settle on a recipe with one draw, report it on another. Figures are curves
-    and attention of each model, in turn; then, of several, all in one.
+    `draw` chooses other new sequences: choose settings on one draw, and report on another. Each model has a figure of
+    its accuracy and one of its attention; several models also share a figure in `out`.
 
     >>> [cell.accuracy for cell in stretch("sample:sortedness", lengths=[64], n=8, quiet=True).result[0].cells]
     [1.0, 1.0, 1.0, 1.0]
@@ -296,16 +296,16 @@ def stretch_one(
     save: Place = False,
     quiet: bool = False,
 ) -> Saved[Stretch]:
-    """Measure one model far beyond the trained lengths, with a figure of curves and one of attention."""
+    """Measure one model far beyond its training lengths, with a figure of accuracy and one of attention."""
     opened, tried = open_on_task(model), LENGTHS if lengths is None else lengths
     require_possible(opened, tried, negatives, n, batch_size, draw or 0)
     name = partial(result_name, lengths=lengths, negatives=negatives, n=n, batch=batch_size, draw=draw)
     folder = folder_for(opened, save)
     with counting(f"stretching {opened.name}, %", quiet=quiet) as progress:
-        found = stretch_model(opened, tried, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
-    found = replace(found, audit=quick_audit(opened))
-    figures = lambda stem, found: {stem: draw_stretch([found]), name("dispersion"): draw_dispersion(found)}  # noqa: E731
-    return save_in(folder, name("stretch"), found, figures)
+        result = stretch_model(opened, tried, negatives, n, batch_size=batch_size, draw=draw or 0, progress=progress)
+    result = replace(result, audit=quick_audit(opened))
+    figures = lambda stem, result: {stem: draw_stretch([result]), name("dispersion"): draw_dispersion(result)}  # noqa: E731
+    return save_in(folder, name("stretch"), result, figures)
 
 
 def stretch_all(
@@ -318,9 +318,9 @@ def stretch_all(
     at_once: int = AT_ONCE,
     **asked: Any,
 ) -> dict[str, Submission[Stretch]]:
-    """Stretch several models, each in a process of its own, and return them by name; `asked` as in `stretch_one`.
+    """Stretch several models, each in its own process, and return them by name; `asked` as in `stretch_one`.
 
-    A submission that fails, never returns (`timeout` seconds) or ends its process has an `error` instead of a result.
+    A submission that fails, takes more than `timeout` seconds or ends its process has an `error` instead of a result.
     """
     how: dict[str, Any] = {"save": save if isinstance(save, bool) else str(save), "quiet": True, **asked}
     clock: dict[str, Any] = {"timeout": timeout, "at_once": at_once, "is_quiet": quiet}
@@ -339,7 +339,7 @@ def join_stretches(
     batch_size: int | None,
     draw: int | None,
 ) -> Saved[tuple[Stretch, ...]]:
-    """Join what was measured of several models, with one figure of all in a folder."""
+    """Join the results of several models, and draw one figure of all of them in the folder."""
     if len(saved) < 2:
         return join(saved)
     results = [each.result for each in saved]
@@ -355,7 +355,7 @@ def join_stretches(
 def show_positions(
     run: AnyModel, n_positions: int | None = None, *, save: Place = False, run_adapter: bool = False
 ) -> Saved[PositionsShown]:
-    """What a model's encoding does at trained positions and past them, and every encoding side by side."""
+    """Show what a model's encoding does at trained positions and beyond, and all encodings side by side."""
     opened = open_model(run, run_adapter=run_adapter)
     model = opened.positions()
     shown, found = positions_of(model, n_positions), model.encoding_in_use()

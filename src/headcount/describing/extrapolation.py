@@ -88,6 +88,11 @@ def is_inaccurate(cell: LengthResult) -> bool:
     return cell.constant or cell.high <= ACCURATE
 
 
+def is_decided(cell: LengthResult) -> bool:
+    """Return whether the model is shown to be accurate or inaccurate at this length."""
+    return is_accurate(cell) or is_inaccurate(cell)
+
+
 def is_plain(result: Stretch) -> bool:
     """Return whether the model is the exercise's but for its encoding: no given structure, ordinary attention."""
     return not result.hard_codes and result.label == f"{result.encoding}, {result.pooling}"

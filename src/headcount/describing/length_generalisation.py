@@ -20,6 +20,7 @@ from headcount.describing.extrapolation import (
     failure_causes,
     hardest_kind,
     is_accurate,
+    is_decided,
     is_inaccurate,
     is_plain,
     kind_words,
@@ -29,6 +30,7 @@ from headcount.figures.length_generalisation import given_structure, size_range
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
+    from headcount.analysis.poolings import PooledModel
     from headcount.stats import Proportion
 
 TableId = Callable[[str], str]
@@ -42,6 +44,7 @@ LENGTHS = (32, 64, 128, 256)
 """Lengths that the exercise asks for."""
 UNCHANGED = 1e-3
 """Changes of a logit below this are rounding errors."""
+INTERVALS = "95 % Wilson intervals."
 MARKED = f"Marked: the whole interval lies above {percent(ACCURATE, 0)}."
 Row = tuple[Cell | str, ...]
 
@@ -53,18 +56,13 @@ class Model(NamedTuple):
     result: Stretch
 
     @property
-    def description(self) -> str:
-        """Return the name with what the model was given, and that it is one model."""
-        once = "one seed" if self.result.encoding else "one model"
-        return f"{self.title} ({given_structure(self.result)}, {once})"
+    def marked_title(self) -> str:
+        """Return the name with the structure that the model was given."""
+        return f"{self.title} ({given_structure(self.result)})"
 
 
-class Tested(NamedTuple):
-    """A model and how far it extrapolates on the kind of negative in question."""
-
-    title: str
-    result: Stretch
-    extrapolation: Extrapolation
+Tested = tuple[Model, Extrapolation]
+"""A model, and how far it extrapolates on the kind of negative in question."""
 
 
 def describe(result: Stretch) -> list[Block]:
@@ -92,29 +90,24 @@ def kinds_of(results: Iterable[Stretch]) -> list[str]:
 
 def conclusions(models: Sequence[Model], kind: str, table: TableId) -> list[Sentence]:
     """Answer the exercise's question if its encodings were tested, then describe each model and why it fails."""
-    tested = [Tested(*each, reach) for each in models if (reach := extrapolation_of(each.result, kind))]
-    generic = [(each.title, each.extrapolation) for each in tested if not each.result.hard_codes]
-    given = [
-        (f"{each.title} ({given_structure(each.result)})", each.extrapolation)
-        for each in tested
-        if each.result.hard_codes
-    ]
+    tested = [(each, reach) for each in models if (reach := extrapolation_of(each.result, kind))]
+    generic = [(model.title, reach) for model, reach in tested if not model.result.hard_codes]
+    given = [(model.marked_title, reach) for model, reach in tested if model.result.hard_codes]
     return [
         *_exercise(tested, table(kind)),
         *_farthest(generic, "generic models", table(kind)),
         *_farthest(given, "models that were given structure", table(kind)),
-        *(_one_model(each, table(kind)) for each in tested),
+        *(_one_model(*each, table(kind)) for each in tested),
         *_easy_kind(tested, table),
         *_one_answer(tested, table(kind)),
-        *(each for one in tested for each in _failure(one, table("causes"))),
+        *(each for one in tested for each in _failure(*one, table("causes"))),
     ]
 
 
 def _exercise(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
     """Answer the exercise's question, if at least two of its encodings were trained on the same lengths."""
-    asked = [each for each in tested if _is_asked(each.result)]
-    by_encoding = [(each.result.encoding, each.extrapolation) for each in asked]
-    trained = {each.result.trained for each in asked}
+    by_encoding = [(model.result.encoding, reach) for model, reach in tested if _is_asked(model.result)]
+    trained = {model.result.trained for model, _ in tested if _is_asked(model.result)}
     if len(dict(by_encoding)) < 2 or len(trained) > 1 or not (span := trained.pop()):
         return []
     return [exercise_answer(by_encoding, span, rests_on)]
@@ -134,12 +127,12 @@ def exercise_answer(
         runs = f" ({counted(len(reaches), 'run')})" if len(reaches) > 1 else ""
         lengths = some(list(dict.fromkeys(reach.words for reach in reaches)))
         parts.append(f"{name}{runs} {'' if parts else 'is accurate '}{lengths}")
-    verdict, is_decided = _who_extrapolates(groups, trained[1])
+    verdict, is_clear = _who_extrapolates(groups, trained[1])
     n = size_range(cell.n for _, reach in by_encoding for cell in reach.cells)
     seeds = "one seed each" if len(by_encoding) == len(groups) else f"{len(by_encoding)} runs"
     kind = kind_words(by_encoding[0][1].kind)
     text = f"{ANSWER_START} {trained[0]} to {trained[1]} and tested on {kind}, {some(parts)}"
-    return Sentence(f"{text}: {verdict} (n = {n} per length, {seeds}).", rests_on, is_decided)
+    return Sentence(f"{text}: {verdict} (n = {n} per length, {seeds}).", rests_on, is_clear)
 
 
 def _who_extrapolates(groups: Mapping[str, Sequence[Extrapolation]], longest: int) -> tuple[str, bool]:
@@ -207,10 +200,10 @@ def _farthest(reaches: Sequence[tuple[str, Extrapolation]], what: str, rests_on:
     return [Sentence(f"Of {len(reaches)} {what}, {names} {verb} farthest on {kind}: up to {length}.", rests_on)]
 
 
-def _one_model(tested: Tested, rests_on: str) -> Sentence:
+def _one_model(model: Model, reach: Extrapolation, rests_on: str) -> Sentence:
     """Say up to which length one model is accurate, with its accuracy there and at the next length."""
-    _, result, reach = tested
-    text = f"On {kind_words(reach.kind)}, {Model(tested.title, result).description} is"
+    result, seed = model.result, "one seed" if model.result.encoding else "one model"
+    text = f"On {kind_words(reach.kind)}, {model.title} ({given_structure(result)}, {seed}) is"
     if reach.undecided:
         first = reach.undecided[0]
         certain = f" accurate up to {reach.length:,};" if reach.last_accurate else " accurate at no length for certain;"
@@ -234,7 +227,7 @@ def _one_model(tested: Tested, rests_on: str) -> Sentence:
 def _easy_kind(tested: Sequence[Tested], table: TableId) -> list[Sentence]:
     """Name the models that extrapolate only on the easiest kind of negative."""
     parts = []
-    for title, result, reach in tested:
+    for (title, result), reach in tested:
         easy = extrapolation_of(result, EASIEST)
         if easy and easy.last_accurate and reach.kind != EASIEST and easy.length > reach.longest_possible:
             shuffled = f"{title} is accurate on them {easy.words} ({accuracy_words(easy.last_accurate)})"
@@ -251,7 +244,7 @@ def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
     """Name the lengths at which a model gives (nearly) every example the same answer."""
     parts: list[str] = []
     cells: list[LengthResult] = []
-    for title, _, reach in tested:
+    for (title, _), reach in tested:
         constant = [cell for cell in reach.cells if cell.constant]
         for answer in dict.fromkeys(cell.constant_class for cell in constant):
             lengths = some([f"{cell.length:,}" for cell in constant if cell.constant_class == answer], 4)
@@ -264,13 +257,13 @@ def _one_answer(tested: Sequence[Tested], rests_on: str) -> list[Sentence]:
     return [Sentence(f"{text}. An accuracy of 50 % means nothing there.", rests_on)]
 
 
-def _failure(tested: Tested, rests_on: str) -> list[Sentence]:
+def _failure(model: Model, reach: Extrapolation, rests_on: str) -> list[Sentence]:
     """Say what makes a model fail at its first inaccurate length: position ids, gaps between numbers, or the length."""
-    causes = failure_causes(tested.result, tested.extrapolation)
+    causes = failure_causes(model.result, reach)
     if causes is None:
         return []
     first, ids, gaps = causes
-    text = f"Why does {tested.title} fail at {first.length:,}? On sequences of {ids.length} numbers with the last "
+    text = f"Why does {model.title} fail at {first.length:,}? On sequences of {ids.length} numbers with the last "
     text += f"position ids of length {first.length:,}, accuracy is {_brief(ids)}; with its small gaps, {_brief(gaps)}. "
     if is_accurate(ids) and is_accurate(gaps):
         verdict = "Neither makes it fail alone: the cause is the length itself, or several causes together"
@@ -278,8 +271,8 @@ def _failure(tested: Tested, rests_on: str) -> list[Sentence]:
         verdict = "Either makes it fail alone"
     else:
         verdict = f"Untrained positions alone {_effect(ids)}, small gaps alone {_effect(gaps)}"
-    is_decided = all(is_accurate(cell) or is_inaccurate(cell) for cell in (ids, gaps))
-    return [Sentence(f"{text}{verdict}{'' if is_decided else ', which is undecided'}.", rests_on, is_decided)]
+    is_clear = is_decided(ids) and is_decided(gaps)
+    return [Sentence(f"{text}{verdict}{'' if is_clear else ', which is undecided'}.", rests_on, is_clear)]
 
 
 def _brief(cell: LengthResult) -> str:
@@ -307,7 +300,7 @@ def accuracy_table(models: Sequence[Model], kind: str, command: str = "") -> Dat
             shown = [accuracy_cell(cells.get(length), _reason(result, length)) for length in lengths]
             rows.append((title, given_structure(result), *shown))
     draws = some([str(draw) for draw in sorted({result.draw for result in results})])
-    note = f"n = {size_range(sizes)} per cell, draw {draws}; 95 % Wilson intervals. {MARKED}"
+    note = f"n = {size_range(sizes)} per cell, draw {draws}. {INTERVALS} {MARKED}"
     columns = ("model", "given", *(f"{length:,}" for length in lengths))
     caption = f"Accuracy (%) by length; unsorted sequences: {kind_words(kind)}"
     return DataTable(f"reach-{kind}", caption, columns, tuple(rows), note, command)
@@ -319,42 +312,32 @@ def _reason(result: Stretch, length: int) -> str:
 
 
 def exercise_table(models: Sequence[Model], kind: str, command: str = "") -> list[DataTable]:
-    """Tabulate accuracy at training lengths together and at 32, 64, 128 and 256; nothing if none was measured."""
-    rows: list[Row] = [
-        (f"{title} ({given_structure(result)})", *length_cells(result.cells, kind, result.trained))
-        for title, result in models
-        if any(cell.negative == kind and cell.length in LENGTHS for cell in result.cells)
+    """Tabulate accuracy at the exercise's lengths; nothing if none of them was measured."""
+    measured = [
+        (each.marked_title, each.result)
+        for each in models
+        if any(cell.negative == kind and cell.length in LENGTHS for cell in each.result.cells)
     ]
-    if not rows:
-        return []
-    results = [each.result for each in models]
     caption = f"Accuracy (%) at the exercise's lengths; unsorted sequences: {kind_words(kind)}"
-    columns = ("model", training_column([each.trained for each in results]), *map(str, LENGTHS))
-    note = f"{sizes_note([each.cells for each in results], kind)} {MARKED}"
-    return [DataTable("reach-lengths", caption, columns, tuple(rows), note, command, is_narrow=True)]
+    return [lengths_table("reach-lengths", caption, "model", measured, kind, command)] if measured else []
 
 
-def length_cells(results: Sequence[LengthResult], kind: str, trained: tuple[int, int] | None) -> list[Cell]:
-    """Return the accuracy over all training lengths and at each of the exercise's lengths."""
-    of_kind = [each for each in results if each.negative == kind]
-    by_length = {each.length: each for each in of_kind}
-    return [
-        accuracy_cell(at_training_lengths(of_kind, trained)),
-        *(accuracy_cell(by_length.get(length)) for length in LENGTHS),
-    ]
-
-
-def training_column(trained: Sequence[tuple[int, int] | None]) -> str:
-    """Return the heading of the column of training lengths: `8-16`, or words where models differ."""
-    spans = set(trained)
+def lengths_table(
+    name: str, caption: str, column: str, models: Sequence[tuple[str, Stretch | PooledModel]], kind: str, command: str
+) -> DataTable:
+    """Tabulate accuracy over all training lengths and at each of the exercise's lengths, a row for each model."""
+    rows, sizes = list[Row](), set[int]()
+    for title, model in models:
+        cells = [each for each in model.cells if each.negative == kind]
+        by_length = {each.length: each for each in cells}
+        shown = [at_training_lengths(cells, model.trained), *(by_length.get(length) for length in LENGTHS)]
+        rows.append((title, *map(accuracy_cell, shown)))
+        sizes |= {each.n for each in cells}
+    spans = {model.trained for _, model in models}
     only = spans.pop() if len(spans) == 1 else None
-    return f"{only[0]}-{only[1]}" if only else "training lengths"
-
-
-def sizes_note(results: Sequence[Sequence[LengthResult]], kind: str) -> str:
-    """Say how many sequences of each length were tested."""
-    n = size_range(each.n for cells in results for each in cells if each.negative == kind)
-    return f"n = {n} per length, half of them sorted; training lengths are pooled. 95 % Wilson intervals."
+    columns = (column, f"{only[0]}-{only[1]}" if only else "training lengths", *map(str, LENGTHS))
+    note = f"n = {size_range(sizes)} per length, half of them sorted; training lengths are pooled. {INTERVALS} {MARKED}"
+    return DataTable(name, caption, columns, tuple(rows), note, command, is_narrow=True)
 
 
 def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], command: str = "") -> DataTable:
@@ -369,7 +352,7 @@ def recall_table(name: str, models: Sequence[Model], kinds: Sequence[str], comma
             shares = [_share_cell(sorted_ones), *(_share_cell(cell.recall[0] if cell else None) for cell in at_length)]
             rows.append((*([] if is_alone else [title]), Cell(f"{length:,}", length), *shares))
     columns = (*([] if is_alone else ["model"]), "length", "sorted", *map(kind_words, kinds))
-    note = "All kinds share their sorted sequences. 95 % Wilson intervals."
+    note = f"All kinds share their sorted sequences. {INTERVALS}"
     return DataTable(name, "Accuracy (%) on each class", columns, tuple(rows), note, command)
 
 

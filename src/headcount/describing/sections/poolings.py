@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
+from headcount.describing.blocks import Block, Conclusions, DataTable, Paragraph, Picture, Section, Sentence
 from headcount.describing.extrapolation import (
     EXERCISE,
     HARDEST,
     accuracy_words,
     at_training_lengths,
     is_accurate,
+    is_decided,
     is_inaccurate,
     kind_words,
 )
-from headcount.describing.length_generalisation import LENGTHS, MARKED, length_cells, sizes_note, training_column
+from headcount.describing.length_generalisation import LENGTHS, lengths_table
 from headcount.describing.recipes import losses_table
 from headcount.describing.story import Material, Subject
 from headcount.describing.words import number, some
-from headcount.figures.length_generalisation import draw_poolings, given_structure
+from headcount.figures.length_generalisation import draw_poolings, given_structure, size_range
 
 if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import LengthResult, Stretch
@@ -60,9 +61,8 @@ def section(material: Material) -> Section | None:
         *([replace(losses_table("poolings-losses", losses), is_folded=True)] if losses else []),
     ]
     n_seeds = len({each.seed for each in models})
-    answer = replace(
-        sentences[0], text=f"{sentences[0].text[:-1]} ({'one seed' if n_seeds == 1 else f'{n_seeds} seeds'})."
-    )
+    seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
+    answer = replace(sentences[0], text=f"{sentences[0].text[:-1]} ({seeds}).")
     return Section("poolings", "How do poolings compare?", tuple(blocks), answer)
 
 
@@ -120,7 +120,7 @@ def _given_away(models: Sequence[Model]) -> list[Sentence]:
         else:
             end = f"{gift}; whether that alone solves the task is undecided."
         text = f"With {name} pooling, the model without positions {_accuracy(result)}.{others} {end}"
-        sentences.append(Sentence(text, TABLE.format(KIND), is_accurate(result) or is_inaccurate(result)))
+        sentences.append(Sentence(text, TABLE.format(KIND), is_decided(result)))
     return sentences
 
 
@@ -141,7 +141,8 @@ def _range(results: Sequence[LengthResult]) -> str:
 def _beyond(models: Sequence[Model], kind: str) -> Sentence:
     """Say which models are accurate at the longest of the exercise's lengths."""
     results = _results(models, kind)
-    right, unclear = ([each for each in results if test(each[1])] for test in (is_accurate, _is_unclear))
+    right = [each for each in results if is_accurate(each[1])]
+    unclear = [each for each in results if not is_decided(each[1])]
     what = f"at length {results[0][1].length:,} on {kind_words(kind)}"
     n, sentences = len(results), []
     if len(right) == n:
@@ -158,10 +159,6 @@ def _beyond(models: Sequence[Model], kind: str) -> Sentence:
 
 def _is(subjects: Sequence[object]) -> str:
     return "is" if len(subjects) == 1 else "are"
-
-
-def _is_unclear(result: LengthResult) -> bool:
-    return not is_accurate(result) and not is_inaccurate(result)
 
 
 def _list(results: Sequence[tuple[Model, LengthResult]]) -> str:
@@ -189,26 +186,17 @@ def _title(model: Model) -> str:
 
 
 def _table(models: Sequence[Model], kind: str) -> DataTable:
-    rows: list[tuple[Cell | str, ...]] = [
-        (f"{_title(each)} ({given_structure(each)})", *length_cells(each.cells, kind, each.trained)) for each in models
-    ]
-    columns = (
-        "pooling, encoding (given structure)",
-        training_column([each.trained for each in models]),
-        *map(str, LENGTHS),
-    )
-    caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences: {kind_words(kind)}"
+    """Tabulate the models, with their seed and how long they were trained."""
     seeds = sorted({each.seed for each in models})
-    steps = sorted({record.steps for _, record in _records(models) if record.steps is not None})
-    note = (
-        f"{sizes_note([each.cells for each in models], kind)} {MARKED} Seed {some([str(each) for each in seeds])}, one "
-    )
-    note += "model per row"
-    ends = " to ".join(f"{each:,}" for each in dict.fromkeys((*steps[:1], *steps[-1:])))
-    note += f", trained for {ends} steps (below)." if steps else "."
-    words = ["headcount lab --only sortedness", *([f"--seed {seeds[0]}"] if seeds[0] else [])]
-    command = " ".join(words) if steps else ""
-    return DataTable(TABLE.format(kind), caption, columns, tuple(rows), note, command, is_narrow=True)
+    steps = [record.steps for _, record in _records(models) if record.steps is not None]
+    flags = ["headcount lab --only sortedness", *([f"--seed {seeds[0]}"] if seeds[0] else [])]
+    command = " ".join(flags) if steps else ""
+    caption = f"Accuracy (%) by pooling, encoding and length; unsorted sequences: {kind_words(kind)}"
+    rows = [(f"{_title(each)} ({given_structure(each)})", each) for each in models]
+    table = lengths_table(TABLE.format(kind), caption, "pooling, encoding (given structure)", rows, kind, command)
+    trained = f", trained for {size_range(steps)} steps (below)" if steps else ""
+    note = f"{table.note} Seed {some([str(each) for each in seeds])}, one model per row{trained}."
+    return replace(table, note=note)
 
 
 def _records(models: Sequence[Model]) -> list[tuple[str, TrainingRecord]]:
