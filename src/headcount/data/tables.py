@@ -25,10 +25,12 @@ from typing import Any, Protocol
 
 from headcount.errors import InputError, shortened
 from headcount.files import friendly_os_errors, read_bytes
-from headcount.limits import MOST_CELL
+from headcount.limits import MOST_CELL, format_bytes, require_room
 
 MOST_DATA = 2**30
 """Bytes of a file of data, at most."""
+MEMORY_PER_BYTE = 150
+"""Bytes of memory for each byte of data, as texts, rows and tokens: measured on short rows and on a running text."""
 ALSO_CALLED = {
     "text": ("sentence", "content"),
     "label": ("labels",),
@@ -169,7 +171,10 @@ def read_table(data: Any) -> Table:
 
 def _read_text(path: Path) -> str:
     try:
-        return read_bytes(path, MOST_DATA).decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
+        data = read_bytes(path, MOST_DATA)
+        size = f"{path}, {format_bytes(len(data))} of data,"
+        require_room(MEMORY_PER_BYTE * len(data), size, "give a part of it: a few thousand examples are enough")
+        return data.decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
 
