@@ -260,3 +260,10 @@ def test_datasets_of_the_library_itself(tmp_path: Path) -> None:
     (tmp_path / "one" / "state.json").write_text("{}")
     with pytest.raises(InputError, match="could not read the dataset in"):
         read_table(tmp_path / "one")
+
+
+def test_data_that_memory_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "many.tsv").write_text("text\tlabel\n" + "a dog\t1\n" * 1000)
+    monkeypatch.setattr("headcount.limits.available_memory", lambda: 1_000_000)
+    with pytest.raises(InputError, match=r"many.tsv, 8 kB of data, would need about 1 MB.*\n.*give a part of it"):
+        read_table(tmp_path / "many.tsv")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from own_models import NUMBERS, classifier
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.errors import InputError
 from headcount.experiments.models import OpenModel, RunModel
+from headcount.hooks.wrapping import wrap
 from headcount.runs.run import Run
 
 
@@ -51,3 +52,9 @@ def test_a_run_says_how_its_attention_is_seen(tiny_sorter: Run) -> None:
 def test_the_first_examples_of_a_run_are_those_of_its_test_set(tiny_sorter: Run) -> None:
     (source,) = RunModel.of(tiny_sorter).some_inputs(3)
     assert len(source) == 3
+
+
+def test_a_wrapped_module_is_called_by_its_own_class() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    assert OpenModel.of_module(wrap(model)).label == OpenModel.of_module(model).label == "TransformerEncoder"

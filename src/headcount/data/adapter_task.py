@@ -1,8 +1,7 @@
-"""An adapter's model on the task that it names: what it answers, in the task's own terms.
+"""An adapter's model on the task that it names: its answers in the task's tokens and classes.
 
-A stranger's model has tokens and classes of its own. Which of its labels stands for which token of an answer, and which
-of its classes for which of the task's, is found by trying: an answer is changed in one place, and the label that
-changes with it belongs to that place. The adapter need not say it.
+The model has ids and classes of its own. Probing encode() finds which label stands for which token of an answer
+(data/probing.py), and which class for which of the task's. The adapter need not say it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Hits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class AdapterModel:
-    """What models that write answers and classifiers share."""
+    """An adapter's model on a task: the base of sequence models and classifiers."""
 
     adapted: Adapted
     any_task: Task
@@ -49,7 +48,7 @@ class AdapterModel:
         return self.adapted.adapter
 
     def passes(self, pairs: Pairs, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits and labels, some rows at a time."""
+        """Yield logits and labels of some rows at a time."""
         with eval_mode(self.adapted, gradients=False) as device:
             for i in range(0, len(pairs), at_once):
                 inputs, labels = encoded(self.adapter, pairs[i : i + at_once])
@@ -57,12 +56,12 @@ class AdapterModel:
                 yield logits, labels.to(logits.device)
 
     def as_weights(self, given: Tensor) -> Tensor:
-        """Numbers that are no ids, in the model's precision."""
+        """Convert an input to the model's precision, unless it holds ids."""
         weight = next(self.adapted.parameters())
         return given.to(weight.dtype) if given.is_floating_point() else given
 
     def claim_of(self, pairs: Pairs, predicted: Sequence[str], right: Hits) -> Claim | None:
-        """The author's figure and scoring beside what is measured; None if the adapter has neither."""
+        """Compare the author's figure with the measured one, by the author's metric; None if there is neither."""
         adapter, scoring, scores = self.adapter, "exact match", right.astype(float)
         if type(adapter).metric is not Adapter.metric:
             scoring = f"metric() of {type(adapter).__name__}"
@@ -81,7 +80,7 @@ class AdapterModel:
         return {}
 
     def _mark(self, question: str, answer: str, predicted: str) -> float:
-        """By the author's scoring, whose code is run once for each answer, however many checks and verbs ask."""
+        """Score an answer by the author's metric(), which is called once for each answer."""
         asked = (question, answer, predicted)
         if asked not in self._marks:
             self._marks[asked] = float(self.adapter.metric(*asked))
@@ -90,20 +89,20 @@ class AdapterModel:
 
 @dataclass(frozen=True)
 class AdapterSequences(AdapterModel):
-    """A model that writes its answers."""
+    """An adapter's model that writes answers token by token."""
 
     @property
     def task(self) -> SequenceTask:
-        """What it is asked."""
+        """The task."""
         return cast(SequenceTask, self.any_task)
 
     @property
     def given(self) -> str:
-        """What its decoder is handed."""
+        """Leading tokens of the answer that the decoder is given."""
         return self.adapter.given
 
     def claim(self, examples: Examples, found: SequenceAnswers) -> Claim | None:
-        """The author's figure beside what is measured on decoded answers."""
+        """Compare the author's figure with that of decoded answers."""
         if found.free is None:
             return None
         return self.claim_of(
@@ -111,7 +110,7 @@ class AdapterSequences(AdapterModel):
         )
 
     def answer(self, examples: Examples) -> SequenceAnswers:
-        """Fed the right answer, in one pass; and by the model's own code, if the adapter has `generate`."""
+        """Answer examples in one teacher-forced pass and, if the adapter has `generate`, by decoding."""
         pairs, batch = pairs_of(self.any_task, examples), self.task.encode(examples)
         asked, hits = np.zeros(batch.answer.shape, dtype=bool), np.ones(batch.answer.shape, dtype=bool)
         right, loss, n_labels, done = np.empty(len(pairs), dtype=bool), 0.0, 0, 0
@@ -137,11 +136,11 @@ class AdapterSequences(AdapterModel):
 
     @property
     def generates(self) -> bool:
-        """Whether its own code can be asked."""
+        """Whether the adapter has `generate`."""
         return type(self.adapter).generate is not Adapter.generate
 
     def generate(self, questions: Sequence[str]) -> list[str]:
-        """The answers that its own code writes."""
+        """Decode answers by the model's own code."""
         found = list[str]()
         with eval_mode(self.adapted, gradients=False):
             for i in range(0, len(questions), BLOCK):
@@ -153,7 +152,7 @@ class AdapterSequences(AdapterModel):
         return np.full(len(self.task.answer_positions), -1) if tokens is None else tokens
 
     def margins(self, examples: Examples) -> NDArray[np.float64]:
-        """The least lead of a right token's logit over the best wrong one; -inf where what is handed is wrong."""
+        """Return the smallest margin of right logits over wrong ones; -inf if the given tokens are wrong."""
         pairs, leads = pairs_of(self.any_task, examples), list[Any]()
         for logits, labels in self.passes(pairs, BLOCK):
             require_logits(logits, labels)
@@ -163,7 +162,7 @@ class AdapterSequences(AdapterModel):
         return np.where(self.begins_right(examples), np.concatenate(leads), -np.inf)
 
     def begins_right(self, examples: Examples) -> Hits:
-        """Whether the answer begins with what the decoder is handed."""
+        """Return which right answers begin with the tokens that the decoder is given."""
         answers = (self.task.answer(example) for example in examples)
         return np.array([whole_answer(self.task, answer).startswith(self.given) for answer in answers])
 
@@ -199,21 +198,21 @@ class AdapterSequences(AdapterModel):
 
 @dataclass(frozen=True)
 class AdapterClasses(AdapterModel):
-    """A classifier."""
+    """An adapter's classifier."""
 
     @property
     def task(self) -> ClassTask:
-        """What it is asked."""
+        """The task."""
         return cast(ClassTask, self.any_task)
 
     def claim(self, examples: Examples, found: ClassAnswers) -> Claim | None:
-        """The author's figure beside what is measured."""
+        """Compare the author's figure with the measured one."""
         classes = [self.task.classes[i] for i in found.predicted.tolist()]
         return self.claim_of(pairs_of(self.any_task, examples), classes, found.hits)
 
     @cached_property
     def columns(self) -> list[int]:
-        """Of each of the task's classes, the place among the model's logits."""
+        """For each class of the task, its index among the model's logits."""
         example = self.task.split("test")[:1]
         question = self.task.show(example[0])
         labels = encoded(self.adapter, [(question, name) for name in self.task.classes])[1]
@@ -226,7 +225,7 @@ class AdapterClasses(AdapterModel):
         return [int(each) for each in found]
 
     def classify(self, examples: Examples, at_once: int | None = None, *, first: int = 0) -> ClassAnswers:
-        """What it predicts for each example."""
+        """Classify examples, those of one length together."""
         if first:
             raise InputError("an adapter's positions begin where they begin", "no other first id can be asked for")
         pairs, labels, columns = pairs_of(self.any_task, examples), self.task.encode(examples).labels, self.columns

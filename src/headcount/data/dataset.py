@@ -1,4 +1,4 @@
-"""What every dataset is: examples, batches of them in the form that a model takes, and how outputs are scored.
+"""The type of every dataset: examples, their batches as a model takes them, and how outputs are scored.
 
 A dataset knows no heads and runs no experiment. How its examples are batched is part of it: examples of a task come in
 batches of one length, so that no row is padded and the mean of a head at a position is a mean over tokens; texts come
@@ -25,57 +25,57 @@ from headcount.stats import Aggregator
 from headcount.tasks.base import IGNORE, Examples, Task
 
 Rows = NDArray[np.int64]
-"""Numbers of examples."""
+"""Row numbers of examples."""
 Score = Callable[[Tensor], Float[Tensor, " row"]]
 """From a model's output to one number per example; larger is better."""
 ScoreFunction = Callable[[Tensor, Rows], Tensor]
-"""A metric of one's own: from the output and the numbers of the examples to one number for each."""
+"""A metric that the user gives: from the output and the row numbers of the examples to one number for each."""
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """One text as a model takes it: a row of inputs and, stack by stack, what stands at each position."""
+    """One text as a model takes it: a row of inputs and, for each stack, the names of its positions."""
 
     inputs: tuple[Tensor, ...]
     tokens: Mapping[str, Sequence[str]]
     special: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     note: str = ""
     predicted: str | None = None
-    """The model's own answer, where its adapter can ask for one."""
+    """The model's own answer, if its adapter generates one."""
     right: str | None = None
-    """The right answer, where the adapter's task or data know it."""
+    """The right answer, if the adapter's task or data know it."""
     separators: frozenset[str] = frozenset()
-    """Tokens that part a text, by its tokenizer."""
+    """Separator tokens of the tokenizer."""
 
 
 class Answers(NamedTuple):
-    """One example, answered by one pass that is fed the right answer, and by the model's own decoding."""
+    """The answers to one example: by one teacher-forced pass, and by the model's own decoding."""
 
     question: str
     right: str
     labels: tuple[str, ...]
-    """What one pass is held against, token by token."""
+    """The right tokens, which one pass is compared with."""
     one_pass: tuple[str, ...]
     generated: str
 
 
 ShowAnswers = Callable[[Rows, Rows, Tensor], Sequence[Answers]]
-"""From the examples of a batch, places of some among them, and the logits of all."""
+"""From the rows of a batch, places of some rows, and the logits of all, to the answers to these rows."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a score is."""
+    """What a score measures."""
 
     name: str
     is_accuracy: bool
-    """Whether each example is right or wrong; else the score is any number, larger being better."""
+    """Whether each example is right or wrong; otherwise the score is any number, and larger is better."""
     unit: str
-    """Of a drop: points are hundredths, and have bands."""
+    """Unit of a drop; points are hundredths."""
 
     @property
     def in_points(self) -> bool:
-        """Whether 0.01 is a little and 0.1 is much."""
+        """Whether a drop is in percentage points, for which bands are known."""
         return self.unit == "points"
 
     @property
@@ -91,7 +91,7 @@ LOSS = Metric("loss", False, "nats")
 
 
 def find_metric(metric: str | ScoreFunction | None, known: Sequence[Metric]) -> Metric:
-    """The metric of that name, or the first; a function is one of its own."""
+    """Return the metric of that name, or the first; a function becomes a metric."""
     if callable(metric):
         return Metric(getattr(metric, "__name__", "score"), False, "")
     if metric is None:
@@ -104,36 +104,36 @@ def find_metric(metric: str | ScoreFunction | None, known: Sequence[Metric]) -> 
 
 @dataclass(frozen=True)
 class EvalBatch:
-    """Some examples in the form that the model takes them."""
+    """Some examples as inputs of the model, with functions that score its output."""
 
     rows: Rows
-    """Which examples."""
+    """The examples of the batch."""
     inputs: tuple[Tensor, ...]
-    """Several rows for each example, one after another, if that is what an example consists of."""
+    """Tensors, rows first; an example may have several rows, one after another."""
     scores: Mapping[str, Score]
-    """By metric."""
+    """Scores by the name of the metric."""
     loss: Score | None
-    """What gradients are taken of, per row."""
+    """The loss of each row, for gradients."""
     token_mask: Mapping[str, Tensor] = field(default_factory=dict)
-    """By stack, which positions [input row, position] hold tokens and no padding; all of them where none is given."""
+    """[input row, position] by stack: which positions hold tokens and no padding; all, if a stack is missing."""
     order: Rows | None = None
-    """The examples' places in a running text, where neighbours are alike; None if they are independent."""
+    """Places of the examples in a running text, where neighbours are similar; None if they are independent."""
 
     @classmethod
     def scored(
         cls, rows: Rows, inputs: Iterable[Tensor], scores: dict[str, Score], masks: Mapping[str, Tensor] | None = None
     ) -> EvalBatch:
-        """With gradients of minus the score by loss; `masks` as in `token_mask`."""
+        """Make a batch whose gradients are those of the loss; `masks` as in `token_mask`."""
         return cls(rows, tuple(inputs), scores, negative(scores[LOSS.name]), masks or {})
 
     @property
     def n_inputs(self) -> int:
-        """Rows that the model is given: several for each example, if that is what an example consists of."""
+        """Rows of the inputs, of which an example may have several."""
         return len(self.inputs[0])
 
 
 def mean_score(scores: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
-    """What most metrics come to."""
+    """Aggregate scores by their mean, as most metrics do."""
     return scores.mean(axis=-1)
 
 
@@ -144,38 +144,38 @@ class EvalDataset:
     data: str
     """What the examples are, in words."""
     metrics: tuple[Metric, ...]
-    """The first is the default."""
+    """Metrics by which the examples can be scored; the first is the default."""
     lengths: Rows
-    """Of every example, in tokens: those of like length are measured together."""
+    """Length of every example in tokens; examples of similar length share a batch."""
     encode: Callable[[Rows], EvalBatch]
-    """The examples with these numbers."""
+    """The function that makes a batch of these examples."""
     width: int = 0
-    """Numbers that the model outputs at each position, which memory is full of; 0 if batches are small anyway."""
+    """Numbers in the output at each position, which limit batches by memory; 0 for no limit."""
     aggregators: Mapping[str, Aggregator] = field(default_factory=dict)
-    """For metrics that are no mean over examples."""
+    """Aggregators of metrics that are not a mean over examples."""
     majority_baseline: Callable[[Rows], float] = lambda rows: 0.0
-    """What the best constant answer scores by the first metric."""
+    """The function that scores the best constant answer by the first metric."""
     n_rows: int = 1
-    """Rows that an example consists of."""
+    """Rows of each example."""
     decode: Callable[[Rows], NDArray[np.bool_]] | None = None
-    """Answers generated by the model's own code: right or wrong?"""
+    """The function that decodes answers by the model's own code and returns which are right."""
     generate: Callable[[Rows], Sequence[str]] | None = None
-    """These answers as they are written."""
+    """The function that returns these answers as texts."""
     answers: ShowAnswers | None = None
-    """Likewise, beside those of one pass: for people to see where they differ."""
+    """The function that shows these answers beside those of one pass."""
     clusters: Rows | None = None
-    """For examples of one running text: which of them are neighbours; None if they are independent of each other."""
+    """Clusters of neighbours in a running text; None if the examples are independent."""
     fresh: Callable[[int], EvalDataset] | None = None
-    """About so many further examples to take means over, such as the model was trained on, where they can be drawn."""
+    """The function that draws about so many new examples as in training, to take means over."""
     split: Callable[[EvalDataset, Rows, int], Iterator[Rows]] | None = None
-    """Which examples go together, as places among those that are asked for; None for batches of like length."""
+    """The function that splits rows into batches, as places; None for batches of similar length."""
     task: Task | None = None
     examples: Examples | None = None
-    """Where they are examples of a task, which can say what broke."""
+    """The examples of the task, which can describe what broke."""
     is_all: bool = False
-    """Whether there are no other examples, so that what is measured is what there is to know."""
+    """Whether there are no other examples, so that figures have no sampling error."""
     largest_loss: float | None = None
-    """Where examples are answered right or wrong, what one that breaks may lose by a loss: even odds, or more."""
+    """Loss that an example which breaks may have at least, for examples that are right or wrong: even odds."""
 
     def __post_init__(self) -> None:
         if self.largest_loss is None and any(metric.is_accuracy for metric in self.metrics):
@@ -185,11 +185,11 @@ class EvalDataset:
         return len(self.lengths)
 
     def aggregator(self, metric: Metric) -> Aggregator:
-        """What the scores of all examples come to by this metric."""
+        """Return the aggregator of a metric."""
         return self.aggregators.get(metric.name, mean_score)
 
     def batches(self, rows: Rows, metric: Metric, score: ScoreFunction | None, at_once: int) -> Iterator[EvalBatch]:
-        """These examples; each batch knows the places of its own among them. A function scores by itself."""
+        """Yield batches of these examples, whose rows are places among them; `score` replaces the dataset's scores."""
         for some in (self.split or like_lengths)(self, rows, at_once):
             for places, batch in self._encoded(rows, some):
                 if score is not None:
@@ -197,7 +197,7 @@ class EvalDataset:
                 yield replace(batch, rows=places, order=None if self.clusters is None else rows[places])
 
     def _encoded(self, rows: Rows, places: Rows) -> Iterator[tuple[Rows, EvalBatch]]:
-        """If it can be helped, no batch has as many rows as a sequence is long: rows are told by that."""
+        """Yield batches with another number of rows than positions, if possible: hooks tell rows by their number."""
         batch = self.encode(rows[places])
         sizes = {size for each in batch.inputs for size in each.shape[1:]}
         if self.split is None and batch.n_inputs in sizes and len(places) >= 4:
@@ -208,22 +208,22 @@ class EvalDataset:
 
 
 def like_lengths(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Examples of like length, else shuffled: a donor should be no neighbour in a text, nor of the same class."""
+    """Yield shuffled examples of similar length: a donor should be no neighbour in a text, nor of the same class."""
     order = stream(0, "blocks of an exam").permutation(len(rows))
     by_length = order[np.argsort(dataset.lengths[rows[order]], kind="stable")]
-    yield from parted(by_length, at_once)
+    yield from split_evenly(by_length, at_once)
 
 
 def one_length(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-    """Examples of one length, shuffled, for the classes of a split may stand in order."""
+    """Yield shuffled examples of one length: a split may be in the order of its classes."""
     lengths = dataset.lengths[rows]
     for length in np.unique(lengths):
         shuffled = stream(0, "blocks", int(length)).permutation(np.flatnonzero(lengths == length))
-        yield from parted(shuffled, at_once)
+        yield from split_evenly(shuffled, at_once)
 
 
-def parted(rows: Rows, at_once: int, lengths: Collection[int] = ()) -> list[Rows]:
-    """Parts of nearly equal size; if it can be helped, none as large as a sequence is long: rows are told by that."""
+def split_evenly(rows: Rows, at_once: int, lengths: Collection[int] = ()) -> list[Rows]:
+    """Split rows into parts of nearly equal size, none of them as large as one of `lengths` if possible."""
     n_parts = max(1, min(-(-len(rows) // at_once), len(rows) // 2))  # nobody alone: resampling needs another
     for n in range(n_parts, min(n_parts + 4, len(rows) // 2 + 1)):
         parts = np.array_split(rows, n)
@@ -233,7 +233,7 @@ def parted(rows: Rows, at_once: int, lengths: Collection[int] = ()) -> list[Rows
 
 
 def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDataset:
-    """Tensors whose first axis counts the examples, and a function that scores outputs."""
+    """Make a dataset of tensors whose first axis counts the examples, and a function that scores outputs."""
     n = {len(each) for each in inputs}
     if len(n) != 1 or 0 in n:
         raise InputError(f"inputs of {sorted(n)} rows", "give tensors whose first axis counts the same examples")
@@ -245,13 +245,13 @@ def tensor_dataset(inputs: Sequence[Tensor], score: ScoreFunction) -> EvalDatase
         return EvalBatch(rows, tuple(each[part] for each in inputs), {metric.name: own}, negative(own))
 
     def in_order(dataset: EvalDataset, rows: Rows, at_once: int) -> Iterator[Rows]:
-        yield from parted(np.arange(len(rows)), at_once, sizes)
+        yield from split_evenly(np.arange(len(rows)), at_once, sizes)
 
     return EvalDataset("given examples", (metric,), np.zeros(n.pop(), dtype=np.int64), encode, split=in_order)
 
 
 def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Rows]:
-    """Examples to choose heads on, and others to measure on; `n` in all.
+    """Return rows to select heads on, and others to measure on; `n` in all.
 
     They are drawn at random, but not from one running text: there the first half is chosen on, and the second measured,
     for what is chosen on a window has in part been measured on its neighbour.
@@ -269,14 +269,14 @@ def split_in_half(dataset: EvalDataset, n: int | None = None) -> tuple[Rows, Row
 
 
 def subsample(dataset: EvalDataset, n: int | None) -> Rows:
-    """`n` examples, drawn, or all."""
+    """Draw `n` rows at random, or return all."""
     if n is None or n >= len(dataset):
         return np.arange(len(dataset))
     return np.sort(stream(0, "some of an exam").permutation(len(dataset))[: max(0, n)])
 
 
 def token_scores(labels: Tensor) -> dict[str, Score]:
-    """Whether all labelled tokens of each row are right, and minus their mean loss."""
+    """Return scores of sequences: whether all labelled tokens of a row are right, and minus their mean loss."""
 
     def all_right(logits: Tensor) -> Tensor:
         _require_logits(logits, labels)
@@ -291,7 +291,7 @@ def token_scores(labels: Tensor) -> dict[str, Score]:
 
 
 def class_scores(labels: Tensor) -> dict[str, Score]:
-    """Whether the class of each row is right, and minus its loss."""
+    """Return scores of classes: whether the class of a row is right, and minus its loss."""
 
     def loss(logits: Tensor) -> Tensor:
         if logits.dim() != 2:
@@ -302,12 +302,12 @@ def class_scores(labels: Tensor) -> dict[str, Score]:
 
 
 def negative(score: Score) -> Score:
-    """From a score to a loss."""
+    """Turn a score into a loss."""
     return lambda output: -score(output).cpu().double()
 
 
 def _require_logits(logits: Tensor, labels: Tensor) -> None:
-    """One row of logits for each token."""
+    """Raise an error unless there is a row of logits for each token."""
     if logits.dim() != 3 or logits.shape[:2] != labels.shape:
         raise InputError(
             f"the model outputs a tensor of shape {tuple(logits.shape)}, not one row of logits for each of "

@@ -1,4 +1,4 @@
-"""Examples of one of headcount's tasks or of an adapter's own, and single questions, as the adapter encodes them."""
+"""Datasets and single questions as an adapter encodes them: of a task, or of the adapter's own data."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def adapter_dataset(
 
 
 def pairs_of(task: Task, examples: Examples) -> Pairs:
-    """Questions and right answers, as people write them."""
+    """Return questions and right answers as texts."""
     return [(task.show(example), task.answer(example)) for example in examples]
 
 
 def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> EvalDataset:
-    """If the model can answer the first of them."""
+    """Make a dataset of pairs; raise an error if the model cannot answer the first of them."""
     inputs, labels = encoded(adapter, pairs[:2])
     if labels.dim() not in (1, 2):
         raise InputError(f"encode() made labels of {labels.dim()} axes", "[row] for classes, [row, position] else")
@@ -122,13 +122,13 @@ def _of_pairs(adapter: Adapter, model: Adapted, pairs: Pairs, data: str) -> Eval
 
 @dataclass(frozen=True)
 class _OwnMetric:
-    """The author's metric() of an answer that is read off one pass, so that heads can be ablated by it."""
+    """The author's metric() on answers that are read off one pass, so that ablations can be scored by it."""
 
     adapter: Adapter
     name: str
-    """`own`; of a sequence `own-teacher-forced`, for the model is fed the right answer."""
+    """`own` for classes; `own-teacher-forced` for sequences, which are fed the right answer."""
     read: Callable[[Sequence[int]], str]
-    """From labels to text."""
+    """The function from labels to text."""
 
     @classmethod
     def of(cls, adapter: Adapter, pairs: Pairs, is_sequence: bool) -> _OwnMetric | None:
@@ -157,7 +157,7 @@ class _OwnMetric:
         return next((cls(adapter, "own-teacher-forced", way) for way in fitting), None)
 
     def score(self, pairs: Pairs, labels: Tensor) -> Score:
-        """Score the largest logits of each row, where labels ask for one."""
+        """Score the predictions of each row, at the positions that have a label."""
         asked = (labels != IGNORE).reshape(len(labels), -1).tolist()
         marks: dict[tuple[int, str], float] = {}
 
@@ -182,7 +182,7 @@ def _if_possible(right: Score, possible: Tensor) -> Score:
 
 
 def whole_answer(task: Task | None, text: str) -> str:
-    """An answer in all of its task's tokens, such as a number with its leading zeros; else as it is written."""
+    """Return an answer with all tokens of its task, such as leading zeros; else the text as it is."""
     if task is None or task.output_type != "sequence":
         return text
     tokens = cast(SequenceTask, task).read_answer(text)
@@ -190,7 +190,7 @@ def whole_answer(task: Task | None, text: str) -> str:
 
 
 def own_pairs(adapter: Adapter) -> Pairs:
-    """The adapter's own data."""
+    """Return the pairs of the adapter's own data."""
     if type(adapter).data is Adapter.data:
         raise InputError(
             f"{type(adapter).__name__} says neither which task its model was trained on nor what to ask it",
@@ -213,7 +213,7 @@ def _read_pairs(adapter: Adapter, method: str) -> Pairs:
 
 
 def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
-    """What the model is given, and what it should output."""
+    """Call encode() and check its tensors: the inputs and the labels."""
     if type(adapter).encode is Adapter.encode:
         raise InputError(f"{type(adapter).__name__} has no encode()", "write it: from texts to tensors and labels")
     with user_code_errors(adapter, "encode"):
@@ -230,7 +230,7 @@ def encoded(adapter: Adapter, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]
 
 
 def generated(adapter: Adapter, model: nn.Module, questions: Sequence[str]) -> list[str]:
-    """The model's own answers, by its own code."""
+    """Call generate() and check its texts: the model's own answers."""
     with user_code_errors(adapter, "generate"):
         found = adapter.generate(model, list(questions))
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
@@ -250,7 +250,7 @@ def _described(found: object) -> str:
 
 
 def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places: Rows, logits: Tensor) -> list[Answers]:
-    """Some examples of a batch, their labels and answers written out as far as ids have names."""
+    """Return the answers to some examples of a batch, with names for the ids that have any."""
     some = [pairs[row] for row in rows]
     predicted, labels = logits.argmax(dim=-1).tolist(), encoded(adapter, some)[1].tolist()
     known = list(dict.fromkeys((*pairs[:N_LEARNED], *some)))
@@ -267,7 +267,7 @@ def _answers(adapter: Adapter, model: Adapted, pairs: Pairs, rows: Rows, places:
 
 
 def require_logits(logits: Tensor, labels: Tensor) -> None:
-    """Refuse what is no row of logits for each label, and say what it looks like."""
+    """Raise an error unless there is a row of logits for each label, and say what to change."""
     shape, asked = tuple(logits.shape), tuple(labels.shape)
     if labels.is_floating_point():
         raise InputError(f"encode() made labels of {labels.dtype}", "labels are numbers of classes or tokens: .long()")
@@ -286,7 +286,7 @@ def require_logits(logits: Tensor, labels: Tensor) -> None:
 
 
 def _reshaping(shape: tuple[int, ...], asked: tuple[int, ...]) -> str:
-    """What would make logits of what was returned."""
+    """Return advice on how to turn an output of this shape into logits."""
     if len(asked) == 1 and shape in (asked, (*asked, 1)):
         return "a single number says yes or no: with x of shape [row], return torch.stack([torch.zeros_like(x), x], -1)"
     if len(asked) == 1:
@@ -306,7 +306,7 @@ def _reshaping(shape: tuple[int, ...], asked: tuple[int, ...]) -> str:
 
 
 def _require_fed(adapter: Adapter, model: Adapted, pairs: Pairs) -> None:
-    """Refuse a forward() that decodes by itself: fed another answer, one pass has other logits."""
+    """Raise an error if forward() decodes by itself: its logits do not depend on the answer that it is fed."""
     question, answer = pairs[0]
     device = next(model.parameters()).device
     others = dict.fromkeys(each for _, each in pairs[:N_LEARNED] if len(each) == len(answer))
@@ -329,7 +329,7 @@ def _is_other(inputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _up_to_the_last(asked: Tensor) -> Tensor:
-    """Positions that hold tokens: after the last that is asked for there is padding."""
+    """Return the positions up to the last label; what follows is padding."""
     return asked.flip(1).cumsum(1).flip(1) > 0
 
 
@@ -382,13 +382,13 @@ def own_answer(model: Adapted, question: str) -> tuple[str, str, str | None]:
 
 
 def is_right(adapter: Adapter, answer: str, right: str) -> bool:
-    """With all leading zeros or none."""
+    """Whether two answers are equal, with or without leading zeros."""
     task = None if adapter.task is None else task_of(adapter)
     return whole_answer(task, answer) == whole_answer(task, right)
 
 
 def _possible_answer(adapter: Adapter, question: str, answer: str, right: str | None) -> tuple[str, str]:
-    """What a decoder is fed: the model's own answer or, where encode() does not take that, the right one."""
+    """Return what the decoder is fed: the model's own answer or, if encode() refuses it, the right one."""
     try:
         encoded(adapter, [(question, answer)])
     except UserCodeError:
@@ -422,7 +422,7 @@ def _fed_answer(adapter: Adapter, question: str) -> str:
 
 
 def _known_pairs(adapter: Adapter) -> Pairs:
-    """Questions and right answers; none where data() is still to be written, which attention does not need."""
+    """Return known questions and right answers; none if data() is not written yet."""
     try:
         if adapter.task is None:
             return own_pairs(adapter)
@@ -435,7 +435,7 @@ def _known_pairs(adapter: Adapter) -> Pairs:
 
 
 def _token_labels(adapter: Adapter, pair: tuple[str, str], inputs: Sequence[Tensor]) -> list[list[str]]:
-    """What stands at each position: characters or words where ids go together with them, else numbers."""
+    """Name each position by the character or word of its id, or by its number if ids have no names."""
     known, sizes = _known_pairs(adapter), tuple(map(len, pair))
     alike = [each for each in known if tuple(map(len, each)) == sizes]  # an encoder may fill up what is shorter
     pairs = [pair, *(alike or known)[:N_LEARNED]]

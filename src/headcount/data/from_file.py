@@ -24,11 +24,11 @@ from headcount.registry import Registry
 
 FORMATS = Registry("headcount.data.formats")
 TEXT = ("text",)
-"""The columns of formats that are for texts alone: which of them is by what the model outputs."""
+"""Columns of formats for texts alone; the model's output decides which format is used."""
 MOST_ANSWERED = 64
-"""Tokens that an encoder-decoder may answer with."""
+"""Tokens of an encoder-decoder's answer, at most."""
 MOST_READ = 2048
-"""Tokens of a text, for models without an end: weights grow with the square."""
+"""Tokens of a text, at most, for models of any length: attention grows with the square."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class TokenizedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     @property
     def config(self) -> Any:
-        """Of the model."""
+        """The configuration of the model."""
         return self.model.model.config
 
     @property
@@ -69,7 +69,7 @@ class TokenizedModel:
         return "pixel_values" in getattr(self.model, "inputs", ())
 
     def require_one_text(self) -> None:
-        """Refuse a model that would take the second tensor that it is given for a second text."""
+        """Raise an error for an encoder-decoder, which takes two texts."""
         if self.has_decoder:
             raise InputError(
                 f"{type(self.model.model).__name__} is an encoder-decoder, which is scored on answers",
@@ -77,19 +77,19 @@ class TokenizedModel:
             )
 
     def tokens(self, texts: Sequence[str], *, as_target: bool = False) -> list[list[int]]:
-        """Token ids with the special tokens that the model expects, cut to its length."""
+        """Tokenize texts with special tokens, cut to the model's length."""
         given = {"text_target" if as_target else "text": list(texts)}
         found = self.tokenizer(**given, truncation=True, max_length=self.length)["input_ids"]
         return [list(ids) for ids in found]
 
     def cut_note(self, texts: Iterable[str]) -> str:
-        """What to say if some texts are longer than the model is shown."""
+        """Return a note on how many texts are cut; empty if none is."""
         whole = self.tokenizer(list(texts), verbose=False)["input_ids"]
         n = sum(len(ids) > self.length for ids in whole)
         return f" ({n} texts cut to {self.length} tokens)" if n else ""
 
     def unknown_note(self, rows: Iterable[Iterable[int]]) -> str:
-        """What to say if the tokenizer does not know most of what it was given."""
+        """Return a note if most tokens are unknown to the tokenizer; else an empty text."""
         unknown, special = getattr(self.tokenizer, "unk_token_id", None), set(self.tokenizer.all_special_ids)
         tokens = [int(token) for row in rows for token in row if token == unknown or int(token) not in special]
         n = sum(token == unknown for token in tokens)
@@ -97,7 +97,7 @@ class TokenizedModel:
         return told if unknown is not None and 2 * n > len(tokens) else ""
 
     def padded(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Rows of one length, filled up on the right, and which positions hold tokens.
+        """Pad rows on the right to one length, and return the mask of tokens.
 
         Padding is the model's own token first, then the tokenizer's: some models look for it to find a text's end.
         """
@@ -112,13 +112,13 @@ class TokenizedModel:
 
 
 def read_dataset(data: Any, tokenized: TokenizedModel) -> EvalDataset:
-    """The dataset that a file, a folder or a dataset of Hugging Face's makes: by its columns and the model's head."""
+    """Read a file, a folder or a Hugging Face dataset; its columns and the model's head decide the format."""
     table = read_table(data)
     return _format_for(table, tokenized).make(table, tokenized)
 
 
 def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
-    """Of several that have the columns, the one that scores what the model outputs."""
+    """Return the format that has its columns in the table and scores the model's output."""
     formats: dict[str, Format] = {name: FORMATS.get(name) for name in FORMATS.names()}
     if tokenized.takes_images and "image" not in table.columns:
         raise InputError(
@@ -137,7 +137,7 @@ def _format_for(table: Table, tokenized: TokenizedModel) -> Format:
 
 
 def _require_separated(table: Table, others: Sequence[Format]) -> None:
-    """Refuse a running text that begins as a table would, with other separators than tabs."""
+    """Raise an error for a text that begins like a table with other separators than tabs."""
     if not table.is_running:
         return
     first = table.texts()[0].partition("\n")[0]
@@ -148,7 +148,7 @@ def _require_separated(table: Table, others: Sequence[Format]) -> None:
 
 
 def _for_text(tokenized: TokenizedModel) -> str | None:
-    """Which format texts are for a model; None if it outputs no tokens.
+    """Return the format of plain texts for a model; None if it outputs no tokens.
 
     By the model's own class: its configuration may still name the one that its weights were trained in.
     """
@@ -174,7 +174,7 @@ def _require_for_text(tokenized: TokenizedModel) -> str:
 
 
 def require_text(text: str) -> None:
-    """Refuse what is no text, or an empty one."""
+    """Raise an error for an empty text, or one that is not valid UTF-8."""
     if text.encode(errors="ignore").decode() != text:
         raise InputError(f"{text!r} is no text in UTF-8", 'give one: --on "The cat sat on the mat."')
     if not text.strip():
@@ -202,7 +202,7 @@ def text_input(tokenized: TokenizedModel, text: str) -> TokenizedText:
 def labelled(
     tokenizer: Any, inputs: Sequence[Tensor], by_stack: Mapping[str, Sequence[int]], note: str = ""
 ) -> TokenizedText:
-    """A row of inputs, its ids named by the tokenizer."""
+    """Name the ids of a row of inputs by the tokenizer."""
     known, separator = set(tokenizer.all_special_ids), getattr(tokenizer, "sep_token", None)
     return TokenizedText(
         tuple(inputs),
@@ -214,7 +214,7 @@ def labelled(
 
 
 def _generated(model: Any, source: Tensor) -> Tensor:
-    """What the decoder is fed while the model gives its own answer."""
+    """Generate an answer, and return what the decoder is fed meanwhile."""
     if not hasattr(model, "generate"):
         raise InputError(
             f"{type(model).__name__} generates nothing for its decoder to read",
@@ -238,23 +238,23 @@ def _generated(model: Any, source: Tensor) -> Tensor:
 
 
 FEWEST_CLUSTERS = 40
-"""Of a text: twenty in each half, one to choose heads on and one to measure on."""
+"""Clusters of a text, at least: twenty in the half to select heads on, twenty in the half to measure on."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What a model is shown of texts, piece by piece."""
+    """Texts in pieces that fit the model."""
 
     tokens: Sequence[Sequence[int]]
     clusters: Rows | None
     what: str
-    """What they are, in words."""
+    """Description of the pieces."""
     n_tokens: int | None
-    """In each of them, if that is a single number."""
+    """Tokens of each piece, if all have the same number."""
 
 
 def windows(table: Table, tokenized: TokenizedModel, n_special: int | None = None) -> Windows:
-    """Texts in pieces, to be framed by `n_special` special tokens; if None, a text has its tokenizer's own, if any."""
+    """Cut texts into pieces with room for `n_special` special tokens; if None, the tokenizer adds its own."""
     special, room = n_special is None and not table.is_running, tokenized.length - (n_special or 0)
     texts = tokenized.tokenizer(table.texts(), add_special_tokens=special, verbose=False)["input_ids"]
     return _of_running_text(table, texts[0], room) if table.is_running else _of_texts(table, texts, room)
@@ -284,7 +284,7 @@ def _of_texts(table: Table, texts: Sequence[Sequence[int]], room: int) -> Window
 
 
 def clusters_of(n: int) -> Rows:
-    """Which windows are neighbours: twice the cube root of n in a row, the rate at which such runs should grow.
+    """Cluster neighbouring windows, twice the cube root of n in each cluster: the rate at which clusters should grow.
 
     (With half as many, intervals covered 92.8 % where neighbours have a correlation of 0.5.) A text that is too short
     for so many clusters has shorter ones, in the end of one window each.
@@ -301,6 +301,6 @@ class Format:
 
     summary: str
     columns: tuple[str, ...]
-    """What it takes of a table; of texts alone, `TEXT`."""
+    """Columns of a table that it needs; `TEXT` for texts alone."""
     make: Callable[[Table, TokenizedModel], EvalDataset]
-    """From the data, and the model with its tokenizer."""
+    """The function from the data and the model to a dataset."""

@@ -1,4 +1,4 @@
-"""Images as a vision transformer takes them: pixels as its image processor makes them, cut into patches.
+"""Images as a vision transformer takes them: pixels by its image processor, cut into patches.
 
 A patch is a token: `0,1` is the second of the first row. What else stands before them is special (`[CLS]`).
 """
@@ -17,7 +17,7 @@ from headcount.files import require_regular
 
 
 def pixels_of(images: Sequence[Any], tokenized: TokenizedModel) -> Tensor:
-    """Images [image, channel, row, column], in the model's precision; each by its file, or as it was opened."""
+    """Return pixels [image, channel, row, column] in the model's precision; images are files or opened images."""
     channels = getattr(tokenized.config, "num_channels", 3)
     opened = [_opened(each, "L" if channels == 1 else "RGB") for each in images]
     made: Tensor = tokenized.tokenizer(images=opened, return_tensors="pt")["pixel_values"]
@@ -31,7 +31,7 @@ def pixels_of(images: Sequence[Any], tokenized: TokenizedModel) -> Tensor:
 
 
 def _opened(image: Any, mode: str) -> Any:
-    """An image with these channels."""
+    """Open an image with these channels."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -45,12 +45,12 @@ def _opened(image: Any, mode: str) -> Any:
 
 
 def _both(size: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width."""
+    """Return height and width."""
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
 def patch_grid(config: Any) -> tuple[int, int]:
-    """Rows and columns of patches."""
+    """Return the numbers of rows and columns of patches."""
     height, width = _both(config.image_size)
     down, across = _both(config.patch_size)
     return height // down, width // across

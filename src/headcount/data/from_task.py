@@ -1,4 +1,4 @@
-"""Examples of a task, for a model that takes the task's own tokens."""
+"""Datasets of a task's examples, for a model that takes the task's own tokens."""
 
 import math
 from collections.abc import Callable
@@ -28,9 +28,9 @@ from headcount.tasks.base import ClassTask, Examples, SequenceTask, Task, Tokens
 
 LONGEST = 8192
 N_LENGTH = 400
-"""Sequences of each asked length, unless it is said how many."""
+"""Sequences of each length, unless another number is given."""
 REFERENCE = 2**19
-"""Tokens that a head's mean is taken over."""
+"""Tokens that the mean output of a head is taken over."""
 
 
 def task_dataset(
@@ -42,7 +42,7 @@ def task_dataset(
     reference: Callable[[], Examples] | None = None,
     is_all: bool = False,
 ) -> EvalDataset:
-    """Examples of a task, `data` being what they are in words; a model on this device is given the task's tokens.
+    """Make a dataset of examples of a task, for a model on this device; `data` describes the examples.
 
     Means are taken over the examples that `reference` gives, which are not made before they are needed.
     """
@@ -77,7 +77,7 @@ def _sequence_batch(task: SequenceTask, rows: Rows, examples: Examples, device: 
     labels, right = (_on(device, tokens) for tokens in (batch.labels, batch.answer[:, len(given) :]))
 
     def free_running(logits: Tensor) -> Tensor:
-        """Fed the right answer, the first wrong token is the one it would output running freely."""
+        """Score free-running decoding: fed the right answer, the first wrong token is the one that it would decode."""
         return (logits.argmax(dim=-1) == right).all(dim=1) & begins_right
 
     inputs = _on(device, batch.source), _on(device, batch.decoder_input)
@@ -94,7 +94,7 @@ def _on(device: torch.device, tokens: Tokens) -> Tensor:
 
 
 def majority_share(labels: Tokens) -> float:
-    """How often the most frequent class is right."""
+    """Return the fraction of the most frequent class."""
     return float(np.bincount(labels).max() / len(labels))
 
 
@@ -102,7 +102,7 @@ def majority_share(labels: Tokens) -> float:
 
 
 def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
-    """`n` examples of a split and what they are; beyond its size, fresh ones from where training examples come."""
+    """Return `n` examples of a split and a description; beyond its size, new ones drawn as in training."""
     examples = task.split(split)
     if n is not None:
         _require_possible(n, examples.shape[1])
@@ -117,7 +117,7 @@ def held_out(task: Task, split: str, n: int | None) -> tuple[Examples, str]:
 
 
 def reference_for(task: Task, length: int | None = None) -> Examples:
-    """Many inputs such as the model was trained on, or of one length, whose right answers are not needed."""
+    """Draw many inputs as in training, or of one length; their right answers are not needed."""
     n = REFERENCE // max(length or task.longest, 16)
     if length is None:
         return task.sample(stream(0, "reference"), n)
@@ -125,7 +125,7 @@ def reference_for(task: Task, length: int | None = None) -> Examples:
 
 
 def of_length(task: Task, length: int, n: int | None = None, name: str = "test") -> tuple[Examples, str]:
-    """`n` sequences of one length: half of the last class, half of the first, of every kind of negative."""
+    """Draw `n` sequences of one length: half of the last class, half of the first, of every kind of negative."""
     if task.output_type != "class":
         raise InputError(f"{task.name} has one length only", "leave the lengths out")
     n = N_LENGTH if n is None else n
@@ -142,7 +142,7 @@ def of_length(task: Task, length: int, n: int | None = None, name: str = "test")
 
 
 def given_examples(task: Task, examples: Any) -> Examples:
-    """Examples that somebody gives, if the task can have such."""
+    """Return given examples as an array; raise an error if the task has no such examples."""
     rows, like = np.asarray(examples), task.split("test")
     if not len(rows) or rows.shape[1:] != like.shape[1:] or not np.issubdtype(rows.dtype, np.integer):
         raise InputError(

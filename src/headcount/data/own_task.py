@@ -1,4 +1,4 @@
-"""An adapter's own data as a task: the questions and right answers that the author gave, and nothing else.
+"""An adapter's own data as a task: its questions and right answers, and nothing else.
 
 A task of headcount's own can make examples; this one cannot. What is asked of it beyond the author's examples is an
 error that says so, and checks that need more do not apply.
@@ -22,7 +22,7 @@ NAME = "the author's data"
 
 
 class OwnData:
-    """What both kinds of answers share: an example is the number of its question."""
+    """The base of both kinds of answers. An example is the number of its question."""
 
     name = NAME
     defaults: Mapping[str, Mapping[str, Any]] = {}
@@ -73,7 +73,7 @@ class OwnData:
         raise _no_more("what its tokens mean")
 
     def contrast(self, rng: np.random.Generator, n: int) -> None:
-        """There is none."""
+        """Return None: the data have no contrast."""
 
 
 class OwnSequences(OwnData, SequenceTask):
@@ -83,22 +83,22 @@ class OwnSequences(OwnData, SequenceTask):
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Every character of an answer, and an empty text behind the end."""
+        """All characters of answers, and an empty text for padding."""
         return (*sorted({letter for answer in self._answers.values() for letter in answer}), "")
 
     @cached_property
     def pad_id(self) -> int:  # type: ignore[override]
-        """The empty text."""
+        """The number of the empty text."""
         return len(self.tokens) - 1
 
     @cached_property
     def longest(self) -> int:  # type: ignore[override]
-        """Characters of the longest answer."""
+        """Number of characters of the longest answer."""
         return max(map(len, self._answers.values()))
 
     @cached_property
     def answer_positions(self) -> tuple[Position, ...]:  # type: ignore[override]
-        """Places are counted from 1."""
+        """Positions of characters, counted from 1."""
         return tuple(Position("answer", f"{i + 1}.") for i in range(self.longest))
 
     @property
@@ -110,20 +110,20 @@ class OwnSequences(OwnData, SequenceTask):
 
     @property
     def decoding_start(self) -> DecodingStart:  # type: ignore[override]
-        """Nothing of an answer is given."""
+        """Decoding starts with no token of the answer."""
         return DecodingStart(self.pad_id, (), self.longest)
 
     @property
     def domain_size(self) -> int:  # type: ignore[override]
-        """Questions that are known."""
+        """Number of known questions."""
         return len(self._questions)
 
     def iter_domain(self) -> Iterator[Examples]:
-        """Refuse: nobody knows all questions."""
+        """Refuse: not all questions are known."""
         raise _no_more("every question there is")
 
     def index(self, examples: Examples) -> Tokens:
-        """The number of each question."""
+        """Return the number of each question."""
         return np.asarray(examples[:, 0], dtype=np.int64)
 
     def encode(self, examples: Examples) -> Batch:
@@ -144,7 +144,7 @@ class OwnSequences(OwnData, SequenceTask):
         return np.array([numbers[letter] for letter in text] + [self.pad_id] * (self.longest - len(text)))
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """By the length of the right answer."""
+        """Group examples by the length of the right answer."""
         lengths = tuple(f"{len(self.answer(example))} characters" for example in examples)
         return {"right answer": lengths}
 
@@ -156,7 +156,7 @@ class OwnSequences(OwnData, SequenceTask):
         return f"{n} of {self.longest} characters {'is' if n == 1 else 'are'} wrong"
 
     def faults(self, example: Examples, predicted: Tokens) -> tuple[str, ...]:
-        """Kinds of mistakes are not known."""
+        """Return nothing: kinds of mistakes are not known."""
         return ()
 
 
@@ -170,12 +170,12 @@ class OwnClasses(OwnData, ClassTask):
 
     @cached_property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Every right answer, once."""
+        """All different right answers."""
         return tuple(sorted(set(self._answers.values())))
 
     @property
     def longest(self) -> int:  # type: ignore[override]
-        """The longest question."""
+        """Length of the longest question in training."""
         return self.trained_lengths[1]
 
     @cached_property
@@ -190,21 +190,21 @@ class OwnClasses(OwnData, ClassTask):
         return ClassBatch(np.asarray(examples, dtype=np.int64), np.array(labels, dtype=np.int64))
 
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """Words of each question; characters where no question has several words."""
+        """Count the words of each question, or its characters if no question has several words."""
         words = [self.show(example).split() for example in examples]
         one_word = all(len(each) < 2 for each in words)
         return np.array([len("".join(each)) if one_word else len(each) for each in words], dtype=np.int64)
 
     def facets(self, examples: Examples) -> Mapping[str, tuple[str, ...]]:
-        """By the right answer."""
+        """Group examples by the right answer."""
         return {"right answer": tuple(map(self.answer, examples))}
 
     def describe(self, example: Examples) -> str:
-        """Why an answer is right is not known."""
+        """Return an empty text: why an answer is right is not known."""
         return ""
 
     def explain(self, example: Examples, predicted: int) -> str:
-        """Why an answer is wrong is not known, but what was right is."""
+        """Return the right answer if the prediction is wrong."""
         return "" if self.classes[predicted] == self.answer(example) else f"should be {self.answer(example)}"
 
     @property

@@ -1,4 +1,4 @@
-"""Sequences of tokens to look at heads on, with no right answer: a file's texts, and random tokens that are repeated.
+"""Token sequences to look at attention on, without right answers: texts of a file, and repeated random tokens.
 
 In random tokens that come twice nothing foretells a token but its copy: heads that attend to copies, or to what follows
 them, are seen apart from what words have to do with each other (Olsson et al. 2022, arXiv 2209.11895).
@@ -25,9 +25,9 @@ from headcount.hooks.wrapping import Wrapped
 from headcount.seeds import stream
 
 N_REPEATED, N_DIFFERENT, COPIES = 8, 50, 2
-"""Sequences of repeated tokens, different tokens in each, and how often they come."""
+"""Number of sequences, of different tokens in each, and of copies of these tokens."""
 MOST_TEXTS = 64
-"""Of a file, spread over all of it."""
+"""Texts of a file that are used, at most, evenly spread."""
 T = TypeVar("T")
 TEXT_COLUMNS = ("text", "first", "second", "source")
 """Columns of a table that hold texts."""

@@ -25,10 +25,12 @@ from typing import Any, Protocol
 
 from headcount.errors import InputError, shortened
 from headcount.files import friendly_os_errors, read_bytes
-from headcount.limits import MOST_CELL
+from headcount.limits import MOST_CELL, format_bytes, require_room
 
 MOST_DATA = 2**30
-"""Bytes of a file of data."""
+"""Bytes of a file of data, at most."""
+MEMORY_PER_BYTE = 150
+"""Bytes of memory for each byte of data, as texts, rows and tokens: measured on short rows and on a running text."""
 ALSO_CALLED = {
     "text": ("sentence", "content"),
     "label": ("labels",),
@@ -39,7 +41,7 @@ ALSO_CALLED = {
     "target": ("output", "summary"),
     "image": ("img", "file_name"),
 }
-"""The columns that formats ask for, and what else they may be called; the first name that is there is taken."""
+"""Columns that formats need, and other names for them; the first name in the table is used."""
 IMAGES = (".png", ".jpg", ".jpeg")
 
 
@@ -51,41 +53,41 @@ class TextLines:
 
 
 class Columns(Protocol):
-    """What of a dataset of Hugging Face's library is used."""
+    """The part of a Hugging Face dataset that is used."""
 
     @property
     def column_names(self) -> Any:
-        """One for each list."""
+        """Names of the columns."""
 
     def __getitem__(self, name: Any) -> Any:
-        """The list of that name."""
+        """Return the column of that name."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of named cells, as somebody has them."""
+    """Rows of named cells, as they were read."""
 
     name: str
-    """What the data are called."""
+    """Name of the data, for messages."""
     header: tuple[str, ...]
     cells: Callable[[str], Sequence[Any]]
-    """Of a column, by its name in the header."""
+    """The function from a name in the header to the cells of that column."""
     where: Callable[[int], str]
-    """Where a row stands, as messages say it."""
+    """The function that says where a row stands, for messages."""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By column, what numbers in it stand for, where the data say so."""
+    """By column, the names of the classes that its numbers stand for, if the data give them."""
     folder: Path = Path()
-    """Where files that cells name are."""
+    """Folder of the files that cells name."""
     is_running: bool = False
-    """Whether it is a single text, which has no parts of its own."""
+    """Whether the data are a single running text."""
 
     @property
     def columns(self) -> dict[str, str]:
-        """By what formats call a column, what the header calls it."""
+        """Names in the header, by the names that formats use."""
         return columns_in(self.header)
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
-        """These columns, row by row, no cell empty."""
+        """Return these columns row by row; raise an error for an empty cell."""
         own = [self.columns[column] for column in columns]
         found = list(zip(*map(self.column, own), strict=True))
         for i, row in enumerate(found):
@@ -96,11 +98,11 @@ class Table:
         return found
 
     def texts(self) -> list[str]:
-        """The column of texts, of which some may be empty."""
+        """Return the column of texts; some may be empty."""
         return self.column(self.columns["text"])
 
     def note(self, *columns: str) -> str:
-        """What to say if columns were taken that are called otherwise."""
+        """Return a note on columns that have another name in the header; empty if none has."""
         taken = [f"{self.columns[each]} as {each}" for each in columns if self.columns[each].strip().lower() != each]
         return f" (columns taken: {', '.join(taken)})" if taken else ""
 
@@ -109,7 +111,7 @@ class Table:
         return [self._cell(i, name, value) for i, value in enumerate(self.cells(name))]
 
     def _cell(self, row: int, column: str, value: Any) -> Any:
-        """As a text; an image as it is."""
+        """Return a cell as text; an image as it is."""
         if isinstance(value, str):
             if len(value) > MOST_CELL and not self.is_running:
                 raise _too_long(self.where(row), column, len(value))
@@ -125,7 +127,7 @@ class Table:
 
 
 def _too_long(where: str, column: str, n: int) -> InputError:
-    """Refuse a cell before a tokenizer takes gigabytes for it."""
+    """Raise an error for a cell that a tokenizer would need gigabytes for."""
     return InputError(
         f"{where}: {column} holds {n:,} characters; a cell may hold {MOST_CELL:,}",
         "split the text into several rows",
@@ -133,14 +135,14 @@ def _too_long(where: str, column: str, n: int) -> InputError:
 
 
 def text_lines(data: Any) -> TextLines:
-    """What `--lines` asks for."""
+    """Return a file of one text on every line, for `--lines`."""
     if not isinstance(data, str | Path):
         raise InputError("--lines says how a file of texts is read", "name the file: --data texts.txt --lines")
     return TextLines(data)
 
 
 def columns_in(header: Sequence[str]) -> dict[str, str]:
-    """Those that formats ask for.
+    """Map the columns that formats need to names in the header.
 
     >>> columns_in(["idx", "Sentence", "label"])
     {'text': 'Sentence', 'label': 'label'}
@@ -152,7 +154,7 @@ def columns_in(header: Sequence[str]) -> dict[str, str]:
 
 
 def read_table(data: Any) -> Table:
-    """From a file, a folder, or an object of Hugging Face's datasets."""
+    """Read a file, a folder, or a Hugging Face dataset."""
     if isinstance(data, TextLines):
         return _text_lines(Path(data.file))
     if is_dataset(data):
@@ -169,13 +171,16 @@ def read_table(data: Any) -> Table:
 
 def _read_text(path: Path) -> str:
     try:
-        return read_bytes(path, MOST_DATA).decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
+        data = read_bytes(path, MOST_DATA)
+        size = f"{path}, {format_bytes(len(data))} of data,"
+        require_room(MEMORY_PER_BYTE * len(data), size, "give a part of it: a few thousand examples are enough")
+        return data.decode("utf-8-sig").replace("\r\n", "\n")  # as spreadsheets write it
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no text in UTF-8: {error}", "save it as plain text, in UTF-8") from error
 
 
 def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], lines: Sequence[int]) -> Table:
-    """Of a file: its rows, and the line that each begins on."""
+    """Make a table of the rows of a file, and the line that each begins on."""
     places = {name: list(header).index(name) for name in header}
     return Table(
         path.name,
@@ -190,7 +195,7 @@ def _of_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], l
 
 
 def _text_lines(path: Path) -> Table:
-    """A text on every line that is not blank."""
+    """Read a text from every line that is not blank."""
     if path.is_dir() or path.suffix in (".csv", ".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path} has rows of its own: --lines is for plain text", "leave --lines out")
     lines = [(i, line) for i, line in enumerate(_read_text(path).split("\n"), start=1) if line.strip()]
@@ -198,7 +203,7 @@ def _text_lines(path: Path) -> Table:
 
 
 def _from_text(path: Path, text: str) -> Table:
-    """A table with tabs, or else a running text."""
+    """Read a table with tabs, or a running text if there is no such table."""
     first, *lines = text.split("\n")
     header = first.split("\t")
     table = _of_rows(path, header, (), ())
@@ -214,7 +219,7 @@ def _from_text(path: Path, text: str) -> Table:
 
 
 def _from_csv(path: Path, text: str) -> Table:
-    """A table as spreadsheets write it, with semicolons where a comma is in numbers."""
+    """Read a table as spreadsheets write it, with commas or semicolons."""
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -241,7 +246,7 @@ def _from_csv(path: Path, text: str) -> Table:
 
 @contextmanager
 def _bounded_cells() -> Iterator[None]:
-    """Inside, the csv module takes cells up to our own bound: it stops there, before the rest of a cell is read."""
+    """Limit the csv module to cells of our own size in the block, so that it reads no further."""
     before = csv.field_size_limit(MOST_CELL)
     try:
         yield
@@ -279,7 +284,7 @@ def _require_width(path: Path, number: int, row: Sequence[str], header: Sequence
 
 
 def _from_jsonl(path: Path, text: str) -> Table:
-    """An object on every line, of which the first says which columns there are; or a text on every line."""
+    """Read an object or a text from every line; the first object names the columns."""
     found = [(i, _parsed(path, i, line)) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
     kind = type(found[0][1]) if found else dict
     for i, value in found:
@@ -296,7 +301,7 @@ def _from_jsonl(path: Path, text: str) -> Table:
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:
-    """A line's object or text."""
+    """Return the object or text of a line."""
     allowed = 'write one object or text on every line: {"text": "A cat.", "label": "cat"}, or "A cat."'
     try:
         value = json.loads(line)
@@ -317,7 +322,7 @@ def _from_folder(path: Path) -> Table:
 
 
 def _from_disk(path: Path) -> Table:
-    """A dataset that `save_to_disk` wrote; of one with splits, each has a folder of its own."""
+    """Read a dataset that `save_to_disk` wrote; each split has a folder of its own."""
     try:
         library = importlib.import_module("datasets")
     except ImportError as error:
@@ -334,12 +339,12 @@ def _from_disk(path: Path) -> Table:
 
 
 def is_dataset(data: Any) -> bool:
-    """Whether it looks like a dataset of Hugging Face's library."""
+    """Whether an object looks like a Hugging Face dataset."""
     return hasattr(data, "column_names")
 
 
 def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
-    """Of what has `column_names` and, under each, a list; `split` is how one of its splits is given instead."""
+    """Make a table of an object with `column_names`; `split` says in the error how to give one split."""
     if isinstance(data.column_names, Mapping):
         splits = list(data.column_names)
         raise InputError(f"{name} has the splits {', '.join(splits)}", f"give one, such as {split(splits[-1])}")
@@ -361,7 +366,7 @@ def _of_columns(data: Any, name: str, split: Callable[[str], str]) -> Table:
 
 
 def _image_folder(path: Path) -> Table:
-    """Images by class, one subfolder for each, in the order of their names."""
+    """Read images from one subfolder for each class, in the order of their names."""
     with friendly_os_errors(f"read {path}"):
         classes = sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
         inside = [(file, i) for i, name in enumerate(classes) for file in sorted((path / name).iterdir())]

@@ -34,7 +34,7 @@ from headcount.experiments.experiment import AT_ONCE, Experiment, experiment_on,
 from headcount.experiments.task_attention import TaskAttention
 from headcount.heads import HeadId
 from headcount.hooks.sites import Sites, SupportsHeads, SupportsSites, unwrap
-from headcount.hooks.wrapping import wrap
+from headcount.hooks.wrapping import Wrapped, wrap
 from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Prediction, Run
 from headcount.seeds import stream
@@ -113,7 +113,8 @@ class OpenModel:
         if sites is None:
             is_known = isinstance(module, SupportsHeads | SupportsSites)
             sites = Sites.of(module) if is_known else wrap(module).head_sites
-        return cls("model", type(unwrap(module)).__name__, "", module, sites, None)
+        inner = module.model if isinstance(module, Wrapped) else unwrap(module)
+        return cls("model", type(inner).__name__, "", module, sites, None)
 
     def __repr__(self) -> str:
         n, what = sum(each.numel() for each in self.inner.parameters()), type(self.inner).__name__

@@ -1,4 +1,4 @@
-"""A table of sources and targets, for encoder-decoders: how well is each next token of the target foretold?"""
+"""A table of sources and targets, for encoder-decoders: how well is each next token of the target predicted?"""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from headcount.tasks.base import IGNORE
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """The loss of the target, fed the right one."""
+    """Make a dataset scored by the teacher-forced loss of the target."""
     model: Any = tokenized.model.model
     if not tokenized.has_decoder:
         raise InputError(f"{type(model).__name__} is no encoder-decoder", "give plain text, or text and label")

@@ -16,7 +16,7 @@ from headcount.errors import InputError
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """How often the right class is named."""
+    """Make a dataset scored by the accuracy of the class."""
     tokenized.require_one_text()
     if getattr(tokenized.config, "pad_token_id", None) is None:
         raise InputError(
@@ -42,7 +42,7 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
 
 
 def class_scores(right: Rows, tokenized: TokenizedModel) -> tuple[dict[str, Score], Score]:
-    """Hits and minus the loss of the right classes; and the loss."""
+    """Return scores of the right classes, and the loss."""
     labels, n_classes = torch.from_numpy(right).to(tokenized.device), tokenized.config.num_labels
 
     def classes(logits: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def class_scores(right: Rows, tokenized: TokenizedModel) -> tuple[dict[str, Scor
 
 
 def classes_of(table: Table, labels: list[str], config: Any) -> tuple[Rows, str]:
-    """The number of each label, and what to say of how it was found.
+    """Return the number of each label, and a note on how it was found.
 
     Labels are the model's own names, or numbers. Where the data name the classes that their numbers stand for, those
     names are taken; if the model knows none of them, the numbers, provided that both have as many classes.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from headcount.data.dataset import ACCURACY, LOSS, EvalBatch, EvalDataset, Rows, parted
+from headcount.data.dataset import ACCURACY, LOSS, EvalBatch, EvalDataset, Rows, split_evenly
 from headcount.data.formats.classes import class_scores, classes_of
 from headcount.data.from_file import Format, TokenizedModel
 from headcount.data.from_images import patch_grid, pixels_of
@@ -16,7 +16,7 @@ from headcount.seeds import stream
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """How often the right class is named."""
+    """Make a dataset scored by the accuracy of the class."""
     if not tokenized.takes_images:
         raise InputError(f"{type(tokenized.model.model).__name__} takes no images", "give it texts")
     pairs = table.rows("image", "label")
@@ -33,7 +33,7 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
         (first,) = encode(rows[:1]).inputs
         require_room(len(rows) * first.nbytes, f"the pixels of {len(rows):,} images", "measure fewer of them: --n")
         shuffled = stream(0, "blocks of images").permutation(len(rows))
-        yield from parted(shuffled, at_once, {n_tokens, n_tokens - 1, *first.shape[1:]})
+        yield from split_evenly(shuffled, at_once, {n_tokens, n_tokens - 1, *first.shape[1:]})
 
     data = f"{len(images)} images of {table.name}{table.note('image', 'label')}{note}"
     return EvalDataset(

@@ -18,7 +18,7 @@ SHARE = 0.15
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """How well masked tokens of the texts are filled in."""
+    """Make a dataset scored by the prediction of masked tokens."""
     mask_id = getattr(tokenized.tokenizer, "mask_token_id", None)
     if mask_id is None:
         raise InputError("this tokenizer has no mask token", "such a model cannot be scored on masked tokens")
@@ -48,7 +48,7 @@ def _n_masked(n_tokens: int) -> int:
 
 
 def _around(tokenized: TokenizedModel) -> tuple[list[int], list[int]]:
-    """The special tokens that stand before and after a text."""
+    """Return the special tokens before and after a text."""
     some = tokenized.tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = list(tokenized.tokenizer("a")["input_ids"])
     at = next((i for i in range(len(whole)) if whole[i : i + len(some)] == list(some)), 0)

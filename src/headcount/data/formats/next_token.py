@@ -10,7 +10,7 @@ from headcount.tasks.base import IGNORE
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """How well each next token of the texts is foretold."""
+    """Make a dataset scored by the prediction of each next token."""
     found = windows(table, tokenized)
 
     def encode(rows: Rows) -> EvalBatch:

@@ -25,7 +25,7 @@ should not rank two sentences that are the same."""
 
 
 def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
-    """How well cosine similarity ranks the pairs."""
+    """Make a dataset scored by the rank correlation of cosine similarity."""
     tokenized.require_one_text()
     pairs = table.rows("first", "second", "score")
     first, second = (tokenized.tokens([pair[side] for pair in pairs]) for side in (0, 1))
@@ -60,7 +60,7 @@ def make(table: Table, tokenized: TokenizedModel) -> EvalDataset:
 
 
 def cosines(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Of rows 0 and 1, 2 and 3, ...: the cosine between the means over their tokens."""
+    """Return the cosine between the token means of rows 0 and 1, 2 and 3, ..."""
     if hidden.dim() != 3 or hidden.shape[:2] != mask.shape:
         raise InputError(
             f"the model outputs a tensor of shape {tuple(hidden.shape)}, "
