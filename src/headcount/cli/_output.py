@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import RenderableType
-
 from headcount.describing.blocks import Block
 from headcount.rendering.progress import Steady, Terminal
 from headcount.rendering.terminal import block_lines
@@ -18,7 +16,7 @@ from headcount.results import Result, plain_json
 if TYPE_CHECKING:
     from headcount.api import Saved, Submission
 
-Line = RenderableType | Block
+Line = str | Block
 """A block of a description, or a line of text."""
 R = TypeVar("R", bound=Result)
 WIDE = 240

@@ -6,8 +6,6 @@ Or for a folder of a Hugging Face model, of a family that headcount does not kno
 import argparse
 from pathlib import Path
 
-from rich.table import Table
-
 from headcount.cli._command import Command, add_json
 from headcount.cli._output import Output, print_error
 from headcount.errors import argument
@@ -29,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     """Write it, and say what it finds."""
+    from headcount.describing.blocks import DataTable
     from headcount.external.scaffold import write_scaffold
 
     made = write_scaffold(args.model, args.out, args.checkpoint, say=print_error)
-    title = f"what looks like output projections in {made.name}: check it"
-    table = Table("role", "path", "layers", "heads each", title_justify="left", title=title)
-    for guess in made.guesses:
-        table.add_row(guess.role, guess.pattern, str(guess.n_layers), str(guess.n_heads or "?"))
+    caption = f"Probable output projections in {made.name}: check them"
+    rows = tuple((each.role, each.pattern, str(each.n_layers), str(each.n_heads or "?")) for each in made.guesses)
+    table = DataTable("projections", caption, ("role", "path", "layers", "heads each"), rows)
     heads, guesses = [str(head) for head in made.heads], [vars(guess) for guess in made.guesses]
     return Output(
         {"file": str(made.file), "guesses": guesses, "heads": heads, "notes": list(made.notes)},

@@ -163,8 +163,8 @@ def _reason(error: HeadcountError) -> str:
 def course_page(course: Mapping[str, Outcome]) -> Story:
     """Build the teacher's page: the summary, then a row for each submission."""
     first, *others = map(sentence, course_summary(course))
-    blocks = (*(Paragraph(each) for each in others), course_table(course))
-    return Story("Summary of the course", first, (Section("course", "Submissions", blocks),), "")
+    blocks: list[Block] = [*map(Paragraph, others), course_table(course)]
+    return Story("Summary of the course", first, (Section("course", "Submissions", tuple(blocks)),), "")
 
 
 def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> Story:

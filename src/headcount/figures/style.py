@@ -1,11 +1,11 @@
-"""One look for every figure and table: readable in print, in grey and by the colour-blind, and no word cut off."""
+"""One look for every figure: readable in print, in grey and by the colour-blind, and no word cut off."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 from matplotlib.ticker import LogFormatter
-from rich.table import Column, Table
 
 from headcount.files import MARK
 
@@ -148,22 +147,6 @@ def plot_band(
     """A line in a band from `low` to `high`; `look` is the line's."""
     axes.fill_between(x, low, high, color=look["color"], alpha=alpha, linewidth=0)
     axes.plot(x, y, line, **look)
-
-
-def table_of(title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[str]], **settings: Any) -> Table:
-    """Make a table of text under its title.
-
-    Columns are copied: a rich `Column` keeps its cells, so that two tables must not share one.
-    """
-    table = Table(
-        *(each if isinstance(each, str) else each.copy() for each in columns),
-        title=title,
-        title_justify="left",
-        **settings,
-    )
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def png(figure: Figure) -> bytes:
