@@ -20,7 +20,7 @@ from browsing import WIDE, background, grave_faults, tab_to, visit, watched
 from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import patterns_on
 from headcount.analysis.specialisation import specialise
-from headcount.describing.story import ORDER
+from headcount.describing.report import ORDER
 from headcount.exercise.lab import SORTEDNESS, Lab, run_lab
 from headcount.runs.run import Run
 

@@ -22,7 +22,7 @@ from headcount.api.patterns import is_example, patterns_of, text_book
 from headcount.api.saving import asked_data, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
-from headcount.describing.story import IN_MEMORY, Material, Subject, tell
+from headcount.describing.report import IN_MEMORY, ModelResults, ReportResults, build_report
 from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
@@ -85,7 +85,7 @@ def report(
     forms |= {"latex": path.parent / "tables"} if latex else {}
     forms |= {"exercise": Path(exercise)} if exercise is not None else {}
     claim_forms(path, forms, force=force)
-    material = gather(
+    report_results = gather(
         *models,
         title=title,
         on=on,
@@ -98,7 +98,7 @@ def report(
         quiet=quiet,
         run_adapter=run_adapter,
     )
-    return write_forms(material, path, forms, force=force)
+    return write_forms(report_results, path, forms, force=force)
 
 
 def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: bool | None = False) -> None:
@@ -109,14 +109,14 @@ def claim_forms(path: Path, forms: Mapping[str, Path] | None = None, *, force: b
 
 
 def write_forms(
-    material: Material, path: Path, forms: Mapping[str, Path] | None = None, *, force: bool = False
+    report_results: ReportResults, path: Path, forms: Mapping[str, Path] | None = None, *, force: bool = False
 ) -> tuple[Path, ...]:
     """Write a report, and each of its other forms into its place; return the files, the page first."""
-    story = tell(material)
+    whole_report = build_report(report_results)
     files = list[Path]()
     for name, place in (forms or {}).items():
-        files += FORMS.get(name).write(story, material, place, force)
-    page = write_outputs({path: html_page(story).encode(errors="replace")}, force=force)
+        files += FORMS.get(name).write(whole_report, report_results, place, force)
+    page = write_outputs({path: html_page(whole_report).encode(errors="replace")}, force=force)
     return (*page, *files)
 
 
@@ -133,7 +133,7 @@ def gather(
     quiet: bool = False,
     run_adapter: bool = False,
     clock: Callable[[], float] | None = None,
-) -> Material:
+) -> ReportResults:
     """Return everything that a report is written from, measured within the time limit unless it is to be thorough."""
     if not models:
         raise InputError("no model to report on", "name some: headcount report runs/addition-0")
@@ -154,14 +154,14 @@ def gather(
     titles = _titles([model.label or model.name for model in opened])
     clock = clock or WorkingTime()
     limit = None if stored or thorough else TimeLimit(clock() + TIME_LIMIT, clock)
-    subjects = list[Subject]()
+    all_models = list[ModelResults]()
     for model, each in zip(opened, titles, strict=True):
-        with limited(limit and limit.share(1 / (len(opened) - len(subjects)))):
-            subjects.append(_subject(model, each, on, data, n_examples, stored, thorough, quiet))
+        with limited(limit and limit.share(1 / (len(opened) - len(all_models)))):
+            all_models.append(_model_results(model, each, on, data, n_examples, stored, thorough, quiet))
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
-    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16] or 'in memory'}`" for each in subjects)
+    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16] or 'in memory'}`" for each in all_models)
     made = f"Made by headcount {__version__} from results of these weights: {weights}."
-    return Material(title or f"The heads of {names or f'{len(titles)} models'}", tuple(subjects), made)
+    return ReportResults(title or f"The heads of {names or f'{len(titles)} models'}", tuple(all_models), made)
 
 
 def _require_fitting(data: Data, models: Sequence[OpenModel]) -> None:
@@ -186,7 +186,7 @@ def _titles(names: Sequence[str]) -> list[str]:
     return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
 
 
-def _subject(
+def _model_results(
     model: OpenModel,
     title: str,
     on: Sequence[str],
@@ -195,7 +195,7 @@ def _subject(
     stored: bool,
     thorough: bool,
     quiet: bool,
-) -> Subject:
+) -> ModelResults:
     data, limit = None if model.task is not None else data, time_limit()
     left_out = list[str]()
     patterns = tuple(patterns_of(model, on, n_examples, quiet, limit and limit.share(PATTERNS_SHARE), left_out))
@@ -203,7 +203,7 @@ def _subject(
     if left_out:
         announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
-    return Subject(
+    return ModelResults(
         name=model.name if model.has_output else IN_MEMORY,
         title=title,
         weights_sha256=model.weights_sha256,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headcount.describing.blocks import Formula, Sentence
 from headcount.describing.expressions import Brackets, Fraction, Lines, Matrix, Root, Script, Words
 from headcount.describing.extrapolation import HARDEST, extrapolation_of, hardest_kind, is_plain, kind_words
-from headcount.describing.story import Subject
+from headcount.describing.report import ModelResults
 from headcount.describing.words import counted, interval, once, percent, rate
 from headcount.stats import Proportion
 from headcount.tasks import is_class_task
@@ -144,25 +144,25 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
 # --- what results say about each formula ------------------------------------------------------------------------------
 
 
-def formulas(subjects: Sequence[Subject], width: int, rotation: float, kernel: float) -> list[Formula]:
+def formulas(models: Sequence[ModelResults], width: int, rotation: float, kernel: float) -> list[Formula]:
     """Return every formula with its numerical error, or with what the results of these models say about it."""
     computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
     errors = [
-        (ATTENTION, _row_sums(subjects)),
-        (GATE, _proofs(subjects)),
-        (SINUSOIDAL, _table_errors(subjects)),
+        (ATTENTION, _row_sums(models)),
+        (GATE, _proofs(models)),
+        (SINUSOIDAL, _table_errors(models)),
         (ROTATION, computed.format(rotation, f"p up to {PLACES} and k up to {STEPS}")),
         (KERNEL, computed.format(kernel, f"t and s up to {PLACES}")),
-        (LEARNED, untrained_rows(subjects)),
+        (LEARNED, untrained_rows(models)),
     ]
-    if any(is_class_task(each.task) for each in subjects):
-        errors.append((MULTISET, _multiset_accuracies(subjects)))
+    if any(is_class_task(each.task) for each in models):
+        errors.append((MULTISET, _multiset_accuracies(models)))
     return [replace(formula, error=error) for formula, error in errors]
 
 
-def _row_sums(subjects: Sequence[Subject]) -> str:
+def _row_sums(models: Sequence[ModelResults]) -> str:
     """Say how far the rows of the stored attention weights are from a sum of 1."""
-    sites = [site for each in subjects for first in each.patterns[:1] for site in first.sites]
+    sites = [site for each in models for first in each.patterns[:1] for site in first.sites]
     sums = [head.array.sum(axis=-1).ravel() for site in sites for head in site.heads]
     if not sums:
         return ""
@@ -171,9 +171,9 @@ def _row_sums(subjects: Sequence[Subject]) -> str:
     return f"All {len(rows):,} rows of the stored attention weights (6 digits) sum to 1 to within {error:.1e}."
 
 
-def _proofs(subjects: Sequence[Subject]) -> str:
+def _proofs(models: Sequence[ModelResults]) -> str:
     """Say what was verified before heads were ablated."""
-    sites = [proof for each in subjects if each.ablation for proof in each.ablation.proof]
+    sites = [proof for each in models if each.ablation for proof in each.ablation.proof]
     if not sites:
         return ""
     summed, shut = max(each.sum_error for each in sites), max(each.shut_error for each in sites)
@@ -185,10 +185,10 @@ def _proofs(subjects: Sequence[Subject]) -> str:
     return text
 
 
-def _table_errors(subjects: Sequence[Subject]) -> str:
+def _table_errors(models: Sequence[ModelResults]) -> str:
     """Compare the sinusoidal tables of models, which are single precision, with the formula."""
     sentences = []
-    for each in subjects:
+    for each in models:
         profile = each.positions.encoding if each.positions else None
         if profile is None or profile.name != "sinusoidal" or not profile.table:
             continue
@@ -199,10 +199,10 @@ def _table_errors(subjects: Sequence[Subject]) -> str:
     return " ".join(sentences)
 
 
-def untrained_rows(subjects: Sequence[Subject]) -> str:
+def untrained_rows(models: Sequence[ModelResults]) -> str:
     """Say that untrained rows of learned tables kept their direction; weight decay may only shrink them."""
     sentences = []
-    for each in subjects:
+    for each in models:
         rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
         cosines = [row.cosine for row in rows if row.cosine is not None]
         if cosines:
@@ -212,9 +212,9 @@ def untrained_rows(subjects: Sequence[Subject]) -> str:
     return " ".join(sentences)
 
 
-def _accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion | None:
+def _accuracy_without_order(model: ModelResults, kind: str = HARDEST) -> Proportion | None:
     """Return the accuracy over all lengths of a model that sees only the multiset of numbers; None for other models."""
-    result = subject.stretch
+    result = model.stretch
     if result is None or result.encoding != "none" or not is_plain(result) or result.pooling not in SYMMETRIC:
         return None
     cells = [cell for cell in result.cells if cell.negative == kind]
@@ -223,17 +223,17 @@ def _accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion
     return Proportion.of(sum(round(cell.accuracy * cell.n) for cell in cells), sum(cell.n for cell in cells))
 
 
-def _multiset_accuracies(subjects: Sequence[Subject]) -> str:
+def _multiset_accuracies(models: Sequence[ModelResults]) -> str:
     """State the accuracy of each model without positions, over all lengths."""
-    shares = [(each.title, share) for each in subjects if (share := _accuracy_without_order(each)) is not None]
+    shares = [(each.title, share) for each in models if (share := _accuracy_without_order(each)) is not None]
     texts = "; ".join(f"{title} {rate(share)}" for title, share in shares)
     return f"Measured accuracy over all lengths: {texts}." if texts else ""
 
 
-def multiset_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
+def multiset_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
     """Say whether each model without positions has the accuracy of 50 % that the theorem requires."""
     sentences = []
-    for each in subjects:
+    for each in models:
         share = _accuracy_without_order(each)
         if share is None:
             continue
@@ -250,10 +250,10 @@ def multiset_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
     return sentences
 
 
-def extrapolation_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
+def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
     """Say whether each plain sinusoidal model does extrapolate."""
     sentences = []
-    for each in subjects:
+    for each in models:
         result = each.stretch
         if result is None or not result.trained or result.encoding != "sinusoidal" or not is_plain(result):
             continue

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headcount.describing.story import Material, Story
+from headcount.describing.report import Report, ReportResults
 from headcount.errors import InputError
 from headcount.files import claim_output
 from headcount.registry import Registry
@@ -23,7 +23,7 @@ class Form:
     """One way to write a report: `claim` refuses to overwrite other people's files, `write` returns what it wrote."""
 
     claim: Callable[[Path, bool], None]
-    write: Callable[[Story, Material, Path, bool], list[Path]]
+    write: Callable[[Report, ReportResults, Path, bool], list[Path]]
 
 
 def _claim_markdown(path: Path, force: bool) -> None:
@@ -34,6 +34,6 @@ def _claim_markdown(path: Path, force: bool) -> None:
 
 
 PARTS: dict[str, Form] = {
-    "markdown": Form(_claim_markdown, lambda story, _, path, force: write_markdown(story, path, force=force)),
-    "latex": Form(lambda *_: None, lambda story, _, path, force: write_latex(story, path, force=force)),
+    "markdown": Form(_claim_markdown, lambda report, _, path, force: write_markdown(report, path, force=force)),
+    "latex": Form(lambda *_: None, lambda report, _, path, force: write_latex(report, path, force=force)),
 }

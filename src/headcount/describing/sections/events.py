@@ -32,7 +32,7 @@ from headcount.describing.events import (
     response_sentence,
     target_differences,
 )
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import ONE_SEED, bracketed, briefly, percent, some
 from headcount.errors import argument
 from headcount.figures.head_stats import draw_sensitivity, sensitivities
@@ -43,20 +43,20 @@ SMALLEST_SHOWN = 0.0005
 """A difference below this shows as 0.0 points in the table."""
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Describe every model whose task has an event, and whose heads were contrasted or ablated with examples."""
     blocks, answers, title = list[Block](), list[Sentence](), ""
-    for subject in material.subjects:
-        words = words_of(subject.task)
-        if words.event is None or not (_is_contrasted(subject) or _breaks(subject, words)):
+    for model_results in results.models:
+        words = words_of(model_results.task)
+        if words.event is None or not (_is_contrasted(model_results) or _breaks(model_results, words)):
             continue
         if not title:
             title = words.event.question
             blocks.append(_explanation(words))
-        name = material.block_id("events", subject)
-        sentences = conclusions(subject, words, name)
-        answers.append(_answer(subject, words, sentences[0]))
-        blocks += [Conclusions(tuple(sentences)), *_shown(subject, words, name)]
+        name = results.block_id("events", model_results)
+        sentences = conclusions(model_results, words, name)
+        answers.append(_answer(model_results, words, sentences[0]))
+        blocks += [Conclusions(tuple(sentences)), *_shown(model_results, words, name)]
     return Section("events", title, tuple(blocks), answers[0]) if answers else None
 
 
@@ -70,65 +70,67 @@ def _explanation(words: TaskWords) -> Paragraph:
     )
 
 
-def conclusions(subject: Subject, words: TaskWords, rests_on: str) -> list[Sentence]:
+def conclusions(model_results: ModelResults, words: TaskWords, rests_on: str) -> list[Sentence]:
     """Say what attention shows, then what ablation shows."""
     sentences: list[Sentence | None] = []
     responding: list[str] = []
-    breaks = _breaks(subject, words)
-    if subject.stats is not None and _is_contrasted(subject):
-        responding = responding_heads(subject.stats)
-        sentences.append(response_sentence(subject.title, subject.stats, words, rests_on))
-        sentences.append(difference_sentence(subject.stats, words, rests_on))
+    breaks = _breaks(model_results, words)
+    if model_results.stats is not None and _is_contrasted(model_results):
+        responding = responding_heads(model_results.stats)
+        sentences.append(response_sentence(model_results.title, model_results.stats, words, rests_on))
+        sentences.append(difference_sentence(model_results.stats, words, rests_on))
     if breaks:
         sentences += broken_sentences(breaks, responding, words, rests_on)
         sentences += error_sentences(breaks, words, rests_on)
-    elif responding and subject.ablation is not None:
-        sentences.append(cost_sentence(responding, subject.ablation, words, rests_on))
+    elif responding and model_results.ablation is not None:
+        sentences.append(cost_sentence(responding, model_results.ablation, words, rests_on))
     return [each for each in sentences if each is not None]
 
 
-def _answer(subject: Subject, words: TaskWords, first: Sentence) -> Sentence:
+def _answer(model_results: ModelResults, words: TaskWords, first: Sentence) -> Sentence:
     """Put what attention shows and, where it is decided, what breaks into one sentence."""
-    breaks, text = _breaks(subject, words), first.text.removesuffix(ONE_SEED).rstrip(". ")
-    if _is_contrasted(subject) and breaks and breaks[0].is_for_event:
+    breaks, text = _breaks(model_results, words), first.text.removesuffix(ONE_SEED).rstrip(". ")
+    if _is_contrasted(model_results) and breaks and breaks[0].is_for_event:
         text += f"; {most_broken(breaks, words)}"
-    return replace(first, text=briefly(text, subject.settings))
+    return replace(first, text=briefly(text, model_results.settings))
 
 
-def _is_contrasted(subject: Subject) -> bool:
-    return subject.stats is not None and bool(sensitivities(subject.stats))
+def _is_contrasted(model_results: ModelResults) -> bool:
+    return model_results.stats is not None and bool(sensitivities(model_results.stats))
 
 
-def _breaks(subject: Subject, words: TaskWords) -> list[Breaks]:
-    return [] if subject.ablation is None else breaks_of(subject.ablation, words)
+def _breaks(model_results: ModelResults, words: TaskWords) -> list[Breaks]:
+    return [] if model_results.ablation is None else breaks_of(model_results.ablation, words)
 
 
 # --- figure and table -------------------------------------------------------------------------------------------------
 
 
-def _shown(subject: Subject, words: TaskWords, name: str) -> list[Block]:
+def _shown(model_results: ModelResults, words: TaskWords, name: str) -> list[Block]:
     """Build the figure of the contrast, the table of heads and, if breaks were not stored, the command for them."""
-    model, event, result = argument(subject.name), event_name(words), subject.stats
+    model, event, result = argument(model_results.name), event_name(words), model_results.stats
     blocks: list[Block] = []
-    if result is not None and _is_contrasted(subject):
+    if result is not None and _is_contrasted(model_results):
         heads = some([f"{each.short} {each.shift.mean:.2f}" for each in sensitivities(result)], 8)
-        caption = f"How far a {event} moves the attention of each head of {subject.title}, beyond another token"
+        caption = f"How far a {event} moves the attention of each head of {model_results.title}, beyond another token"
         command = f"headcount heads {model} --stats"
         blocks.append(Picture(f"{name}-moved", caption, f"Most: {heads}.", lambda: draw_sensitivity(result), command))
-    blocks.append(_table(subject, words, name))
-    if not _breaks(subject, words):
-        text = f"It is not stored which {words.examples} break without each head of {subject.title}. To measure it:"
+    blocks.append(_table(model_results, words, name))
+    if not _breaks(model_results, words):
+        text = (
+            f"It is not stored which {words.examples} break without each head of {model_results.title}. To measure it:"
+        )
         blocks.append(Commands((f"headcount ablate {model} --examples",), text))
     return blocks
 
 
-def _table(subject: Subject, words: TaskWords, name: str) -> DataTable:
+def _table(model_results: ModelResults, words: TaskWords, name: str) -> DataTable:
     """Build one row for each head: how its attention moves, and what breaks without it."""
     assert words.event is not None, "asked about a task with an event"
-    event, stats = words.event.name, subject.stats
+    event, stats = words.event.name, model_results.stats
     responses = {} if stats is None else {each.short: each for each in sensitivities(stats)}
     largest = {} if stats is None else {each.short: each for each in reversed(target_differences(stats, words))}
-    breaks = {each.short: each for each in _breaks(subject, words)}
+    breaks = {each.short: each for each in _breaks(model_results, words)}
     rows: list[tuple[Cell | str, ...]] = []
     for head in dict.fromkeys((*responses, *breaks)):
         cells = [Cell("")] * 4
@@ -150,8 +152,8 @@ def _table(subject: Subject, words: TaskWords, name: str) -> DataTable:
     note = "Shares of attention that move (total variation), with 95 % CIs that hold for all heads at once; bold if 0 "
     note += "lies outside the CI."
     note += f" {event.capitalize()} errors: broken answers in which {words.event.error}." if breaks else ""
-    command = f"headcount heads {argument(subject.name)} --stats"
-    caption = f"The heads of {subject.title} and the {event}"
+    command = f"headcount heads {argument(model_results.name)} --stats"
+    caption = f"The heads of {model_results.title} and the {event}"
     return DataTable(name, caption, columns, tuple(row[: len(columns)] for row in rows), note, command)
 
 

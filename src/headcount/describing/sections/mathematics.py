@@ -15,7 +15,7 @@ from headcount.describing.mathematics import (
     multiset_sentences,
     rotation_error,
 )
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.figures.length_generalisation import given_structure
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ PREDICTIONS = {
 """What the mathematics predicts, by encoding."""
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Build the section from the models that have a task."""
-    subjects = [each for each in material.subjects if each.task]
-    if not subjects:
+    models = [each for each in results.models if each.task]
+    if not models:
         return None
-    width = _width(subjects)
+    width = _width(models)
     errors = rotation_error(width), kernel_error(width)
-    measured = _measured(subjects)
-    sentences = [*identity_sentences(width, *errors), *multiset_sentences(subjects), *extrapolation_sentences(subjects)]
+    measured = _measured(models)
+    sentences = [*identity_sentences(width, *errors), *multiset_sentences(models), *extrapolation_sentences(models)]
     words = "Mathematics says what an encoding makes possible. Only a measurement says whether a model uses it."
-    blocks: list[Block] = [Paragraph(words), Conclusions(tuple(sentences)), *formulas(subjects, width, *errors)]
+    blocks: list[Block] = [Paragraph(words), Conclusions(tuple(sentences)), *formulas(models, width, *errors)]
     return Section("mathematics", TITLE if measured else "The mathematics", (*blocks, *measured))
 
 
-def _width(subjects: Sequence[Subject]) -> int:
+def _width(models: Sequence[ModelResults]) -> int:
     """Return the width of the first sinusoidal model, else that of the first model whose width is known."""
-    ordered = sorted(subjects, key=lambda each: each.settings.get("encoding") != "sinusoidal")
+    ordered = sorted(models, key=lambda each: each.settings.get("encoding") != "sinusoidal")
     for each in ordered:
         table = each.positions.encoding.table if each.positions else None
         width = each.settings.get("d_model") or (len(table[0]) if table else 0)
@@ -58,10 +58,10 @@ def _width(subjects: Sequence[Subject]) -> int:
     return D_MODEL
 
 
-def _measured(subjects: Sequence[Subject]) -> list[DataTable]:
+def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
     """Build the table of predictions and measured lengths; nothing if no model has both."""
     rows: list[tuple[Cell | str, ...]] = []
-    for each in subjects:
+    for each in models:
         result = each.stretch
         reach = extrapolation_of(result, hardest_kind([result])) if result else None
         if result is None or reach is None or result.encoding not in PREDICTIONS or not result.trained:
@@ -82,11 +82,11 @@ def _measured(subjects: Sequence[Subject]) -> list[DataTable]:
     return [DataTable("mathematics-measured", "Prediction and measurement", columns, tuple(rows), note)]
 
 
-def _prediction(subject: Subject, result: Stretch) -> str:
+def _prediction(model: ModelResults, result: Stretch) -> str:
     """Return what the mathematics predicts; without positions, order may still enter through a mask."""
     if result.encoding != "none" or is_plain(result):
         return PREDICTIONS[result.encoding]
-    if subject.settings.get("causal"):
+    if model.settings.get("causal"):
         return "none: its causal mask tells order, because a number sees only the numbers before it"
     return "none: order enters elsewhere"
 
