@@ -187,20 +187,20 @@ def test_a_report_of_a_module_is_written_from_its_tensors(
     few = {**(api.viewing.head_roles.__kwdefaults__ or {}), "n_controls": 2}
     monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", few)
     asked = {"sites": sites(tagger), "n_examples": 3, "thorough": True, "quiet": True}
-    material = gather(tagger, data=ids(40), metric=right_word, **asked)
-    (subject,) = material.subjects
-    assert subject.title == "Tagger"
-    assert subject.ablation is not None
-    assert subject.pruning is not None
-    assert subject.roles is not None
-    assert [each.title for each in subject.patterns] == ["average over 3 inputs", "input 0", "input 1", "input 2"]
+    report_results = gather(tagger, data=ids(40), metric=right_word, **asked)
+    (model_results,) = report_results.models
+    assert model_results.title == "Tagger"
+    assert model_results.ablation is not None
+    assert model_results.pruning is not None
+    assert model_results.roles is not None
+    assert [each.title for each in model_results.patterns] == ["average over 3 inputs", "input 0", "input 1", "input 2"]
     whole = headcount.ablate_heads(tagger, ids(40), right_word, sites=sites(tagger), quiet=True).result
-    assert [each.drop for each in subject.ablation.heads] == [each.drop for each in whole.heads]
+    assert [each.drop for each in model_results.ablation.heads] == [each.drop for each in whole.heads]
     page = headcount.report(tagger, data=ids(40), metric=right_word, out="tagger.html", **asked)[0]
     assert "in memory&gt;" not in page.read_text(), "no command can be given this model"
     assert "headcount ablate" not in page.read_text()
-    (seen,) = gather(tagger, data=[ids(40)], **asked).subjects
+    (seen,) = gather(tagger, data=[ids(40)], **asked).models
     assert seen.ablation is None
-    assert seen.roles == subject.roles, "what needs no score"
+    assert seen.roles == model_results.roles, "what needs no score"
     with pytest.raises(InputError, match=r"Tagger is a bare module.*\s+give data=tensors"):
         gather(tagger, sites=sites(tagger))

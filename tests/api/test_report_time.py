@@ -16,7 +16,7 @@ from headcount.api.measurements import WANTED, Wanted
 from headcount.api.reporting import TIME_LIMIT, gather
 from headcount.api.saving import Saved
 from headcount.describing.blocks import Commands
-from headcount.describing.story import Material, tell
+from headcount.describing.report import ReportResults, build_report
 from headcount.errors import InputError, OutOfTime
 from headcount.rendering.progress import TimeLimit, counting, limited, time_limit
 from headcount.runs.run import Run, load
@@ -65,12 +65,12 @@ def test_what_people_look_at_comes_first_and_what_takes_too_long_is_named(
 ) -> None:
     begun = list[str]()
     monkeypatch.setattr(reporting, "WANTED", taking(clock, begun, pruning=1000.0, stats=12.0, positions=60.0))
-    material = gather(run, n_examples=0, quiet=True, clock=clock)
+    report_results = gather(run, n_examples=0, quiet=True, clock=clock)
     order = ["evaluation", "audit", "ablation", "pruning", "stats", "certificate", "positions"]
     assert begun[: len(order)] == order
     assert clock.now <= TIME_LIMIT
-    assert material.subjects[0].not_measured == ("heads removed together", "position encodings")
-    first = tell(material).sections[0]
+    assert report_results.models[0].not_measured == ("heads removed together", "position encodings")
+    first = build_report(report_results).sections[0]
     (left_out,) = (each for each in first.blocks if isinstance(each, Commands))
     assert left_out.words.startswith(
         "To be quick, this report leaves out heads removed together and position encodings."
@@ -82,19 +82,21 @@ def test_what_is_measured_when_time_is_up_is_not_begun(run: Run, clock: Clock, m
     begun = list[str]()
     monkeypatch.setattr(reporting, "WANTED", taking(clock, begun))
     monkeypatch.setattr(reporting, "TIME_LIMIT", 0.0)
-    (subject,) = gather(run, n_examples=0, quiet=True, clock=clock).subjects
+    (model_results,) = gather(run, n_examples=0, quiet=True, clock=clock).models
     assert not begun
-    assert subject.not_measured[:2] == ("accuracy on the test set", "the audit")
+    assert model_results.not_measured[:2] == ("accuracy on the test set", "the audit")
 
 
 def test_thorough_measures_everything(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = list[str]()
     monkeypatch.setattr(reporting, "WANTED", taking(clock, begun, pruning=1000.0, certificate=5000.0))
-    (subject,) = gather(run, thorough=True, n_examples=0, quiet=True, clock=clock).subjects
+    (model_results,) = gather(run, thorough=True, n_examples=0, quiet=True, clock=clock).models
     assert "certificate" in begun
     assert clock.now > 6000
-    assert not subject.not_measured
-    assert not any(isinstance(each, Commands) for each in tell(Material("", (subject,), "")).sections[0].blocks)
+    assert not model_results.not_measured
+    assert not any(
+        isinstance(each, Commands) for each in build_report(ReportResults("", (model_results,), "")).sections[0].blocks
+    )
     with pytest.raises(InputError, match="leave one of them out"):
         gather(run, thorough=True, stored=True)
 

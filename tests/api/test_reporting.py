@@ -18,7 +18,7 @@ from headcount.api.viewing import head_roles
 from headcount.data.tables import TextLines
 from headcount.describing.blocks import Commands
 from headcount.describing.commands import ablate_command
-from headcount.describing.story import Material, tell
+from headcount.describing.report import ReportResults, build_report
 from headcount.errors import InputError, RunError
 from headcount.runs.run import Run, load
 
@@ -54,18 +54,18 @@ def test_one_file_and_what_may_stand_beside_it(runs: list[Run]) -> None:
 
 
 def test_sections_without_results_are_left_out(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
-    material = gather(*runs, stored=True, n_examples=0, quiet=True)
-    assert [subject.ablation for subject in material.subjects] == [None, None]
-    names = [section.id for section in tell(material).sections]
+    report_results = gather(*runs, stored=True, n_examples=0, quiet=True)
+    assert [model_results.ablation for model_results in report_results.models] == [None, None]
+    names = [section.id for section in build_report(report_results).sections]
     assert "ablation" not in names
     assert "pruning" not in names
     assert names[0] == "summary"
     api.ablate_heads(runs[0], n=10, replacements=["zero"], save=True, quiet=True)
     again = gather(*runs, stored=True, n_examples=0)
-    assert again.subjects[0].ablation is not None, "what is stored is read, whatever it was asked for"
+    assert again.models[0].ablation is not None, "what is stored is read, whatever it was asked for"
     told = " ".join(capsys.readouterr().err.split())
     assert "adder: what each head is worth is read from ablation-zero-n10.json, not measured with the defaults" in told
-    assert "ablation" in [section.id for section in tell(again).sections]
+    assert "ablation" in [section.id for section in build_report(again).sections]
 
 
 def test_an_ablation_of_few_examples_is_not_the_reports_figure(
@@ -76,10 +76,10 @@ def test_an_ablation_of_few_examples_is_not_the_reports_figure(
     alone = [each if each.field == "ablation" else replace(each, make=lambda *_: None) for each in WANTED]
     monkeypatch.setattr("headcount.api.reporting.WANTED", alone)
     few = api.ablate_heads(runs[0], n=4, save=True, quiet=True).result
-    (subject,) = gather(runs[0], n_examples=0, quiet=True).subjects
-    assert subject.ablation is not None
+    (model_results,) = gather(runs[0], n_examples=0, quiet=True).models
+    assert model_results.ablation is not None
     assert [each.n for each in few.conditions] == [4]
-    assert [each.n for each in subject.ablation.conditions] == [len(runs[0].task.split("test"))]
+    assert [each.n for each in model_results.ablation.conditions] == [len(runs[0].task.split("test"))]
 
 
 def test_the_certificate_of_a_packaged_run_comes_with_the_package(
@@ -96,29 +96,29 @@ def test_the_certificate_of_a_packaged_run_comes_with_the_package(
 def test_results_of_other_weights_are_not_told(runs: list[Run]) -> None:
     found = api.ablate_heads(runs[0], n=10, replacements=["zero"], quiet=True).result
     runs[0].folder.write_result("ablation-zero-n10", replace(found, weights_sha256="0" * 64))
-    (subject,) = gather(runs[0], stored=True, n_examples=0, quiet=True).subjects
-    assert subject.ablation is None
+    (model_results,) = gather(runs[0], stored=True, n_examples=0, quiet=True).models
+    assert model_results.ablation is None
 
 
 def test_two_models_of_one_name_have_their_folders_names(runs: list[Run]) -> None:
     shutil.copytree("adder", "other/adder")
-    titles = [each.title for each in gather("adder", "other/adder", stored=True, n_examples=0, quiet=True).subjects]
+    titles = [each.title for each in gather("adder", "other/adder", stored=True, n_examples=0, quiet=True).models]
     assert titles == ["adder", "other/adder"]
 
 
 def test_a_text_is_shown_token_by_token_while_there_is_room(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = api.open_model(texts.model(hub.build("gpt2"), "$A"))
-    (subject,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).subjects
+    (model_results,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).models
     weights = api.attention(model, texts.TEXTS[0])
-    (page,) = subject.book.pages
-    for site, kept in zip(subject.book.sites, page.weights, strict=True):
+    (page,) = model_results.book.pages
+    for site, kept in zip(model_results.book.sites, page.weights, strict=True):
         for short, each in zip(site.heads, kept, strict=True):
             assert [f"{cell / 100:.2f}" for cell in each.flatten()] == [
                 f"{weight:.2f}" for weight in weights[short][0].flatten().tolist()
             ]
     assert len(page.tokens[0]) == kept.shape[1]
     monkeypatch.setattr("headcount.api.patterns.MOST_CELLS", 0)
-    (pooled,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).subjects
+    (pooled,) = gather(model, on=[texts.TEXTS[0]], stored=True, quiet=True).models
     assert pooled.book.pages[0].weights[0].shape[1] <= 32
 
 
@@ -140,7 +140,7 @@ def test_a_page_has_a_name(runs: list[Run], out: str, told: str) -> None:
 
 def test_examples_that_are_named_come_first(runs: list[Run]) -> None:
     """In a report on several tasks each model gets those that are its own."""
-    adder, sorter = gather(*runs, on=["3+4", "1 2 3 4"], stored=True, n_examples=1, quiet=True).subjects
+    adder, sorter = gather(*runs, on=["3+4", "1 2 3 4"], stored=True, n_examples=1, quiet=True).models
     assert [each.example for each in adder.patterns][1] == "3+4"
     assert [each.example for each in sorter.patterns][1] == "1 2 3 4"
     assert len(adder.patterns) == len(sorter.patterns) == 3, "the average, the named one, and one of the test set"
@@ -159,10 +159,10 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
     Path("data.tsv").write_text(texts.own_labels(classifier, texts.MANY))
     Path("other.tsv").write_text(texts.own_labels(classifier, texts.MANY[:40]))
     monkeypatch.setattr("headcount.api.viewing.head_roles.__kwdefaults__", FEW_CONTROLS)
-    (found,) = gather("bert", data="data.tsv", on=[texts.TEXTS[0]], thorough=True, quiet=True).subjects
+    (found,) = gather("bert", data="data.tsv", on=[texts.TEXTS[0]], thorough=True, quiet=True).models
     assert found.ablation.conditions[0].n == len(texts.MANY)
     assert found.pruning.n_heads == len(found.ablation.heads) / 3
-    sections = tell(Material("BERT", (found,), "")).sections
+    sections = build_report(ReportResults("BERT", (found,), "")).sections
     told = ["summary", "patterns", "roles", "ablation", "sites", "pruning", "reproduce"]
     assert [section.id for section in sections] == told
     assert [line for block in sections[-1].blocks if isinstance(block, Commands) for line in block.commands] == [
@@ -172,7 +172,7 @@ def test_heads_of_a_model_without_a_task_are_ablated_and_removed_on_data(
         "headcount prune bert --data data.tsv --budget 300s",
         f"headcount report bert --data data.tsv --on '{texts.TEXTS[0]}'",
     ]
-    again = {name: gather("bert", data=name, stored=True, quiet=True).subjects[0] for name in ("data.tsv", "other.tsv")}
+    again = {name: gather("bert", data=name, stored=True, quiet=True).models[0] for name in ("data.tsv", "other.tsv")}
     assert again["data.tsv"].ablation == found.ablation
     assert again["data.tsv"].pruning == found.pruning, "whatever time it was given"
     assert again["other.tsv"].ablation is None
@@ -184,8 +184,8 @@ def test_results_on_lines_are_not_those_on_the_whole_text(in_tmp: Path, monkeypa
     model = api.open_model(texts.model(hub.build("gpt2"), "$A"))
     Path("my texts.txt").write_text("\n".join(texts.MANY))
     api.ablate_heads(model, "my texts.txt", lines=True, save=True, quiet=True)
-    whole = gather(model, data="my texts.txt", stored=True, quiet=True).subjects[0]
-    lines = gather(model, data=TextLines("my texts.txt"), stored=True, quiet=True).subjects[0]
+    whole = gather(model, data="my texts.txt", stored=True, quiet=True).models[0]
+    lines = gather(model, data=TextLines("my texts.txt"), stored=True, quiet=True).models[0]
     assert whole.ablation is None
     assert lines.ablation is not None
     assert ablate_command(lines) == f"headcount ablate {lines.name} --data 'my texts.txt' --lines"

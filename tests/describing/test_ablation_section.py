@@ -2,20 +2,20 @@
 
 from dataclasses import replace
 
-from heads_by_hand import ablation, effect, material, require_sound, sentences, subject, texts
+from heads_by_hand import ablation, effect, model_results, report_results, require_sound, sentences, texts
 
 from headcount.describing.blocks import DataTable
 from headcount.describing.sections.ablation import section
 
 
 def told(*effects, **changes):
-    found = section(material(subject(ablation=ablation(*effects, **changes))))
+    found = section(report_results(model_results(ablation=ablation(*effects, **changes))))
     require_sound(found)
     return found
 
 
 def test_a_model_that_was_not_ablated_has_no_section() -> None:
-    assert section(material(subject())) is None
+    assert section(report_results(model_results())) is None
 
 
 def test_who_matters_most() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from told_results import audit, cells, evaluation, material, require_sound, sentences, subject, table, texts
+from told_results import audit, cells, evaluation, model_results, report_results, require_sound, sentences, table, texts
 
 from headcount.describing.audit import ABLATION, DECODING, POSITIONS, notices
 from headcount.describing.blocks import Notice
@@ -14,7 +14,7 @@ SOUND = {"HC101": "pass", "HC201": "pass", "HC301": "not applicable"}
 
 
 def report(**audits):
-    made = section(material(*(subject(name, audit=each) for name, each in audits.items())))
+    made = section(report_results(*(model_results(name, audit=each) for name, each in audits.items())))
     require_sound(made)
     return made
 
@@ -24,7 +24,7 @@ def told_notices(made):
 
 
 def test_without_an_audit_there_is_no_section():
-    assert section(material(subject("a"), subject("b", evaluation=evaluation()))) is None
+    assert section(report_results(model_results("a"), model_results("b", evaluation=evaluation()))) is None
 
 
 def test_nothing_found_is_told_and_is_no_answer():
@@ -72,23 +72,23 @@ def test_what_another_check_explains_and_what_is_ignored_keep_their_reasons():
 
 def test_quick_checks_speak_where_there_was_no_audit():
     found = replace(evaluation(), audit="no start token: that leaves 39 % right")
-    made = section(material(subject("a", evaluation=found)))
+    made = section(report_results(model_results("a", evaluation=found)))
     (notice,) = (each for each in made.blocks if isinstance(each, Notice))
     assert notice.text == "a: No start token: that leaves 39 % right."
     assert made.answer is None
-    whole = section(material(subject("a", evaluation=found, audit=audit(SOUND))))
+    whole = section(report_results(model_results("a", evaluation=found, audit=audit(SOUND))))
     assert not told_notices(whole)
 
 
 def test_notices_are_those_of_the_kinds_that_are_asked_for():
-    found = subject(
+    found = model_results(
         "a", audit=audit({"HC503": "warn", "HC101": "warn", "HC501": "fail", "HC704": "pass", "XYZ": "fail"})
     )
     assert [each.check for each in notices(found, [POSITIONS])] == ["HC501", "HC503"]
     assert [each.check for each in notices(found, [DECODING, POSITIONS])] == ["HC501", "HC101", "HC503"]
     assert [each.check for each in notices(found, ["503"])] == ["HC503"]
     assert notices(found, [ABLATION]) == []
-    assert notices(subject("b"), "12345678") == []
+    assert notices(model_results("b"), "12345678") == []
     silent = audit({"HC101": "warn"})
     silent = replace(silent, verdicts=tuple(replace(each, cause="", fix="") for each in silent.verdicts))
     assert notices(replace(found, audit=silent), [DECODING])[0].text == "a: Found by HC101."

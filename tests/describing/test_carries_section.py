@@ -7,11 +7,11 @@ from heads_by_hand import (
     effect,
     failures,
     head_stats,
-    material,
+    model_results,
+    report_results,
     require_sound,
     sentences,
     stats,
-    subject,
     texts,
 )
 
@@ -20,13 +20,16 @@ from headcount.describing.sections.carries import section
 
 
 def told(*heads, **results):
-    return section(material(subject(stats=stats(*heads), **results)))
+    return section(report_results(model_results(stats=stats(*heads), **results)))
 
 
 def test_only_adders_that_were_contrasted_have_a_section() -> None:
-    assert section(material(subject())) is None
-    assert section(material(subject("sorter", "sortedness", stats=stats(head_stats("L0H0", moved=0.5))))) is None
-    assert section(material(subject(ablation=ablation(effect("E0H0", 0.1))))) is None
+    assert section(report_results(model_results())) is None
+    assert (
+        section(report_results(model_results("sorter", "sortedness", stats=stats(head_stats("L0H0", moved=0.5)))))
+        is None
+    )
+    assert section(report_results(model_results(ablation=ablation(effect("E0H0", 0.1))))) is None
 
 
 def test_the_most_sensitive_head_with_a_corrected_interval() -> None:
@@ -92,7 +95,7 @@ def test_which_heads_broken_answers_are_carry_errors() -> None:
         failures("E0H3", (0, 200), (0, 200)),
     ]
     results = ablation(*(effect(f"E0H{i}", 0.2) for i in range(4)), failures=profiles)
-    found = section(material(subject(ablation=results)))
+    found = section(report_results(model_results(ablation=results)))
     require_sound(found)
     words = (
         "Whether broken answers are carry errors: mostly carry errors without E0H0 (97 of 100); mostly other errors "
@@ -100,14 +103,16 @@ def test_which_heads_broken_answers_are_carry_errors() -> None:
     assert f"{words}without E0H1 (4 of 100); undecided without E0H2." in texts(found)
     assert "95 % intervals corrected for 3 heads" in texts(found)
     opposite = [failures("E0H0", (80, 200), (20, 200), faults=4), failures("E0H1", (50, 200), (50, 200), faults=97)]
-    found = section(material(subject(ablation=ablation(effect("E0H0", 0.2), effect("E0H1", 0.2), failures=opposite))))
+    found = section(
+        report_results(model_results(ablation=ablation(effect("E0H0", 0.2), effect("E0H1", 0.2), failures=opposite)))
+    )
     assert "mostly carry errors without E0H1 (97 of 100); mostly other errors without E0H0" in texts(found)
 
 
 def test_what_breaks_goes_by_removal() -> None:
     removed, swapped = failures("E0H0", (80, 200), (2, 200), faults=70), failures("E0H0", (3, 200), (2, 200))
     profiles = [replace(swapped, replacement="resample"), removed]
-    found = section(material(subject(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
+    found = section(report_results(model_results(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
     assert "Without E0H0, 80 of 200 sums with a carry break" in texts(found)
 
 
@@ -126,12 +131,12 @@ def test_attention_that_moves_where_nothing_breaks_is_not_confirmed() -> None:
 
 def test_where_all_sums_break_alike_it_is_undecided() -> None:
     profiles = [failures("E0H0", (80, 200), (75, 200))]
-    found = section(material(subject(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
+    found = section(report_results(model_results(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
     require_sound(found)
     assert "break more often than others without any head is undecided" in texts(found)
     assert "break more often than others without any head is undecided" in found.answer.text
     profiles = [failures("E0H0", (80, 200), (2, 200))]
-    found = section(material(subject(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
+    found = section(report_results(model_results(ablation=ablation(effect("E0H0", 0.2), failures=profiles))))
     assert found.answer.text.count("80 of 200") == 1
 
 

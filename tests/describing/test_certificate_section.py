@@ -1,18 +1,18 @@
 """Every example there is: right, wrong, or undecided by rounding."""
 
 import pytest
-from heads_by_hand import certificate, evaluation, material, require_sound, sentences, subject, texts
+from heads_by_hand import certificate, evaluation, model_results, report_results, require_sound, sentences, texts
 
 from headcount.describing.blocks import DataTable, Notice
 from headcount.describing.sections.certificate import SHOWN, section
 
 
 def told(errors=0, score=None, **changes):
-    return section(material(subject(certificate=certificate(errors, **changes), evaluation=score)))
+    return section(report_results(model_results(certificate=certificate(errors, **changes), evaluation=score)))
 
 
 def test_a_model_that_was_not_walked_has_no_section() -> None:
-    assert section(material(subject())) is None
+    assert section(report_results(model_results())) is None
 
 
 def test_right_on_everything() -> None:
@@ -54,13 +54,13 @@ def test_whether_rounding_could_tip_it(changes, words, is_decided) -> None:
 
 
 def test_of_several_how_many_are_right_on_everything() -> None:
-    one, two = subject("one", certificate=certificate()), subject("two", certificate=certificate(errors=4))
-    found = section(material(one, two))
+    one, two = model_results("one", certificate=certificate()), model_results("two", certificate=certificate(errors=4))
+    found = section(report_results(one, two))
     require_sound(found)
     assert found.answer.text == (
         "1 of 2 models are right on every example of their task: one. Models with errors: two (4 of 810,000)."
     )
-    both = section(material(two, two)).answer.text
+    both = section(report_results(two, two)).answer.text
     assert both.startswith("0 of 2 models are right on every example of their task. Models with errors: two")
 
 

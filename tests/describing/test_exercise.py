@@ -13,17 +13,17 @@ from heads_by_hand import (
     evaluation,
     failures,
     head_stats,
-    material,
+    model_results,
     point,
     pruning,
+    report_results,
     stats,
-    subject,
 )
 from told_results import stretch
 
 from headcount.analysis.pruning import PrunableShare
 from headcount.describing.exercise import write_exercise
-from headcount.describing.story import Material
+from headcount.describing.report import ReportResults
 from headcount.runs.folder import TrainingRecord
 
 DROPS = {
@@ -51,7 +51,7 @@ def both_ways():
 @pytest.fixture(scope="module")
 def handed_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
-    write_exercise(material(subject(ablation=both_ways())), folder)
+    write_exercise(report_results(model_results(ablation=both_ways())), folder)
     return folder / "problem1/results/head_analysis"
 
 
@@ -103,14 +103,14 @@ RECORD = TrainingRecord(steps=2000, training_loss=0.0125, validation_loss=0.034,
 HEADS = [f"{stack}{layer}H{i}" for stack in "EDX" for layer in (0, 1) for i in range(4)]
 
 
-def both_experiments() -> Material:
+def both_experiments() -> ReportResults:
     """24 heads, as the exercise has them, and the longest names and most sentences that there may be."""
     swapped = [effect(head, 0.5 - i / 50, replacement="resample") for i, head in enumerate(HEADS)]
     removed = [replace(effect(head, 0.33 / (1 + i), 0.001), rank_low=1 + i) for i, head in enumerate(HEADS)]
     broken = [failures(head, (80, 1000), (10, 1000), faults=90 - 3 * i) for i, head in enumerate(HEADS)]
     shares = (PrunableShare(0.01, 5, 3, point(3, 0.988, 0.002)), PrunableShare(0.05, 6, 4, point(4, 0.96, 0.03)))
     heads = [head_stats(head, "mostly aligned column (0.99)", moved=0.4, carry=(0.9, 0.5)) for head in HEADS]
-    adder = subject(
+    adder = model_results(
         training=RECORD,
         evaluation=evaluation(),
         ablation=ablation(*swapped, *removed, failures=broken),
@@ -120,10 +120,10 @@ def both_experiments() -> Material:
     )
     known = {"evaluation": classification(), "training": RECORD, "log": LOG}
     sorters = [
-        subject(name, "sortedness", {"encoding": name, "d_model": 64}, stretch=stretch(name), **known)
+        model_results(name, "sortedness", {"encoding": name, "d_model": 64}, stretch=stretch(name), **known)
         for name in ("sinusoidal", "learned", "none")
     ]
-    return material(adder, *sorters)
+    return report_results(adder, *sorters)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_the_prunable_share_is_in_the_json_as_percentages(answers) -> None:
 
 
 def test_what_was_not_measured_is_said_to_be_so(tmp_path: Path) -> None:
-    write_exercise(material(subject(ablation=both_ways())), tmp_path)
+    write_exercise(report_results(model_results(ablation=both_ways())), tmp_path)
     text = (tmp_path / "answers.md").read_text()
     assert answer_to(text, "Share of heads that can be pruned.") == "Not measured."
     assert "Problem 2" not in text

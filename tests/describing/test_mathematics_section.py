@@ -7,21 +7,21 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from told_results import ablation, cell, cells, effect, material, require_sound, stretch, subject, texts
+from told_results import ablation, cell, cells, effect, model_results, report_results, require_sound, stretch, texts
 
 from headcount.analysis.positions import PositionsShown, TableRow, all_encodings
 from headcount.analysis.positions import rotation_error as error_of_table
 from headcount.describing import mathematics
 from headcount.describing.blocks import Formula
+from headcount.describing.report import Report
 from headcount.describing.sections.mathematics import section
-from headcount.describing.story import Story
 from headcount.hooks.proof import SiteProof
 from headcount.rendering.formulas import latex, mathml, plain_formula
 from headcount.rendering.markdown import write_markdown
 
 
-def report(*subjects):
-    made = section(material(*subjects))
+def report(*models):
+    made = section(report_results(*models))
     require_sound(made)
     return made
 
@@ -31,17 +31,17 @@ def formulas(made):
 
 
 def test_it_is_for_the_exercise_alone():
-    assert section(material(subject("a", task=None), subject("b", task="copying"))) is None
-    adder = report(subject("a", task="addition"))
+    assert section(report_results(model_results("a", task=None), model_results("b", task="copying"))) is None
+    adder = report(model_results("a", task="addition"))
     assert "multiset" not in formulas(adder)
     assert adder.title == "The mathematics"
-    assert report(subject("a", stretch=stretch())).title == (
+    assert report(model_results("a", stretch=stretch())).title == (
         "Why sinusoidal encodings extrapolate and learned tables do not"
     )
 
 
 def test_every_formula_is_typeset_and_has_its_source():
-    found = formulas(report(subject("a")))
+    found = formulas(report(model_results("a")))
     assert list(found) == ["attention", "gate", "sinusoidal", "rotation", "kernel", "learned", "multiset"]
     for each in found.values():
         tree = ElementTree.fromstring(f"<math>{mathml(each.expression)}</math>")
@@ -57,14 +57,16 @@ def test_every_formula_is_typeset_and_has_its_source():
 
 
 def test_markdown_prints_the_formula_of_attention_with_its_keys(tmp_path):
-    (file,) = write_markdown(Story("A report", "", (report(subject("a", task="addition")),), ""), tmp_path / "a.md")
+    (file,) = write_markdown(
+        Report("A report", "", (report(model_results("a", task="addition")),), ""), tmp_path / "a.md"
+    )
     assert (
         r"\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^{\top}}{\sqrt{d}}\right) V" in file.read_text()
     )
 
 
 def test_formulas_are_plain_text_in_a_terminal():
-    found = {name: plain_formula(each.expression) for name, each in formulas(report(subject("a"))).items()}
+    found = {name: plain_formula(each.expression) for name, each in formulas(report(model_results("a"))).items()}
     assert found == {
         "attention": "Attention(Q, K, V) = softmax((Q K^⊤)/√d) V",
         "gate": "z′ = g z + (1 − g) r\noutput = ∑_h z′_h W_h + b",
@@ -89,17 +91,18 @@ def test_the_same_identity_by_another_route():
 
 
 def test_errors_are_computed_at_the_width_of_the_model():
-    found = formulas(report(subject("a", settings={"d_model": 16, "encoding": "learned"})))
+    found = formulas(report(model_results("a", settings={"d_model": 16, "encoding": "learned"})))
     assert (
         f"at d = 16 in double precision: the largest error is {mathematics.rotation_error(16):.1e} over"
         in found["rotation"].error
     )
     assert f"{mathematics.kernel_error(16):.1e}" in found["kernel"].error
     both = [
-        subject(name, settings={"d_model": d, "encoding": name}) for name, d in (("learned", 16), ("sinusoidal", 32))
+        model_results(name, settings={"d_model": d, "encoding": name})
+        for name, d in (("learned", 16), ("sinusoidal", 32))
     ]
     assert "d = 32" in formulas(report(*both))["rotation"].error
-    assert "d = 128" in formulas(report(subject("a")))["rotation"].error
+    assert "d = 128" in formulas(report(model_results("a")))["rotation"].error
 
 
 def test_an_identity_that_does_not_hold_is_told():
@@ -112,12 +115,12 @@ def test_an_identity_that_does_not_hold_is_told():
 
 def test_a_model_without_positions_keeps_to_the_theorem_or_contradicts_it():
     fair = stretch("none", cells=tuple(cell(x, "adjacent", share) for x, share in ((8, 0.52), (32, 0.5))))
-    made = report(subject("none", stretch=fair))
+    made = report(model_results("none", stretch=fair))
     assert "none gets 204 of 400 (51.0 %, 95 % CI 46.1-55.9), as the theorem requires." in texts(made)
     assert "204 of 400" in formulas(made)["multiset"].error
-    odd = texts(report(subject("none", stretch=stretch("none", cells=(cell(8, "adjacent", 0.58),)))))
+    odd = texts(report(model_results("none", stretch=stretch("none", cells=(cell(8, "adjacent", 0.58),)))))
     assert "which is within chance (99.9 % CI" in odd
-    wrong = texts(report(subject("none", stretch=stretch("none", cells=(cell(8, "adjacent", 0.9),)))))
+    wrong = texts(report(model_results("none", stretch=stretch("none", cells=(cell(8, "adjacent", 0.9),)))))
     assert "which contradicts the theorem" in wrong
 
 
@@ -125,21 +128,24 @@ def test_a_model_without_positions_keeps_to_the_theorem_or_contradicts_it():
     "changes", [{"label": "none, causal, max"}, {"pooling": "last", "label": "none, last"}, {"encoding": "rotary"}]
 )
 def test_the_theorem_is_asked_of_such_models_alone(changes):
-    assert "theorem" not in texts(report(subject("a", stretch=replace(stretch("none"), **changes))))
+    assert "theorem" not in texts(report(model_results("a", stretch=replace(stretch("none"), **changes))))
 
 
 def test_whether_a_model_extrapolates_is_measured():
     assert (
         "could extrapolate but do not: a (one model), trained on lengths up to 16, is accurate on single adjacent "
         "swaps up to 16 (n = 200 per length, lengths up to 256)."
-        in texts(report(subject("a", stretch=stretch(up_to=16))))
+        in texts(report(model_results("a", stretch=stretch(up_to=16))))
     )
-    assert "Sinusoidal encodings do extrapolate" in texts(report(subject("a", stretch=stretch(up_to=64))))
-    open_one = report(subject("a", stretch=stretch(up_to=256, n=20)))
+    assert "Sinusoidal encodings do extrapolate" in texts(report(model_results("a", stretch=stretch(up_to=64))))
+    open_one = report(model_results("a", stretch=stretch(up_to=256, n=20)))
     assert "do extrapolate is undecided" in texts(open_one)
     assert cells(open_one, "mathematics-measured")[0][2] == "the same step at every position: can extrapolate"
     causal = stretch("none", label="none, causal, max")
-    assert cells(report(subject("a", stretch=causal)), "mathematics-measured")[0][2] == "none: order enters elsewhere"
+    assert (
+        cells(report(model_results("a", stretch=causal)), "mathematics-measured")[0][2]
+        == "none: order enters elsewhere"
+    )
 
 
 def test_results_say_how_far_off_the_other_formulas_are():
@@ -156,7 +162,9 @@ def test_results_say_how_far_off_the_other_formulas_are():
             SiteProof("encoder.1.self", 5e-7, 0.0, 1.0, 0.0, True),
         ),
     )
-    made = formulas(report(subject("a", positions=known[0], ablation=proven), subject("b", positions=known[1])))
+    made = formulas(
+        report(model_results("a", positions=known[0], ablation=proven), model_results("b", positions=known[1]))
+    )
     assert "contributions + bias = block output (max error 5.0e-07 of the largest entry)" in made["gate"].error
     assert "only the bias remains, exactly" in made["gate"].error
     assert "At 1 of them, each head's slice of z follows its own attention pattern" in made["gate"].error

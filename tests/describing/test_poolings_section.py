@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from told_results import cell, cells, material, require_sound, sentences, stretch, subject, table, texts
+from told_results import cell, cells, model_results, report_results, require_sound, sentences, stretch, table, texts
 
 from headcount.analysis.poolings import PoolingComparison, compare_poolings
 from headcount.describing.blocks import DataTable, Picture
@@ -32,16 +32,16 @@ CHANCE, TAUGHT, FAR = (0.5,) * 6, (1.0, 1.0, 0.5, 0.5, 0.5, 0.5), (1.0,) * 6
 
 
 def compared(encoding: str, **by_pooling: tuple[float, ...]):
-    """A subject with a stored comparison; `max` is its own pooling."""
+    """A model_results with a stored comparison; `max` is its own pooling."""
     found = {name.replace("_", "-"): shares for name, shares in by_pooling.items()}
     own, *others = (pooled(encoding, name, shares) for name, shares in found.items())
     stored = compare_poolings(own, [(each, RECORD) for each in others], RECORD)
     assert PoolingComparison.from_json(stored.to_json()) == stored
-    return subject(f"sorter-{encoding}", stretch=own, poolings=stored)
+    return model_results(f"sorter-{encoding}", stretch=own, poolings=stored)
 
 
-def report(*subjects):
-    made = section(material(*subjects))
+def report(*models):
+    made = section(report_results(*models))
     require_sound(made)
     return made
 
@@ -55,9 +55,9 @@ def usual(without: tuple[float, ...]):
 
 
 def test_one_pooling_is_no_comparison():
-    assert section(material(subject("a"))) is None
-    assert section(material(subject("a", stretch=pooled("none", "max", CHANCE)))) is None
-    assert section(material(compared("none", max=CHANCE))) is None
+    assert section(report_results(model_results("a"))) is None
+    assert section(report_results(model_results("a", stretch=pooled("none", "max", CHANCE)))) is None
+    assert section(report_results(compared("none", max=CHANCE))) is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_one_answer_to_everything_is_no_accuracy():
     constant = tuple(cell(length, "adjacent", 0.5, 200, "sorted") for length in LENGTHS)
     own = pooled("none", "max", CHANCE)
     other = pooled("none", "neighbour-difference", CHANCE, cells=constant)
-    made = report(subject("a", stretch=own), subject("b", stretch=other))
+    made = report(model_results("a", stretch=own), model_results("b", stretch=other))
     assert "the model without positions answers “sorted” to everything at training lengths (n = 400)" in texts(made)
     assert cells(made, "poolings-adjacent")[1][1:] == ["one answer: sorted"] * 5
     assert "The best is max with none (50.0 %" in texts(made)
@@ -135,16 +135,18 @@ def test_the_table_has_every_length_and_says_what_is_given_away():
 
 def test_the_reports_own_models_are_compared_if_only_their_pooling_differs():
     settings = {"encoding": "none", "steps": 3000, "negatives": "mixed"}
-    one = subject("a", stretch=pooled("none", "max", CHANCE), settings=settings | {"pooling": "max"})
-    two = subject("b", stretch=pooled("none", "mean", CHANCE), settings=settings | {"pooling": "mean", "steps": 2000})
+    one = model_results("a", stretch=pooled("none", "max", CHANCE), settings=settings | {"pooling": "max"})
+    two = model_results(
+        "b", stretch=pooled("none", "mean", CHANCE), settings=settings | {"pooling": "mean", "steps": 2000}
+    )
     assert [row[0] for row in cells(report(one, two), "poolings-adjacent")] == [
         "max, none (generic)",
         "mean, none (generic)",
     ]
-    other = subject("b", stretch=two.stretch, settings=settings | {"pooling": "mean", "negatives": "shuffle"})
-    assert section(material(one, other)) is None, "they were trained on other data"
-    windowed = subject("c", stretch=pooled("none", "mean", FAR, label="none, window ±1, mean"))
-    assert section(material(one, windowed)) is None
+    other = model_results("b", stretch=two.stretch, settings=settings | {"pooling": "mean", "negatives": "shuffle"})
+    assert section(report_results(one, other)) is None, "they were trained on other data"
+    windowed = model_results("c", stretch=pooled("none", "mean", FAR, label="none, window ±1, mean"))
+    assert section(report_results(one, windowed)) is None
 
 
 def test_the_picture_has_a_panel_per_encoding_and_dashes_for_what_is_given_away():
@@ -164,8 +166,8 @@ def test_the_picture_has_a_panel_per_encoding_and_dashes_for_what_is_given_away(
 
 
 def test_the_exercise_has_the_comparison_under_its_own_names(tmp_path):
-    subjects = [compared("sinusoidal", max=TAUGHT, mean=TAUGHT), compared("none", max=CHANCE, mean=CHANCE)]
-    names = {path.relative_to(tmp_path).as_posix() for path in write_exercise(material(*subjects), tmp_path)}
+    models = [compared("sinusoidal", max=TAUGHT, mean=TAUGHT), compared("none", max=CHANCE, mean=CHANCE)]
+    names = {path.relative_to(tmp_path).as_posix() for path in write_exercise(report_results(*models), tmp_path)}
     folder = "problem2/results/pooling"
     assert {f"{folder}/pooling_comparison.json", f"{folder}/pooling_comparison.png"} <= names
     found = json.loads((tmp_path / folder / "pooling_comparison.json").read_text())["models"]
@@ -174,7 +176,7 @@ def test_the_exercise_has_the_comparison_under_its_own_names(tmp_path):
     ]
     assert found[0]["cells"][0]["n"] == 200
     assert found[0]["training"]["seconds"] == 30.0
-    without = write_exercise(material(subject("a", stretch=subjects[0].stretch)), tmp_path / "none")
+    without = write_exercise(report_results(model_results("a", stretch=models[0].stretch)), tmp_path / "none")
     assert not any("pooling" in path.name for path in without)
 
 
@@ -182,4 +184,4 @@ def test_only_shared_lengths_are_compared():
     own, other = pooled("none", "max", CHANCE), pooled("none", "mean", CHANCE)
     longer = compare_poolings(stretch("none", cells=(*own.cells, cell(512, "adjacent", 1.0))), [(other, RECORD)])
     assert {each.length for model in longer.models for each in model.cells} == set(LENGTHS)
-    assert isinstance(table(report(subject("a", poolings=longer)), "poolings-adjacent"), DataTable)
+    assert isinstance(table(report(model_results("a", poolings=longer)), "poolings-adjacent"), DataTable)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from matplotlib.colors import to_hex
-from told_results import audit, cells, material, require_sound, sentences, stretch, subject, texts
+from told_results import audit, cells, model_results, report_results, require_sound, sentences, stretch, texts
 
 from headcount.analysis.positions import LinearShift, PositionsShown, TableRow, all_encodings
 from headcount.describing.blocks import Notice, Picture
@@ -44,13 +44,15 @@ NEVER = ["trained"] * 4 + ["never trained"] * 2
 
 
 def report(*positions, **known):
-    made = section(material(*(subject(f"m{i}", positions=each, **known) for i, each in enumerate(positions))))
+    made = section(
+        report_results(*(model_results(f"m{i}", positions=each, **known) for i, each in enumerate(positions)))
+    )
     require_sound(made)
     return made
 
 
 def test_without_positions_there_is_no_section():
-    assert section(material(subject("a"))) is None
+    assert section(report_results(model_results("a"))) is None
 
 
 def test_rows_that_were_never_trained_are_counted(shown):
@@ -123,8 +125,8 @@ def test_a_learned_table_is_what_the_beginning_tells_of(shown):
     made = report(shown("sinusoidal"), shown("learned", rows(*NEVER)))
     assert "m1" in made.answer.text
     assert "m0" in report(shown("sinusoidal"), shown("none")).answer.text
-    two = [subject(name, positions=shown("learned", rows(*NEVER))) for name in ("adder", "sorter")]
-    made = section(material(two[0], replace(two[1], stretch=stretch("learned"))))
+    two = [model_results(name, positions=shown("learned", rows(*NEVER))) for name in ("adder", "sorter")]
+    made = section(report_results(two[0], replace(two[1], stretch=stretch("learned"))))
     assert "sorter" in made.answer.text, "which is asked to go on"
 
 
@@ -160,18 +162,18 @@ def test_one_model_is_described_by_sentences_and_the_table(shown):
 def test_the_exercises_encodings_stand_side_by_side(shown):
     positions = {name: shown(name, rows(*NEVER) if name == "learned" else ()) for name in ("learned", "none", "alibi")}
     sinusoidal = shown("sinusoidal")
-    subjects = [subject(name, positions=each) for name, each in [*positions.items(), ("sinusoidal", sinusoidal)]]
-    made = section(material(*subjects))
+    models = [model_results(name, positions=each) for name, each in [*positions.items(), ("sinusoidal", sinusoidal)]]
+    made = section(report_results(*models))
     require_sound(made)
     picture = next(block for block in made.blocks if isinstance(block, Picture))
     assert picture.id == "positions-side-by-side"
     assert picture.caption.endswith("sinusoidal, learned and none"), "in the exercise's order, and no other"
     titles = [axes.get_title().split("\n")[0] for axes in picture.draw().axes]
     assert titles[:3] == ["sinusoidal", "learned", "none"]
-    alone = section(material(*subjects[1:3]))
+    alone = section(report_results(*models[1:3]))
     assert not any(block.id == "positions-side-by-side" for block in alone.blocks if isinstance(block, Picture))
-    adder = subject("adder", "addition", positions=sinusoidal)
-    other = section(material(adder, subjects[0]))
+    adder = model_results("adder", "addition", positions=sinusoidal)
+    other = section(report_results(adder, models[0]))
     assert not any(block.id == "positions-side-by-side" for block in other.blocks if isinstance(block, Picture))
 
 

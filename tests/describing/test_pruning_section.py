@@ -1,7 +1,17 @@
 """The section on pruning: what can be removed together, and heads that are harmless alone but not together."""
 
 import pytest
-from heads_by_hand import ablation, effect, material, point, pruning, require_sound, sentences, subject, texts
+from heads_by_hand import (
+    ablation,
+    effect,
+    model_results,
+    point,
+    pruning,
+    report_results,
+    require_sound,
+    sentences,
+    texts,
+)
 
 from headcount.analysis.pruning import Curve, PrunableShare
 from headcount.describing.blocks import DataTable, Notice
@@ -9,11 +19,11 @@ from headcount.describing.sections.pruning import section
 
 
 def told(**changes):
-    return section(material(subject(pruning=pruning(**changes))))
+    return section(report_results(model_results(pruning=pruning(**changes))))
 
 
 def test_a_model_whose_heads_were_not_removed_has_no_section() -> None:
-    assert section(material(subject())) is None
+    assert section(report_results(model_results())) is None
 
 
 def test_what_can_go_and_the_trap_in_one() -> None:
@@ -188,7 +198,7 @@ def test_why_the_ablation_counts_other_heads_as_harmless() -> None:
 
     def texts_with(drop: float) -> str:
         measured = ablation(effect("E0H0", drop), effect("X0H0", 0.0))
-        section_ = section(material(subject(pruning=found, ablation=measured)))
+        section_ = section(report_results(model_results(pruning=found, ablation=measured)))
         require_sound(section_)
         return texts(section_)
 

@@ -15,12 +15,12 @@ from told_results import (
     cells,
     effect,
     evaluation,
-    material,
+    model_results,
     pruning,
+    report_results,
     require_sound,
     sentences,
     stretch,
-    subject,
     texts,
 )
 
@@ -31,20 +31,20 @@ from headcount.stats import Proportion
 ROOT = Path(__file__).parents[2]
 
 
-def report(*subjects):
-    made = section(material(*subjects))
+def report(*models):
+    made = section(report_results(*models))
     require_sound(made)
     return made
 
 
 def adder(**known):
-    return subject("adder", task="addition", **known)
+    return model_results("adder", task="addition", **known)
 
 
 def test_there_is_a_section_for_the_exercise_alone():
-    assert section(material(subject("a", task=None))) is None
-    assert section(material(adder())) is None
-    assert section(material(subject("a", stretch=stretch("rotary")))) is None
+    assert section(report_results(model_results("a", task=None))) is None
+    assert section(report_results(adder())) is None
+    assert section(report_results(model_results("a", stretch=stretch("rotary")))) is None
 
 
 def test_the_figures_are_those_of_the_five_reports():
@@ -146,23 +146,23 @@ def test_what_is_wrong_with_ours_is_told_too():
 
 
 def test_lengths_are_compared_by_intervals():
-    (found,) = sentences(report(subject("a", stretch=stretch(easy=256))))
+    (found,) = sentences(report(model_results("a", stretch=stretch(easy=256))))
     assert "On full shuffles of 256, a (sinusoidal, one model) is right in 200 of 200" in found.text
     assert (
         "overlaps that of report 000, not that of 001 (50.0 %), 002 (51.2 %), 003 (48.8 %) and 004 (51.2 %)."
         in found.text
     )
     at_chance = stretch(cells=(cell(256, "shuffle", 0.5, constant="unsorted"),))
-    (found,) = sentences(report(subject("a", stretch=at_chance)))
+    (found,) = sentences(report(model_results("a", stretch=at_chance)))
     assert "answering “unsorted” to everything" in found.text
     assert "overlaps that of report 001, 002, 003 and 004, not that of 000 (100 %)." in found.text
     between = stretch(cells=(cell(256, "transpositions", 0.8),))
-    assert "no report's interval overlaps that." in texts(report(subject("a", stretch=between)))
-    assert not sentences(report(subject("a", stretch=stretch(cells=(cell(16, "shuffle", 1.0),)))))
+    assert "no report's interval overlaps that." in texts(report(model_results("a", stretch=between)))
+    assert not sentences(report(model_results("a", stretch=stretch(cells=(cell(16, "shuffle", 1.0),)))))
 
 
 def test_the_table_of_lengths_has_the_hardest_negatives_as_well():
-    rows = cells(report(subject("a", stretch=stretch(up_to=64))), "published-sortedness")
+    rows = cells(report(model_results("a", stretch=stretch(up_to=64))), "published-sortedness")
     assert len(rows) == 15 + 2
     assert rows[-1] == [
         *("ours: a", "sinusoidal", "adjacent"),

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from told_results import audit, cell, cells, material, require_sound, sentences, stretch, subject, table, texts
+from told_results import (
+    audit,
+    cell,
+    cells,
+    model_results,
+    report_results,
+    require_sound,
+    sentences,
+    stretch,
+    table,
+    texts,
+)
 
 from headcount.analysis.length_generalisation import ShiftedIds
 from headcount.describing.blocks import Notice, Picture
@@ -15,7 +26,7 @@ from headcount.stats import Proportion
 
 
 def report(**stretches):
-    made = section(material(*(subject(name, stretch=each) for name, each in stretches.items())))
+    made = section(report_results(*(model_results(name, stretch=each) for name, each in stretches.items())))
     require_sound(made)
     return made
 
@@ -26,8 +37,8 @@ def exercise(sinusoidal=16, learned=16, none=0, **changes):
 
 
 def test_without_lengths_there_is_no_section():
-    assert section(material(subject("a"))) is None
-    assert section(material(subject("a", stretch=stretch(cells=())))) is None
+    assert section(report_results(model_results("a"))) is None
+    assert section(report_results(model_results("a", stretch=stretch(cells=())))) is None
 
 
 def test_the_answer_says_that_no_encoding_goes_beyond_training():
@@ -219,7 +230,7 @@ def test_attention_is_shown_of_the_first_and_of_the_farthest_generic_model():
 
 def test_the_audit_speaks_where_it_concerns_positions_and_shortcuts():
     found = audit({"HC101": "fail", "HC502": "warn", "HC601": "fail", "HC504": "pass", "HC302": "warn"})
-    made = section(material(subject("a", stretch=stretch(), audit=found)))
+    made = section(report_results(model_results("a", stretch=stretch(), audit=found)))
     notices = [block for block in made.blocks if isinstance(block, Notice)]
     assert [(each.check, each.verdict) for each in notices] == [("HC601", "fail"), ("HC302", "warn"), ("HC502", "warn")]
     assert notices[0].text == "a: Found by HC601. Likely cause: Cause of HC601. What to change: Fix of HC601."

@@ -6,7 +6,18 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from told_results import ablation, audit, cell, effect, evaluation, material, pruning, require_sound, stretch, subject
+from told_results import (
+    ablation,
+    audit,
+    cell,
+    effect,
+    evaluation,
+    model_results,
+    pruning,
+    report_results,
+    require_sound,
+    stretch,
+)
 
 from headcount import api
 from headcount.api.lab import SORTEDNESS
@@ -28,7 +39,7 @@ def flat(config):
 
 
 def trained(task="sortedness", title="a", **settings):
-    return subject(title, task=task, settings=flat(RunConfig.build(task, **settings)))
+    return model_results(title, task=task, settings=flat(RunConfig.build(task, **settings)))
 
 
 def parsed(command):
@@ -39,8 +50,8 @@ def parsed(command):
     return args
 
 
-def commands(*subjects):
-    made = section(material(*subjects))
+def commands(*models):
+    made = section(report_results(*models))
     require_sound(made)
     return [each for block in made.blocks if isinstance(block, Commands) for each in block.commands]
 
@@ -73,7 +84,7 @@ def test_defaults_need_no_flags():
 def test_what_was_not_trained_here_has_no_command_for_it():
     sample = replace(trained("addition"), name="sample:addition")
     cut = replace(trained("addition"), settings={**trained("addition").settings, "pruned": ("encoder.0.self.1",)})
-    for each in (sample, cut, subject("a"), subject("a", task=None, settings={"steps": 3})):
+    for each in (sample, cut, model_results("a"), model_results("a", task=None, settings={"steps": 3})):
         assert train_command(each) == ""
 
 
@@ -89,8 +100,8 @@ def test_every_result_has_its_command_and_every_command_can_be_typed():
 
 
 def test_lengths_are_measured_of_all_models_at_once_if_they_were():
-    alike = [subject(name, stretch=stretch(draw=1)) for name in "ab"]
-    other = subject("c", stretch=stretch(cells=(cell(8, "shuffle", 1.0), cell(64, "shuffle", 1.0, n=20))))
+    alike = [model_results(name, stretch=stretch(draw=1)) for name in "ab"]
+    other = model_results("c", stretch=stretch(cells=(cell(8, "shuffle", 1.0), cell(64, "shuffle", 1.0, n=20))))
     first, second = stretch_commands([*alike, other])
     assert (
         first
@@ -105,7 +116,7 @@ def test_flags_follow_what_a_result_says_of_itself():
     found = pruning(loss=0.02, budget=90.0, n=300)
     at = replace(ablation(effect("layer.0.self.0", 0.1)), replacements=("zero",), metric="teacher-forced")
     at = replace(at, conditions=tuple(replace(at.conditions[0], length=x, n=400) for x in (16, 256)))
-    told = commands_of(subject("a", task="addition", evaluation=evaluation(), pruning=found, ablation=at))
+    told = commands_of(model_results("a", task="addition", evaluation=evaluation(), pruning=found, ablation=at))
     assert told[1:] == [
         "headcount ablate runs/a --replacements zero --lengths 16,256 --metric teacher-forced",
         "headcount prune runs/a --loss 0.02 --n 300 --budget 90s",
@@ -117,7 +128,7 @@ def test_flags_follow_what_a_result_says_of_itself():
 def test_patterns_and_positions_of_a_real_run(tiny_run):
     patterns = api.show_heads(tiny_run).result, api.show_heads(tiny_run, "3+4").result
     positions = [api.show_positions(tiny_run, n).result for n in (None, 5)]
-    made = subject("a", task="addition", patterns=patterns, positions=positions[0])
+    made = model_results("a", task="addition", patterns=patterns, positions=positions[0])
     assert commands_of(made) == [
         "headcount heads runs/a --all-test",
         "headcount heads runs/a --on 3+4",

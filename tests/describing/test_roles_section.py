@@ -1,7 +1,7 @@
 """What each head does: labels as sentences, and that none is none."""
 
 import pytest
-from heads_by_hand import head_stats, material, require_sound, sentences, stats, subject, texts
+from heads_by_hand import head_stats, model_results, report_results, require_sound, sentences, stats, texts
 from printing import printed
 
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
@@ -14,11 +14,11 @@ from headcount.heads import HeadId
 
 def told(*labels):
     heads = [head_stats(f"E0H{i}", label, carry=(0.9 - 0.1 * i,) * 2) for i, label in enumerate(labels)]
-    return section(material(subject(stats=stats(*heads))))
+    return section(report_results(model_results(stats=stats(*heads))))
 
 
 def test_a_model_whose_heads_were_not_measured_has_no_section() -> None:
-    assert section(material(subject())) is None
+    assert section(report_results(model_results())) is None
 
 
 def test_which_heads_have_a_label_and_what_it_means() -> None:
@@ -34,7 +34,7 @@ def test_which_heads_have_a_label_and_what_it_means() -> None:
 def test_the_most_is_another_head_if_that_has_more() -> None:
     heads = [head_stats("E0H0", "mostly aligned column (0.5)", carry=(0.6, 0.6))]
     heads += [head_stats("E0H1", "mostly aligned column (0.9)", carry=(0.9, 0.9))]
-    assert "E0H1 most" in texts(section(material(subject(stats=stats(*heads)))))
+    assert "E0H1 most" in texts(section(report_results(model_results(stats=stats(*heads)))))
 
 
 def test_without_labels_it_is_undecided() -> None:
@@ -46,7 +46,7 @@ def test_without_labels_it_is_undecided() -> None:
 
 def test_a_label_in_one_column_is_not_one_over_all() -> None:
     heads = [head_stats("X0H0", "mostly aligned column in 1s (0.87)", columns=("1s",))]
-    found = section(material(subject(stats=stats(*heads))))
+    found = section(report_results(model_results(stats=stats(*heads))))
     assert "In single columns, X0H0 (1s) attends mostly to the aligned column" in texts(found)
     assert "90.0 % of its attention" in texts(found)  # in that column, not 50 % over all
 
@@ -75,7 +75,7 @@ def roles_of(*shares, role="induction"):
 
 
 def roles(*shares):
-    return section(material(subject("bert", None, {}, roles=roles_of(*shares))))
+    return section(report_results(model_results("bert", None, {}, roles=roles_of(*shares))))
 
 
 def test_what_heads_of_a_model_without_a_task_stand_out_for() -> None:

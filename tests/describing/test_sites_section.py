@@ -1,13 +1,13 @@
 """The section on attention blocks: where the important heads are, as far as the intervals decide."""
 
-from heads_by_hand import ablation, effect, material, require_sound, sentences, subject, texts
+from heads_by_hand import ablation, effect, model_results, report_results, require_sound, sentences, texts
 
 from headcount.describing.blocks import DataTable
 from headcount.describing.sections.sites import section
 
 
 def told(*effects, **changes):
-    return section(material(subject(ablation=ablation(*effects, **changes))))
+    return section(report_results(model_results(ablation=ablation(*effects, **changes))))
 
 
 def drops(**by_head):
@@ -15,7 +15,7 @@ def drops(**by_head):
 
 
 def test_a_model_that_was_not_ablated_or_has_one_site_has_no_section() -> None:
-    assert section(material(subject())) is None
+    assert section(report_results(model_results())) is None
     assert told(effect("L0H0", 0.2), effect("L0H1", 0.1)) is None
 
 
@@ -92,7 +92,7 @@ def test_the_table_has_sites_and_kinds() -> None:
 
 def test_where_nothing_is_lost_no_site_is_said_to_lose_most() -> None:
     effects = [effect(head, 0.0, replacement=by) for by in ("zero", "mean") for head in ("E0H0", "X0H0")]
-    found = section(material(subject(ablation=ablation(*effects))))
+    found = section(report_results(model_results(ablation=ablation(*effects))))
     assert "costs most" not in texts(found)
     assert "no block's mean drop is significantly above zero" in texts(found)
 

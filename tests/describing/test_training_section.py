@@ -3,7 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from heads_by_hand import SETTINGS, classification, evaluation, material, require_sound, sentences, subject, texts
+from heads_by_hand import (
+    SETTINGS,
+    classification,
+    evaluation,
+    model_results,
+    report_results,
+    require_sound,
+    sentences,
+    texts,
+)
 
 from headcount.describing.blocks import DataTable, Notice, Paragraph, Picture
 from headcount.describing.sections.training import section
@@ -22,11 +31,11 @@ SORTING = {"seed": 0, "shortest": 8, "longest": 16, "steps": 100, "encoding": "n
 
 
 def told(**changes):
-    return section(material(subject(evaluation=evaluation(**changes), log=LOG)))
+    return section(report_results(model_results(evaluation=evaluation(**changes), log=LOG)))
 
 
 def test_nothing_is_told_of_a_model_that_nobody_trained_or_measured() -> None:
-    assert section(material(subject(settings={}))) is None
+    assert section(report_results(model_results(settings={}))) is None
 
 
 def test_how_often_and_that_it_is_one_seed() -> None:
@@ -43,7 +52,7 @@ def test_the_settings_are_told_in_words() -> None:
     assert "the sums of two 3-digit numbers" in words
     assert "2,000 steps of 64 examples" in words
     assert "learned positions" in words
-    faulty = section(material(subject(settings=SETTINGS | {"start_token": False}, evaluation=evaluation())))
+    faulty = section(report_results(model_results(settings=SETTINGS | {"start_token": False}, evaluation=evaluation())))
     assert "1 known fault: the decoder is fed no start token" in faulty.blocks[0].text
 
 
@@ -91,7 +100,7 @@ def test_a_model_that_is_wrong_nowhere_has_no_worst_place() -> None:
 def test_a_model_that_was_not_decoded_is_undecided() -> None:
     scores = evaluation(free=(900, 1000))
     scores = replace(scores, exact=replace(scores.exact, free_running=None))
-    found = section(material(subject(evaluation=scores)))
+    found = section(report_results(model_results(evaluation=scores)))
     assert "stays undecided" in texts(found)
     assert not sentences(found)[0].is_decided
     require_sound(found)
@@ -103,24 +112,24 @@ def test_what_the_audit_says_stands_before_the_numbers() -> None:
 
 
 def test_both_classes_of_a_classifier() -> None:
-    found = section(material(subject("sorter", "sortedness", SORTING, evaluation=classification())))
+    found = section(report_results(model_results("sorter", "sortedness", SORTING, evaluation=classification())))
     assert "990 of 1,000 right" in texts(found)
     assert "490 of 500 (98.0 %, 95 % CI 96.4-98.9) of the unsorted ones" in texts(found)
     assert "nearly" not in texts(found)
     require_sound(found)
     constant = classification((500, 1000), {"unsorted": (0, 500), "sorted": (500, 500)}, "sorted")
     assert "answers “sorted” to (nearly) everything" in texts(
-        section(material(subject("sorter", "sortedness", SORTING, evaluation=constant)))
+        section(report_results(model_results("sorter", "sortedness", SORTING, evaluation=constant)))
     )
 
 
 def sorters(*rights, **settings):
     encodings = ("none", "learned", "alibi")
     made = [
-        subject(name, "sortedness", SORTING | {"encoding": name}, evaluation=classification(right), **settings)
+        model_results(name, "sortedness", SORTING | {"encoding": name}, evaluation=classification(right), **settings)
         for name, right in zip(encodings, rights, strict=False)
     ]
-    return section(material(*made))
+    return section(report_results(*made))
 
 
 def test_several_models_are_rows_of_one_table() -> None:
@@ -138,8 +147,12 @@ def test_several_models_are_rows_of_one_table() -> None:
 def test_every_run_has_its_training_time_and_final_losses() -> None:
     whole = TrainingRecord(3000, 0.0123456, 0.25, 51.25, "cpu (a processor)")
     lacking = TrainingRecord(2000, 1.5e-7, None, None, "cpu (x86_64)")
-    made = [subject("one", training=whole), subject("old", training=lacking), subject("theirs", None, {})]
-    found = section(material(*made))
+    made = [
+        model_results("one", training=whole),
+        model_results("old", training=lacking),
+        model_results("theirs", None, {}),
+    ]
+    found = section(report_results(*made))
     require_sound(found)
     (table,) = (block for block in found.blocks if isinstance(block, DataTable) and block.id.endswith("-losses"))
     assert table.id == "training-addition-losses"
@@ -150,10 +163,10 @@ def test_every_run_has_its_training_time_and_final_losses() -> None:
         ["old", "2,000", "1.5e-07", "not recorded", "not recorded", "cpu (x86_64)"],
     ]
     assert "“Not recorded”" in table.note
-    only = section(material(made[0]))
+    only = section(report_results(made[0]))
     (table,) = (block for block in only.blocks if isinstance(block, DataTable))
     assert "ot recorded" not in table.note
-    assert "not recorded" in latex_table(section(material(made[1])).blocks[-1])
+    assert "not recorded" in latex_table(section(report_results(made[1])).blocks[-1])
 
 
 def test_which_of_several_is_best_turns_with_the_numbers() -> None:
@@ -168,22 +181,22 @@ def test_models_on_other_test_sets_are_not_ranked_with_them() -> None:
     easy = classification((1000, 1000), {"sorted": (500, 500), "shuffled": (500, 500)})
     hard, harder = classification((900, 1000)), classification((700, 1000))
     made = [
-        subject(name, "sortedness", SORTING, evaluation=each)
+        model_results(name, "sortedness", SORTING, evaluation=each)
         for name, each in zip("abc", (easy, hard, harder), strict=True)
     ]
-    found = section(material(*made))
+    found = section(report_results(*made))
     require_sound(found)
     assert "Of b and c, tested on the same examples, b is right most often" in texts(found)
     assert "not to be ranked with these: a 1,000 of 1,000 right" in texts(found)
-    found = section(material(*made[:2]))
+    found = section(report_results(*made[:2]))
     require_sound(found)
     assert "undecided, for no two were tested on the same examples" in texts(found)
 
 
 def test_two_tasks_are_one_answer() -> None:
-    one = subject(evaluation=evaluation())
-    other = subject("sorter", "sortedness", SORTING, evaluation=classification())
-    answer = section(material(one, other)).answer
+    one = model_results(evaluation=evaluation())
+    other = model_results("sorter", "sortedness", SORTING, evaluation=classification())
+    answer = section(report_results(one, other)).answer
     assert "adder gets 1,998 of 2,000 right" in answer.text
     assert "; on the test set, sorter gets 990 of 1,000 right" in answer.text
     assert answer.text.endswith("(one seed).")
@@ -192,11 +205,11 @@ def test_two_tasks_are_one_answer() -> None:
 def test_several_adders_have_digits_and_both_accuracies() -> None:
     scores = evaluation(digits={"1s": (2000, 2000)}, chains={"0": (10, 10)})
     apart = replace(scores, exact=replace(scores.exact, free_running=Proportion.of(3, 2000)))
-    found = section(material(subject("one", evaluation=scores), subject("two", evaluation=apart)))
+    found = section(report_results(model_results("one", evaluation=scores), model_results("two", evaluation=apart)))
     require_sound(found)
     table = next(block for block in found.blocks if isinstance(block, DataTable) and block.id == "training-addition")
     assert table.columns == ("model", "n", "teacher-forced", "free-running", "digit 1s", "longest chain 0", "note")
     assert "which is a fault of the pipeline: two." in texts(found)
     assert "fault of the pipeline" not in texts(
-        section(material(subject("one", evaluation=scores), subject("two", evaluation=scores)))
+        section(report_results(model_results("one", evaluation=scores), model_results("two", evaluation=scores)))
     )

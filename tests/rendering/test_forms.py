@@ -1,4 +1,4 @@
-"""The same story as Markdown and as LaTeX, and figures that a page's policy allows."""
+"""The same report as Markdown and as LaTeX, and figures that a page's policy allows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from told_results import subject
+from told_results import model_results
 
 from headcount.describing.blocks import (
     Cell,
@@ -24,7 +24,7 @@ from headcount.describing.blocks import (
 )
 from headcount.describing.exercise import write_exercise
 from headcount.describing.patterns import PatternBook, PatternPage, SiteHeads
-from headcount.describing.story import Material, Story
+from headcount.describing.report import Report, ReportResults
 from headcount.rendering.latex import latex_table, write_latex
 from headcount.rendering.markdown import plain, write_markdown
 from headcount.rendering.svg import inline_svg, svg
@@ -48,7 +48,7 @@ BOOK = PatternBook(
     (SiteHeads("encoder.0.self", "encoder", "self", 0, ("E0H0",)),),
     (PatternPage("one", "", (("a", "b"),), ((0, 0),), (np.array([[[100, 0], [40, 60]]], dtype=np.uint8),)),),
 )
-STORY = Story(
+STORY = Report(
     HOSTILE,
     "subtitle",
     (
@@ -113,4 +113,4 @@ def test_figures_in_a_page_have_neither_style_nor_black() -> None:
 
 
 def test_an_exercise_without_material_is_empty(tmp_path: Path) -> None:
-    assert write_exercise(Material("t", (subject("a", task=None),), ""), tmp_path) == []
+    assert write_exercise(ReportResults("t", (model_results("a", task=None),), ""), tmp_path) == []

@@ -20,7 +20,7 @@ from headcount.analysis.ablation import Ablation
 from headcount.analysis.attention import patterns_on
 from headcount.analysis.specialisation import specialise
 from headcount.api.lab import SORTEDNESS, Lab, run_lab
-from headcount.describing.story import ORDER
+from headcount.describing.report import ORDER
 from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow

@@ -42,7 +42,7 @@ def test_every_result_is_shown_in_a_frame(name: str) -> None:
 def test_an_evaluation_has_the_words_of_the_report(name: str, title: str) -> None:
     found = api.evaluate(name)
     page = framed(found)
-    assert f"On the test set {title} gets " in page
+    assert f"On the test set, {title} gets " in page
     assert f"<h1>{title.capitalize()}</h1>" in page
     words = re.sub(r"<(style|script)\b.*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
     assert type(found).__name__ not in words, "a class is nothing that readers have met"

@@ -26,7 +26,7 @@ from headcount.describing.blocks import (
     Sentence,
 )
 from headcount.describing.patterns import PatternBook, PatternPage, SiteHeads, in_hundredths
-from headcount.describing.story import Story
+from headcount.describing.report import Report
 from headcount.rendering.page import html_page
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ SITE_AXES = ((0, 0), (1, 1), (1, 0))
 N_PAGES = 12
 
 
-# --- a story that has one of everything -------------------------------------------------------------------------------
+# --- a whole_report that has one of everything ------------------------------------------------------------------------
 
 
 def weights_of(seed: int) -> list[np.ndarray]:
@@ -112,7 +112,7 @@ TABLE = DataTable(
 FILLING = Paragraph("Words that take room. " * 120)
 
 
-def story() -> Story:
+def whole_report() -> Report:
     first = Conclusions((Sentence(f"{EVIL} is right.", "numbers"), Sentence("This is open.", "drawn", False)))
     heads = HeadPatterns("heads", f"All heads of {EVIL}", book(), {"E0H0": "−37.2 points"}, "headcount heads run")
     text = HeadPatterns("text", "Heads on a longer text", book_of_noise(2, 3, LONG))
@@ -124,7 +124,7 @@ def story() -> Story:
         Section("results", "What was found", (TABLE, picture, FILLING)),
         Section("math", "Why", (Formula("f", "In words:", "f(P X) = 0", "error 1e-7"), Commands(("a", "b")))),
     )
-    return Story(EVIL, f"runs/{EVIL}, {TURNED}", sections, f"made of {EVIL}")
+    return Report(EVIL, f"runs/{EVIL}, {TURNED}", sections, f"made of {EVIL}")
 
 
 # --- browsers ---------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def story() -> Story:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(html_page(story()), encoding="utf-8")
+    file.write_text(html_page(whole_report()), encoding="utf-8")
     return file
 
 
@@ -244,7 +244,7 @@ def test_a_large_model_stays_small(open_report: Open, tmp_path: Path) -> None:
     tokens = tuple(f"token-{i}" for i in range(256))
     heads = HeadPatterns("heads", "All heads", book_of_noise(12, 12, tokens))
     file = tmp_path / "large.html"
-    file.write_text(html_page(Story("Large", "", (Section("s", "Heads", (heads,)),), "")), encoding="utf-8")
+    file.write_text(html_page(Report("Large", "", (Section("s", "Heads", (heads,)),), "")), encoding="utf-8")
     assert file.stat().st_size < 20e6
     page = open_report(file=file)
     painted = "() => [...document.querySelectorAll('.thumb canvas')].filter((each) => each.width !== 300).length"
@@ -447,7 +447,7 @@ def test_commands_are_copied(open_report: Open, has_clipboard: bool) -> None:
 def test_keys_alone_are_enough(page: Any) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert page.evaluate("location.hash") == "#story", "past what is on every page"
+    assert page.evaluate("location.hash") == "#report", "past what is on every page"
     page.reload()
     tab_to(page, "#theme")
     page.keyboard.press("Enter")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from told_results import subject
+from told_results import model_results
 
 from headcount import api, cli
 from headcount.describing.blocks import DataTable, Picture, Section
-from headcount.describing.story import Material, Story
+from headcount.describing.report import Report, ReportResults
 from headcount.errors import HeadcountError
 from headcount.files import MARK
 from headcount.runs.run import Run
@@ -56,10 +56,12 @@ def scratch(tiny_sorter: Run, in_tmp: Path) -> Path:
 @pytest.fixture
 def short_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report of one table and one picture, which takes no time to write."""
-    sorter = subject("sorter", settings={"encoding": "learned"}, log=[{"step": 1, "loss": 0.7}])
+    sorter = model_results("sorter", settings={"encoding": "learned"}, log=[{"step": 1, "loss": 0.7}])
     blocks = DataTable("t", "a table", ("head",), (("L0H0",),)), Picture("p", "a picture", "seen", Figure)
-    monkeypatch.setattr("headcount.api.reporting.gather", lambda *_, **__: Material("title", (sorter,), "made"))
-    monkeypatch.setattr("headcount.api.reporting.tell", lambda _: Story("t", "s", (Section("s", "t", blocks),), "made"))
+    monkeypatch.setattr("headcount.api.reporting.gather", lambda *_, **__: ReportResults("title", (sorter,), "made"))
+    monkeypatch.setattr(
+        "headcount.api.reporting.build_report", lambda _: Report("t", "s", (Section("s", "t", blocks),), "made")
+    )
 
 
 def state(folder: Path) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from headcount.analysis.pruning import Curve, Point, Pruning, RandomBaseline
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.bands import band_of
 from headcount.describing.blocks import Conclusions, DataTable, Picture, Section, Sentence
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.heads import HeadId
 from headcount.stats import PairedDifference, Proportion
@@ -35,12 +35,14 @@ Settings = Mapping[str, Any] | None
 CONDITIONS = ("carry in", "no carry in", "difference")
 
 
-def subject(title: str = "adder", task: str | None = "addition", settings: Settings = None, **known: Any) -> Subject:
-    return Subject(f"runs/{title}", title, "digest", task, SETTINGS if settings is None else settings, **known)
+def model_results(
+    title: str = "adder", task: str | None = "addition", settings: Settings = None, **known: Any
+) -> ModelResults:
+    return ModelResults(f"runs/{title}", title, "digest", task, SETTINGS if settings is None else settings, **known)
 
 
-def material(*subjects: Subject) -> Material:
-    return Material("Heads", subjects, "by hand")
+def report_results(*models: ModelResults) -> ReportResults:
+    return ReportResults("Heads", models, "by hand")
 
 
 def sentences(section: Section) -> list[Sentence]:

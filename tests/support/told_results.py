@@ -1,4 +1,4 @@
-"""Results made by hand, of which sections of a report tell, and what every section has to keep to."""
+"""Results made by hand for sections of a report, and what every section has to hold to."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headcount.analysis.length_generalisation import LengthResult, Stretch
 from headcount.analysis.pruning import Curve, Point, Pruning
 from headcount.auditing.audit import Audit, Verdict
 from headcount.describing.blocks import Conclusions, DataTable, Section, Sentence
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.stats import PairedDifference, Proportion
 from headcount.training.evaluation import Evaluation, Scores
 
 LENGTHS = (8, 16, 32, 64, 256)
 
 
-def material(*subjects: Subject) -> Material:
-    return Material("A report", subjects, "Made by hand.")
+def report_results(*models: ModelResults) -> ReportResults:
+    return ReportResults("A report", models, "Made by hand.")
 
 
-def subject(title: str, task: str | None = "sortedness", **known: Any) -> Subject:
-    return Subject(f"runs/{title}", title, "digest", task, **known)
+def model_results(title: str, task: str | None = "sortedness", **known: Any) -> ModelResults:
+    return ModelResults(f"runs/{title}", title, "digest", task, **known)
 
 
 # --- length generalisation --------------------------------------------------------------------------------------------

@@ -111,8 +111,8 @@ def run_lab(
         runs += sortedness.runs.values()
     announcer(quiet)("writing the report")
     shown = () if addition is None else _worth_a_look(addition)
-    material = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=True)
-    write_forms(material, report)
+    results = gather(*runs, title="headcount lab", on=shown, stored=True, n_examples=n_examples, quiet=True)
+    write_forms(results, report)
     return Lab(report, addition, sortedness)
 
 

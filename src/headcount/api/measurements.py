@@ -50,7 +50,7 @@ class Wanted:
     """One kind of result: read if it is there, made if it is not."""
 
     field: str
-    """Of a subject."""
+    """The field of `ModelResults` that holds the result."""
     words: str
     """What is measured, for people."""
     stem: str

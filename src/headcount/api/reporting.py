@@ -23,7 +23,7 @@ from headcount.api.saving import asked_data, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
 from headcount.describing.exercise import claim_exercise, write_exercise
-from headcount.describing.story import IN_MEMORY, Material, Subject, tell
+from headcount.describing.report import IN_MEMORY, ModelResults, ReportResults, build_report
 from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
@@ -84,7 +84,7 @@ def report(
     """
     path = Path(out)
     claim_forms(path, markdown=markdown, exercise=exercise, force=force)
-    material = gather(
+    report_results = gather(
         *models,
         title=title,
         on=on,
@@ -97,7 +97,7 @@ def report(
         quiet=quiet,
         run_adapter=run_adapter,
     )
-    return write_forms(material, path, markdown=markdown, latex=latex, exercise=exercise, force=force)
+    return write_forms(report_results, path, markdown=markdown, latex=latex, exercise=exercise, force=force)
 
 
 def claim_forms(
@@ -115,7 +115,7 @@ def claim_forms(
 
 
 def write_forms(
-    material: Material,
+    report_results: ReportResults,
     path: Path,
     *,
     markdown: bool = False,
@@ -124,14 +124,14 @@ def write_forms(
     force: bool = False,
 ) -> tuple[Path, ...]:
     """Write a report in every form that is asked for; return the files, the page first."""
-    story, files = tell(material), list[Path]()
+    whole_report, files = build_report(report_results), list[Path]()
     if markdown:
-        files += write_markdown(story, path.with_suffix(".md"), force=force)
+        files += write_markdown(whole_report, path.with_suffix(".md"), force=force)
     if latex:
-        files += write_latex(story, path.parent / "tables", force=force)
+        files += write_latex(whole_report, path.parent / "tables", force=force)
     if exercise is not None:
-        files += write_exercise(material, Path(exercise), force=force)
-    page = write_outputs({path: html_page(story).encode(errors="replace")}, force=force)
+        files += write_exercise(report_results, Path(exercise), force=force)
+    page = write_outputs({path: html_page(whole_report).encode(errors="replace")}, force=force)
     return (*page, *files)
 
 
@@ -148,7 +148,7 @@ def gather(
     quiet: bool = False,
     run_adapter: bool = False,
     clock: Callable[[], float] | None = None,
-) -> Material:
+) -> ReportResults:
     """Return everything that a report is written from, measured within the time limit unless it is to be thorough."""
     if not models:
         raise InputError("no model to report on", "name some: headcount report runs/addition-0")
@@ -169,14 +169,14 @@ def gather(
     titles = _titles([model.label or model.name for model in opened])
     clock = clock or WorkingTime()
     limit = None if stored or thorough else TimeLimit(clock() + TIME_LIMIT, clock)
-    subjects = list[Subject]()
+    all_models = list[ModelResults]()
     for model, each in zip(opened, titles, strict=True):
-        with limited(limit and limit.share(1 / (len(opened) - len(subjects)))):
-            subjects.append(_subject(model, each, on, data, n_examples, stored, thorough, quiet))
+        with limited(limit and limit.share(1 / (len(opened) - len(all_models)))):
+            all_models.append(_model_results(model, each, on, data, n_examples, stored, thorough, quiet))
     names = titles[0] if len(titles) == 1 else f"{titles[0]} and {titles[1]}" if len(titles) == 2 else ""
-    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16] or 'in memory'}`" for each in subjects)
+    weights = ", ".join(f"{each.title} `{each.weights_sha256[:16] or 'in memory'}`" for each in all_models)
     made = f"Made by headcount {__version__} from results of these weights: {weights}."
-    return Material(title or f"The heads of {names or f'{len(titles)} models'}", tuple(subjects), made)
+    return ReportResults(title or f"The heads of {names or f'{len(titles)} models'}", tuple(all_models), made)
 
 
 def _require_fitting(data: Data, models: Sequence[OpenModel]) -> None:
@@ -201,7 +201,7 @@ def _titles(names: Sequence[str]) -> list[str]:
     return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
 
 
-def _subject(
+def _model_results(
     model: OpenModel,
     title: str,
     on: Sequence[str],
@@ -210,7 +210,7 @@ def _subject(
     stored: bool,
     thorough: bool,
     quiet: bool,
-) -> Subject:
+) -> ModelResults:
     data, limit = None if model.task is not None else data, time_limit()
     left_out = list[str]()
     patterns = tuple(patterns_of(model, on, n_examples, quiet, limit and limit.share(PATTERNS_SHARE), left_out))
@@ -218,7 +218,7 @@ def _subject(
     if left_out:
         announcer(quiet)(f"{title}: not measured: {'; '.join(left_out)}")
     settings, log = _recipe(model)
-    return Subject(
+    return ModelResults(
         name=model.name if model.has_output else IN_MEMORY,
         title=title,
         weights_sha256=model.weights_sha256,

@@ -22,7 +22,7 @@ from headcount.describing.mathematics import (
     untrained_rows,
 )
 from headcount.describing.pruning import greedy_sentence, harmless_sentences, share_sentences
-from headcount.describing.story import Subject
+from headcount.describing.report import ModelResults
 from headcount.describing.words import ONE_SEED, amount_cell, counted, interval, sentence, some
 from headcount.figures.head_stats import sensitivities
 
@@ -46,7 +46,7 @@ D_MODEL = 128
 NOT_MEASURED = "not measured"
 
 
-def answers_markdown(adders: Sequence[Subject], sorters: dict[str, Subject], files: Collection[str]) -> str:
+def answers_markdown(adders: Sequence[ModelResults], sorters: dict[str, ModelResults], files: Collection[str]) -> str:
     """Answer the exercise for the first adder and for one sortedness model per encoding; point to files that exist."""
     parts = ["# Answers", "All intervals are 95 % intervals. Each model is one training run: another seed may differ."]
     if adders:
@@ -72,7 +72,7 @@ def _answer(question: str, text: str, paths: Sequence[str], files: Collection[st
 # --- addition ---------------------------------------------------------------------------------------------------------
 
 
-def _addition(adder: Subject) -> Iterator[Answer]:
+def _addition(adder: ModelResults) -> Iterator[Answer]:
     """Yield the questions of the first experiment, in its order."""
     results = "problem1/results"
     yield "Training.", _training(adder), [f"{results}/training_log.json"]
@@ -99,12 +99,12 @@ def _heat_maps(patterns: Sequence[Attention]) -> str:
     return f"All {n_heads} heads on {some(shown)}."
 
 
-def _training(subject: Subject) -> str:
+def _training(model: ModelResults) -> str:
     """Say how often a model is right, how long its training took and with which losses it ended."""
-    evaluation, sentences = subject.evaluation, list[str]()
+    evaluation, sentences = model.evaluation, list[str]()
     if evaluation is not None:
         sentences.append(f"On the {evaluation.split} set, {right_words(main_share(evaluation))}.")
-    record = subject.training
+    record = model.training
     if record is not None:
         took = f" in {record.seconds:,.0f} s" if record.seconds is not None else " (seconds not recorded)"
         losses = [
@@ -152,7 +152,7 @@ def _bands(result: Ablation) -> str:
     return f"By what removing each head costs, by the whole interval: {'; '.join(parts)}."
 
 
-def _carries(adder: Subject) -> str:
+def _carries(adder: ModelResults) -> str:
     """Say what a carry does to attention, what breaks without heads, and whose broken answers are carry errors."""
     texts = []
     if adder.stats is not None and sensitivities(adder.stats):
@@ -171,7 +171,7 @@ def _moved(result: Specialisation) -> str:
     return f"A carry moves the attention of {n}, first {top.short} ({most})."
 
 
-def _pruning(adder: Subject) -> str:
+def _pruning(adder: ModelResults) -> str:
     """Say which share can be removed for 1 and 5 points, and what the heads that are harmless alone leave together."""
     result = adder.pruning
     if result is None:
@@ -183,11 +183,11 @@ def _pruning(adder: Subject) -> str:
 # --- sortedness -------------------------------------------------------------------------------------------------------
 
 
-def _sortedness(sorters: dict[str, Subject]) -> Iterator[Answer]:
+def _sortedness(sorters: dict[str, ModelResults]) -> Iterator[Answer]:
     """Yield the questions of the second experiment, in its order."""
     results = "problem2/results"
-    for name, subject in sorters.items():
-        yield f"Training, {name}.", _training(subject), [f"{results}/{name}/training_curves.png"]
+    for name, model in sorters.items():
+        yield f"Training, {name}.", _training(model), [f"{results}/{name}/training_curves.png"]
     stretches = {name: each.stretch for name, each in sorters.items() if each.stretch is not None}
     curves = [f"{results}/extrapolation/extrapolation_{name}" for name in ("results.json", "curves.png")]
     yield "Accuracy at every length.", _accuracies(stretches), curves
@@ -240,11 +240,11 @@ def _accuracy_table(stretches: dict[str, Stretch], kind: str) -> str:
     return "\n".join([*lines, "", f"Right in %, n = {sizes} per cell."])
 
 
-def _why(subjects: Sequence[Subject]) -> str:
+def _why(models: Sequence[ModelResults]) -> str:
     """Give the mathematics, with the errors computed for it, and what was measured."""
-    width = next((each.settings["d_model"] for each in subjects if each.settings.get("d_model")), D_MODEL)
+    width = next((each.settings["d_model"] for each in models if each.settings.get("d_model")), D_MODEL)
     texts = [each.text for each in identity_sentences(width, rotation_error(width), kernel_error(width))]
     lookup = (
         "A learned encoding is a table lookup: a row beyond the trained positions met no gradient and stays random."
     )
-    return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(subjects))])
+    return " ".join([*texts, lookup, *(each.text for each in extrapolation_sentences(models))])

@@ -9,13 +9,13 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from headcount.describing.blocks import Block, Cell, Commands, DataTable, Notice, Paragraph, Section
-from headcount.describing.story import Story
+from headcount.describing.report import Report
 from headcount.describing.words import counted, percent, sentence
 from headcount.errors import HeadcountError, argument, shortened
 
 if TYPE_CHECKING:
     from headcount.auditing.audit import Audit, Verdict
-    from headcount.describing.story import Subject
+    from headcount.describing.report import ModelResults
 
 DECODING, MASKING, COLLAPSE, DATA, POSITIONS, SHORTCUTS, ABLATION, FIGURES = "12345678"
 """Kinds of checks: the first digit of their ids, such as HC101. All digits stand for one check."""
@@ -55,9 +55,9 @@ def measured(audit: Audit) -> str:
 # --- notices ----------------------------------------------------------------------------------------------------------
 
 
-def notices(subject: Subject, kinds: Collection[str]) -> list[Notice]:
+def notices(model: ModelResults, kinds: Collection[str]) -> list[Notice]:
     """Return a notice for each check of these kinds, `[POSITIONS, SHORTCUTS]`, that fails or warns for a model."""
-    return [] if subject.audit is None else [notice(each, subject.title) for each in urgent(subject.audit, kinds)]
+    return [] if model.audit is None else [notice(each, model.title) for each in urgent(model.audit, kinds)]
 
 
 def urgent(audit: Audit, kinds: Collection[str] = ALL_KINDS) -> list[Verdict]:
@@ -160,14 +160,14 @@ def _reason(error: HeadcountError) -> str:
 # --- pages that are handed back ---------------------------------------------------------------------------------------
 
 
-def course_page(course: Mapping[str, Outcome]) -> Story:
+def course_page(course: Mapping[str, Outcome]) -> Report:
     """Build the teacher's page: the summary, then a row for each submission."""
     first, *others = map(sentence, course_summary(course))
     blocks: list[Block] = [*map(Paragraph, others), course_table(course)]
-    return Story("Summary of the course", first, (Section("course", "Submissions", tuple(blocks)),), "")
+    return Report("Summary of the course", first, (Section("course", "Submissions", tuple(blocks)),), "")
 
 
-def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> Story:
+def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> Report:
     """Build a student's page: only what to change and what to look at, or why nothing could be measured."""
     if isinstance(outcome, HeadcountError):
         summary = "Your submission could not be measured."
@@ -179,13 +179,13 @@ def feedback_page(label: str, outcome: Outcome, name: str, output: str = "") -> 
         sections = _urgent_sections(outcome)
     if output:
         sections.append(Section("output", "What your code printed", (Commands(tuple(output.splitlines())),)))
-    return Story(f"Feedback for {label}", summary, tuple(sections), "")
+    return Report(f"Feedback for {label}", summary, tuple(sections), "")
 
 
-def audit_page(audit: Audit) -> Story:
+def audit_page(audit: Audit) -> Report:
     """Build a page about one model: what is wrong, how it was found, what to change, and all other checks."""
     rest = Section("others", "All checks", tuple(verdict_tables([(audit.name, audit)], "audit", is_complete=True)))
-    return Story(f"Audit of {audit.name}", sentence(audit.summary), (*_urgent_sections(audit), rest), "")
+    return Report(f"Audit of {audit.name}", sentence(audit.summary), (*_urgent_sections(audit), rest), "")
 
 
 def _urgent_sections(audit: Audit) -> list[Section]:

@@ -1,4 +1,4 @@
-"""The same material under the file names that the exercise asks for: what a student hands in.
+"""The same report_results under the file names that the exercise asks for: what a student hands in.
 
 answers.md          an answer to each question, in the exercise's order
 problem1/results/   training_log.json, attention_patterns/, head_analysis/
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.describing.ablation import action
 from headcount.describing.answers import answers_markdown
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.sections.poolings import KIND, pooled_models
-from headcount.describing.story import Material, Subject
 from headcount.describing.words import amount_cell
 from headcount.figures.ablation import draw_ranking
 from headcount.figures.attention import draw_heads, draw_pages
@@ -50,20 +50,20 @@ def claim_exercise(folder: Path, *, force: bool = False) -> None:
             claim_output(path, path.suffix, force=force)
 
 
-def write_exercise(material: Material, folder: Path, *, force: bool = False) -> list[Path]:
+def write_exercise(report_results: ReportResults, folder: Path, *, force: bool = False) -> list[Path]:
     """Write the exercise's files for the first adder, and for the first sortedness model with each encoding."""
     found: dict[str, bytes] = {}
-    for adder in material.of_task("addition")[:1]:
+    for adder in report_results.of_task("addition")[:1]:
         found |= {f"{RESULTS[0]}/{name}": data for name, data in _addition(adder)}
-    found |= {f"{RESULTS[1]}/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
-    found |= {f"{RESULTS[1]}/pooling/{name}": data for name, data in _poolings(material)}
+    found |= {f"{RESULTS[1]}/{name}": data for name, data in _sortedness(report_results.of_task("sortedness"))}
+    found |= {f"{RESULTS[1]}/pooling/{name}": data for name, data in _poolings(report_results)}
     if found:
-        adders, sorters = material.of_task("addition"), _by_encoding(material.of_task("sortedness"))
+        adders, sorters = report_results.of_task("addition"), _by_encoding(report_results.of_task("sortedness"))
         found = {ANSWERS: answers_markdown(adders, sorters, found.keys()).encode(), **found}
     return write_outputs({folder / name: data for name, data in found.items()}, force=force)
 
 
-def _addition(adder: Subject) -> Iterator[tuple[str, bytes]]:
+def _addition(adder: ModelResults) -> Iterator[tuple[str, bytes]]:
     if adder.log:
         yield "training_log.json", _json(_log(adder))
     for i, patterns in enumerate(adder.patterns[: N_EXAMPLES + 1]):
@@ -120,12 +120,12 @@ def _drop(result: Ablation, effect: Effect) -> str:
     return f"{amount_cell(effect.drop, effect.low, effect.high, result.unit).text} n = {effect.n:,}"
 
 
-def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
-    chosen = _by_encoding(subjects)
-    for name, subject in chosen.items():
-        if subject.log:
-            yield f"{name}/training_log.json", _json(_log(subject))
-            yield f"{name}/training_curves.png", png(draw_curves(subject.log, f"Training of {subject.title}"))
+def _sortedness(models: Sequence[ModelResults]) -> Iterator[tuple[str, bytes]]:
+    chosen = _by_encoding(models)
+    for name, model in chosen.items():
+        if model.log:
+            yield f"{name}/training_log.json", _json(_log(model))
+            yield f"{name}/training_curves.png", png(draw_curves(model.log, f"Training of {model.title}"))
     stretches = {name: each.stretch for name, each in chosen.items() if each.stretch is not None}
     if stretches:
         told = {name: each.to_dict() for name, each in stretches.items()}
@@ -139,11 +139,11 @@ def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
         yield "extrapolation/encoding_comparison.png", png(draw_encodings(beside[0]))
 
 
-def _by_encoding(subjects: Sequence[Subject]) -> dict[str, Subject]:
+def _by_encoding(models: Sequence[ModelResults]) -> dict[str, ModelResults]:
     """Return the first model with each encoding of the exercise."""
-    by_encoding: dict[str, Subject] = {}
-    for subject in subjects:
-        by_encoding.setdefault(str(subject.settings.get("encoding", "")), subject)
+    by_encoding: dict[str, ModelResults] = {}
+    for model in models:
+        by_encoding.setdefault(str(model.settings.get("encoding", "")), model)
     return {name: by_encoding[name] for name in ENCODINGS if name in by_encoding}
 
 
@@ -160,16 +160,16 @@ def _pruning(result: Pruning) -> dict[str, Any]:
     return {"prunable_percent": shares, **result.to_dict()}
 
 
-def _poolings(material: Material) -> Iterator[tuple[str, bytes]]:
+def _poolings(report_results: ReportResults) -> Iterator[tuple[str, bytes]]:
     """Yield the comparison of poolings, if there is one."""
-    if models := pooled_models(material):
+    if models := pooled_models(report_results):
         yield "pooling_comparison.json", _json({"models": [asdict(each) for each in models]})
         yield "pooling_comparison.png", png(draw_poolings(models, KIND))
 
 
-def _log(subject: Subject) -> dict[str, Any]:
+def _log(model: ModelResults) -> dict[str, Any]:
     """Settings and every logged step."""
-    return {"settings": dict(subject.settings), "weights_sha256": subject.weights_sha256, "log": list(subject.log)}
+    return {"settings": dict(model.settings), "weights_sha256": model.weights_sha256, "log": list(model.log)}
 
 
 def _json(data: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headcount.describing.blocks import Formula, Sentence
 from headcount.describing.expressions import Brackets, Fraction, Lines, Matrix, Root, Script, Words, row
 from headcount.describing.extrapolation import HARDEST, extrapolation_of, hardest_kind, is_plain, kind_words
-from headcount.describing.story import Subject
+from headcount.describing.report import ModelResults
 from headcount.describing.words import counted, interval, once, percent, rate
 from headcount.stats import Proportion
 
@@ -144,9 +144,9 @@ def identity_sentences(width: int, rotation: float, kernel: float) -> list[Sente
 # --- what results say about each formula ------------------------------------------------------------------------------
 
 
-def row_sums(subjects: Sequence[Subject]) -> str:
+def row_sums(models: Sequence[ModelResults]) -> str:
     """Say how far the rows of the stored attention weights are from a sum of 1."""
-    sites = [site for each in subjects for first in each.patterns[:1] for site in first.sites]
+    sites = [site for each in models for first in each.patterns[:1] for site in first.sites]
     sums = [head.array.sum(axis=-1).ravel() for site in sites for head in site.heads]
     if not sums:
         return ""
@@ -155,9 +155,9 @@ def row_sums(subjects: Sequence[Subject]) -> str:
     return f"All {len(rows):,} rows of the stored attention weights (6 digits) sum to 1 to within {error:.1e}."
 
 
-def proofs(subjects: Sequence[Subject]) -> str:
+def proofs(models: Sequence[ModelResults]) -> str:
     """Say what was verified before heads were ablated."""
-    sites = [proof for each in subjects if each.ablation for proof in each.ablation.proof]
+    sites = [proof for each in models if each.ablation for proof in each.ablation.proof]
     if not sites:
         return ""
     summed, shut = max(each.sum_error for each in sites), max(each.shut_error for each in sites)
@@ -169,10 +169,10 @@ def proofs(subjects: Sequence[Subject]) -> str:
     return text
 
 
-def table_errors(subjects: Sequence[Subject]) -> str:
+def table_errors(models: Sequence[ModelResults]) -> str:
     """Compare the sinusoidal tables of models, which are single precision, with the formula."""
     sentences = []
-    for each in subjects:
+    for each in models:
         profile = each.positions.encoding if each.positions else None
         if profile is None or profile.name != "sinusoidal" or not profile.table:
             continue
@@ -183,10 +183,10 @@ def table_errors(subjects: Sequence[Subject]) -> str:
     return " ".join(sentences)
 
 
-def untrained_rows(subjects: Sequence[Subject]) -> str:
+def untrained_rows(models: Sequence[ModelResults]) -> str:
     """Say that untrained rows of learned tables kept their direction; weight decay may only shrink them."""
     sentences = []
-    for each in subjects:
+    for each in models:
         rows = [] if each.positions is None else [row for row in each.positions.rows if row.state == "never trained"]
         cosines = [row.cosine for row in rows if row.cosine is not None]
         if cosines:
@@ -196,9 +196,9 @@ def untrained_rows(subjects: Sequence[Subject]) -> str:
     return " ".join(sentences)
 
 
-def accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion | None:
+def accuracy_without_order(model: ModelResults, kind: str = HARDEST) -> Proportion | None:
     """Return the accuracy over all lengths of a model that sees only the multiset of numbers; None for other models."""
-    result = subject.stretch
+    result = model.stretch
     if result is None or result.encoding != "none" or not is_plain(result) or result.pooling not in SYMMETRIC:
         return None
     cells = [cell for cell in result.cells if cell.negative == kind]
@@ -207,17 +207,17 @@ def accuracy_without_order(subject: Subject, kind: str = HARDEST) -> Proportion 
     return Proportion.of(sum(round(cell.accuracy * cell.n) for cell in cells), sum(cell.n for cell in cells))
 
 
-def multiset_accuracies(subjects: Sequence[Subject]) -> str:
+def multiset_accuracies(models: Sequence[ModelResults]) -> str:
     """State the accuracy of each model without positions, over all lengths."""
-    shares = [(each.title, share) for each in subjects if (share := accuracy_without_order(each)) is not None]
+    shares = [(each.title, share) for each in models if (share := accuracy_without_order(each)) is not None]
     texts = "; ".join(f"{title} {rate(share)}" for title, share in shares)
     return f"Measured accuracy over all lengths: {texts}." if texts else ""
 
 
-def multiset_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
+def multiset_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
     """Say whether each model without positions has the accuracy of 50 % that the theorem requires."""
     sentences = []
-    for each in subjects:
+    for each in models:
         share = accuracy_without_order(each)
         if share is None:
             continue
@@ -234,10 +234,10 @@ def multiset_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
     return sentences
 
 
-def extrapolation_sentences(subjects: Sequence[Subject]) -> list[Sentence]:
+def extrapolation_sentences(models: Sequence[ModelResults]) -> list[Sentence]:
     """Say whether each plain sinusoidal model does extrapolate."""
     sentences = []
-    for each in subjects:
+    for each in models:
         result = each.stretch
         if result is None or not result.trained or result.encoding != "sinusoidal" or not is_plain(result):
             continue

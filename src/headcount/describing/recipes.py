@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.describing.blocks import Block, Cell, DataTable, Paragraph
-from headcount.describing.story import Subject
+from headcount.describing.report import ModelResults
 from headcount.describing.words import counted, some
 from headcount.runs.folder import FINAL_STEPS, TrainingRecord
 
@@ -23,9 +23,9 @@ LEFT_OUT = ("task_name", "device", "threads", "eval_every", "checkpoint_every", 
 NOT_RECORDED = "not recorded"
 
 
-def recipe_blocks(task: str | None, subjects: Sequence[Subject], name: str) -> list[Block]:
+def recipe_blocks(task: str | None, models: Sequence[ModelResults], name: str) -> list[Block]:
     """Describe the settings of all runs of one task; nothing for models that headcount did not train."""
-    runs = [each for each in subjects if each.settings]
+    runs = [each for each in models if each.settings]
     if not runs:
         return []
     if len(runs) == 1:
@@ -44,9 +44,9 @@ def recipe_blocks(task: str | None, subjects: Sequence[Subject], name: str) -> l
     ]
 
 
-def _given(subject: Subject) -> str:
-    structure = given_structure(subject)
-    is_known = subject.stretch is not None or subject.positions is not None
+def _given(model: ModelResults) -> str:
+    structure = given_structure(model)
+    is_known = model.stretch is not None or model.positions is not None
     return some(structure) if structure else "none" if is_known else "not known"
 
 
@@ -82,18 +82,18 @@ def _recorded(value: float | None, form: str) -> Cell:
     return Cell(NOT_RECORDED, None, "weak") if value is None else Cell(f"{value:{form}}", float(value))
 
 
-def shared(subjects: Sequence[Subject]) -> dict[str, Any]:
+def shared(models: Sequence[ModelResults]) -> dict[str, Any]:
     """Return the settings that have the same value in all runs."""
-    first, *others = (each.settings for each in subjects)
+    first, *others = (each.settings for each in models)
     return {
         name: value for name, value in first.items() if all(name in each and each[name] == value for each in others)
     }
 
 
-def differing(subjects: Sequence[Subject]) -> list[str]:
+def differing(models: Sequence[ModelResults]) -> list[str]:
     """Return the names of the settings in which runs differ."""
-    names = dict.fromkeys(name for each in subjects for name in each.settings)
-    same = shared(subjects)
+    names = dict.fromkeys(name for each in models for name in each.settings)
+    same = shared(models)
     return [name for name in names if name not in same and name not in LEFT_OUT]
 
 
@@ -103,14 +103,14 @@ def recipe_words(whose: str, task: str | None, settings: Settings) -> str:
     return " ".join(filter(None, (task_words, _size(settings), _steps(settings), _faults(settings))))
 
 
-def given_structure(subject: Subject) -> list[str]:
+def given_structure(model: ModelResults) -> list[str]:
     """Return the structure of the task that a model was given instead of having to learn it."""
     structure: list[str] = []
-    if subject.stretch is not None:
-        structure += subject.stretch.hard_codes
-    elif subject.positions is not None:
-        structure += filter(None, [subject.positions.encoding.hard_codes])
-    if given := getattr(subject.evaluation, "given", ""):
+    if model.stretch is not None:
+        structure += model.stretch.hard_codes
+    elif model.positions is not None:
+        structure += filter(None, [model.positions.encoding.hard_codes])
+    if given := getattr(model.evaluation, "given", ""):
         structure.append(f"the first token of every answer, “{given}”")
     return structure
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headcount.describing.blocks import Cell, DataTable
-from headcount.describing.story import Story
+from headcount.describing.report import Report
 from headcount.files import write_outputs
 
 SPECIAL = {
@@ -27,9 +27,9 @@ SPECIAL = {
 }
 
 
-def write_latex(story: Story, folder: Path, *, force: bool = False) -> list[Path]:
-    """Write every table of a story into the folder, each to a file named by the table's id."""
-    tables = [block for section in story.sections for block in section.blocks if isinstance(block, DataTable)]
+def write_latex(report: Report, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write every table of a report into the folder, each to a file named by the table's id."""
+    tables = [block for section in report.sections for block in section.blocks if isinstance(block, DataTable)]
     outputs = {folder / f"{table.id}.tex": latex_table(table).encode(errors="replace") for table in tables}
     return write_outputs(outputs, force=force)
 

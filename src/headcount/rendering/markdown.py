@@ -21,7 +21,7 @@ from headcount.describing.blocks import (
     Section,
     Sentence,
 )
-from headcount.describing.story import Story
+from headcount.describing.report import Report
 from headcount.figures.style import png
 from headcount.files import write_outputs
 from headcount.rendering.formulas import latex
@@ -31,15 +31,15 @@ FIGURES = "figures"
 """The folder of figures beside the report."""
 
 
-def write_markdown(story: Story, path: Path, *, force: bool = False) -> list[Path]:
+def write_markdown(report: Report, path: Path, *, force: bool = False) -> list[Path]:
     """Write the text, and every figure into a folder beside it; return all files, the text first."""
     writer = Markdown(path)
-    return write_outputs({path: writer.page(story).encode(errors="replace"), **writer.pictures}, force=force)
+    return write_outputs({path: writer.page(report).encode(errors="replace"), **writer.pictures}, force=force)
 
 
-def report_text(story: Story) -> str:
+def report_text(report: Report) -> str:
     """Return a report without pictures as Markdown."""
-    return Markdown(Path()).page(story)
+    return Markdown(Path()).page(report)
 
 
 def markdown_text(blocks: Iterable[Block]) -> str:
@@ -74,10 +74,10 @@ class Markdown:
     def __init__(self, path: Path) -> None:
         self._folder, self.pictures = path.parent, dict[Path, bytes]()
 
-    def page(self, story: Story) -> str:
+    def page(self, report: Report) -> str:
         """Return the whole text."""
-        sections = map(self.section, story.sections)
-        parts = [f"# {plain(story.title)}", plain(story.subtitle), *sections, plain(story.made)]
+        sections = map(self.section, report.sections)
+        parts = [f"# {plain(report.title)}", plain(report.subtitle), *sections, plain(report.made)]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def section(self, section: Section) -> str:

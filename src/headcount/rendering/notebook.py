@@ -11,7 +11,7 @@ from typing import Any
 from headcount.describing import SECTIONS, matching
 from headcount.describing.blocks import Block, Cell, DataTable, Picture, Section
 from headcount.describing.markup import escaped
-from headcount.describing.story import Material, Story, Subject
+from headcount.describing.report import ModelResults, Report, ReportResults
 from headcount.errors import InputError
 from headcount.figures.plotting import plot
 from headcount.rendering.page import html_page
@@ -46,7 +46,7 @@ def result_html(result: Result) -> str:
     name = _name(result)
     title = name if getattr(result, "name", "") else name.capitalize()  # a path stays as it is
     section = _section(result) or Section("result", type(result).__name__, tuple(_blocks(result)))
-    page = html_page(Story(title, "", (section,), ""))
+    page = html_page(Report(title, "", (section,), ""))
     attributes = f'class="{FRAME}" width="100%" height="{HEIGHT}"'
     return f'<iframe srcdoc="{escaped(page)}" title="{escaped(name)}" {attributes}></iframe>'
 
@@ -69,8 +69,8 @@ def _section(result: Result) -> Section | None:
     task = "sortedness" if field == "stretch" else "addition"
     weights = str(getattr(result, "weights_sha256", ""))
     name_in_commands = str(getattr(result, "name", "") or "RUN")
-    subject = Subject(name_in_commands, _name(result), weights, task, **{field: value})
-    section: Section | None = SECTIONS.get(name)(Material(_name(result), (subject,), ""))
+    model = ModelResults(name_in_commands, _name(result), weights, task, **{field: value})
+    section: Section | None = SECTIONS.get(name)(ReportResults(_name(result), (model,), ""))
     return section
 
 

@@ -24,7 +24,7 @@ from headcount.describing.blocks import (
     Sentence,
 )
 from headcount.describing.markup import escaped, inline, tag
-from headcount.describing.story import Story
+from headcount.describing.report import Report
 from headcount.rendering.formulas import mathml
 from headcount.rendering.svg import inline_svg
 
@@ -37,7 +37,7 @@ MANY_COLUMNS = 6
 VERDICTS = {"fail": "Fault", "warn": "Doubt", "pass": "Checked"}
 
 
-def html_page(story: Story) -> str:
+def html_page(report: Report) -> str:
     """The whole file."""
     style, theme, script = _static("report.css"), _static("theme.js"), "\n".join(map(_static, SCRIPTS))
     policy = (
@@ -49,15 +49,15 @@ def html_page(story: Story) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        tag("title", escaped(story.title)),
+        tag("title", escaped(report.title)),
         f"<style>{style}</style>",
         f"<script>{theme}</script>",
     ]
     body = [
-        '<a class="skip" href="#story">To the story</a>',
-        tag("header", _buttons(), tag("h1", escaped(story.title)), _subtitle(story.subtitle)),
-        tag("div", _contents(story.sections), _main(story.sections), class_="page"),
-        tag("footer", tag("p", inline(story.made))) if story.made else "",
+        '<a class="skip" href="#report">To the report</a>',
+        tag("header", _buttons(), tag("h1", escaped(report.title)), _subtitle(report.subtitle)),
+        tag("div", _contents(report.sections), _main(report.sections), class_="page"),
+        tag("footer", tag("p", inline(report.made))) if report.made else "",
         tag("div", class_="tip", id="tip", aria_hidden="true", hidden=True),
         tag("p", class_="unseen", id="status", role="status"),
         f'<script type="module">{script}</script>',
@@ -90,7 +90,7 @@ def _contents(sections: Sequence[Section]) -> str:
 
 
 def _main(sections: Sequence[Section]) -> str:
-    return tag("main", *(_section(each) for each in sections), id="story")
+    return tag("main", *(_section(each) for each in sections), id="report")
 
 
 def _section(section: Section) -> str:

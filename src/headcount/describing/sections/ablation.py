@@ -5,7 +5,7 @@ from __future__ import annotations
 from headcount.describing.ablation import conclusions, costliest, leader_text, ranking_table, warnings
 from headcount.describing.blocks import Block, Picture, Section, Sentence
 from headcount.describing.commands import ablate_command
-from headcount.describing.story import Material, Subject, section_by_model
+from headcount.describing.report import ModelResults, ReportResults, section_by_model
 from headcount.figures.ablation import draw_ranking
 
 EXPLANATION = (
@@ -16,24 +16,22 @@ EXPLANATION = (
 )
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Describe every model whose heads were ablated."""
-    subjects = material.with_("ablation")
-    return section_by_model(
-        material, "ablation", "How important is each head alone?", EXPLANATION, subjects, _described
-    )
+    models = results.with_result("ablation")
+    return section_by_model(results, "ablation", "How important is each head alone?", EXPLANATION, models, _described)
 
 
-def _described(subject: Subject, name: str) -> tuple[list[Sentence], list[Block]]:
-    result = subject.ablation
+def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
+    result = model.ablation
     assert result is not None, "only models with an ablation are described"
-    condition, command = result.conditions[0], ablate_command(subject)
+    condition, command = result.conditions[0], ablate_command(model)
     alt = leader_text(result, result.ranked_by, costliest(result, condition, result.ranked_by))
-    caption = f"Drop without each head of {subject.title}, one head at a time ({condition.data}, n = {condition.n:,})"
-    return conclusions(result, condition, subject.title, name), [
+    caption = f"Drop without each head of {model.title}, one head at a time ({condition.data}, n = {condition.n:,})"
+    return conclusions(result, condition, model.title, name), [
         *warnings(result, condition),
         Picture(name, caption, alt, lambda: draw_ranking(result, condition), command),
-        ranking_table(result, condition, f"{name}-ranking", command, subject.title),
+        ranking_table(result, condition, f"{name}-ranking", command, model.title),
     ]
 
 

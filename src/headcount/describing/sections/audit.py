@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.describing.audit import ALL_KINDS, notices, urgent, verdict_tables
 from headcount.describing.blocks import Block, Conclusions, Notice, Paragraph, Section, Sentence
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import counted, sentence, some
 from headcount.errors import argument
 
@@ -21,10 +21,10 @@ RESULTS = ("evaluation", "certificate", "ablation", "pruning", "stretch")
 """Results that name the root cause which quick checks found."""
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Describe every audit; for models without an audit, the faults that quick checks found beside other results."""
-    audited = [each for each in material.subjects if each.audit is not None]
-    quick = [each for each in material.subjects if each.audit is None and quick_fault(each)]
+    audited = [each for each in results.models if each.audit is not None]
+    quick = [each for each in results.models if each.audit is None and quick_fault(each)]
     if not audited and not quick:
         return None
     blocks: list[Block] = [
@@ -33,7 +33,7 @@ def section(material: Material) -> Section | None:
             "settings. A check fails where figures or conclusions are wrong, and warns where they may mislead. A "
             "finding about one section is repeated there."
         ),
-        *(notice for subject in audited for notice in notices(subject, ALL_KINDS)),
+        *(notice for model in audited for notice in notices(model, ALL_KINDS)),
         *(Notice("fail", f"{each.title}: {sentence(quick_fault(each))}") for each in quick),
     ]
     audits = [(each.title, each.audit) for each in audited if each.audit is not None]
@@ -46,9 +46,9 @@ def section(material: Material) -> Section | None:
     return Section("audit", "What did the audit find?", tuple(blocks), answer)
 
 
-def quick_fault(subject: Subject) -> str:
+def quick_fault(model: ModelResults) -> str:
     """Return the root cause that quick checks found; empty if every check passed or none was run."""
-    faults = (getattr(getattr(subject, name), "audit", "") for name in RESULTS)
+    faults = (getattr(getattr(model, name), "audit", "") for name in RESULTS)
     return next((fault for fault in faults if fault), "")
 
 

@@ -24,7 +24,7 @@ from headcount.describing.breaking import (
     worth_sentence,
 )
 from headcount.describing.carry_words import Change, changed_sentence, changes, moved_sentence, sensitive
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import ONE_SEED, briefly, some
 from headcount.errors import argument
 from headcount.figures.head_stats import draw_sensitivity, sensitivities
@@ -43,10 +43,10 @@ SHOWN = 0.0005
 """The least that a table shows, for it has a tenth of a point."""
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Every adder whose attention was contrasted, or of which it is known what breaks."""
-    subjects = [each for each in material.of_task("addition") if _is_contrasted(each) or _breaks(each)]
-    if not subjects:
+    models = [each for each in results.of_task("addition") if _is_contrasted(each) or _breaks(each)]
+    if not models:
         return None
     blocks: list[Block] = [
         Paragraph(
@@ -57,71 +57,76 @@ def section(material: Material) -> Section | None:
         )
     ]
     answers = []
-    for subject in subjects:
-        name = material.block_id("carries", subject)
-        found = conclusions(subject, name)
-        answers.append(_answer(subject, found[0]))
-        blocks += [Conclusions(tuple(found)), *_shown(subject, name)]
+    for model_results in models:
+        name = results.block_id("carries", model_results)
+        found = conclusions(model_results, name)
+        answers.append(_answer(model_results, found[0]))
+        blocks += [Conclusions(tuple(found)), *_shown(model_results, name)]
     return Section("carries", "What have heads to do with carries?", tuple(blocks), answers[0])
 
 
-def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
+def conclusions(model_results: ModelResults, rests_on: str) -> list[Sentence]:
     """What attention says, then what ablation does."""
     found: list[Sentence | None] = []
     moving: list[str] = []
-    breaks = _breaks(subject)
-    if subject.stats is not None and _is_contrasted(subject):
-        moving = sensitive(subject.stats)
-        found += [moved_sentence(subject.title, subject.stats, rests_on), changed_sentence(subject.stats, rests_on)]
+    breaks = _breaks(model_results)
+    if model_results.stats is not None and _is_contrasted(model_results):
+        moving = sensitive(model_results.stats)
+        found += [
+            moved_sentence(model_results.title, model_results.stats, rests_on),
+            changed_sentence(model_results.stats, rests_on),
+        ]
     if breaks:
         found += [*broken_sentences(breaks, moving, rests_on), *carry_error_sentences(breaks, rests_on)]
-    elif moving and subject.ablation is not None:
-        found.append(worth_sentence(moving, subject.ablation, rests_on))
+    elif moving and model_results.ablation is not None:
+        found.append(worth_sentence(moving, model_results.ablation, rests_on))
     return [each for each in found if each is not None]
 
 
-def _answer(subject: Subject, first: Sentence) -> Sentence:
+def _answer(model_results: ModelResults, first: Sentence) -> Sentence:
     """What attention says and, where that is decided, what breaks."""
-    breaks, text = _breaks(subject), first.text.removesuffix(ONE_SEED).rstrip(". ")
-    if _is_contrasted(subject) and breaks and breaks[0].is_for_carries:
+    breaks, text = _breaks(model_results), first.text.removesuffix(ONE_SEED).rstrip(". ")
+    if _is_contrasted(model_results) and breaks and breaks[0].is_for_carries:
         text += f"; {most_broken(breaks)}"
-    return replace(first, text=briefly(text, subject.settings))
+    return replace(first, text=briefly(text, model_results.settings))
 
 
-def _is_contrasted(subject: Subject) -> bool:
-    return subject.stats is not None and bool(sensitivities(subject.stats))
+def _is_contrasted(model_results: ModelResults) -> bool:
+    return model_results.stats is not None and bool(sensitivities(model_results.stats))
 
 
-def _breaks(subject: Subject) -> list[Breaks]:
-    return [] if subject.ablation is None else breaks_of(subject.ablation)
+def _breaks(model_results: ModelResults) -> list[Breaks]:
+    return [] if model_results.ablation is None else breaks_of(model_results.ablation)
 
 
 # --- shown ------------------------------------------------------------------------------------------------------------
 
 
-def _shown(subject: Subject, name: str) -> list[Block]:
+def _shown(model_results: ModelResults, name: str) -> list[Block]:
     """A table of both, and a picture of the contrast."""
-    model = argument(subject.name)
-    blocks: list[Block] = [_table(subject, name)]
-    result = subject.stats
-    if result is not None and _is_contrasted(subject):
+    model = argument(model_results.name)
+    blocks: list[Block] = [_table(model_results, name)]
+    result = model_results.stats
+    if result is not None and _is_contrasted(model_results):
         told = some([f"{each.short} {each.shift.mean:.2f}" for each in sensitivities(result)], 8)
-        caption = f"How far a carry moves the attention of each head of {subject.title}, beyond any other digit"
+        caption = f"How far a carry moves the attention of each head of {model_results.title}, beyond any other digit"
         draw = lambda: draw_sensitivity(result)  # noqa: E731
         blocks.insert(
             0, Picture(f"{name}-moved", caption, f"The most: {told}.", draw, f"headcount heads {model} --stats")
         )
-    if not _breaks(subject):
-        words = f"What breaks without each head of {subject.title}, by carry, was not stored. This finds out:"
+    if not _breaks(model_results):
+        words = f"What breaks without each head of {model_results.title}, by carry, was not stored. This finds out:"
         blocks.append(Commands((f"headcount ablate {model} --examples",), words))
     return blocks
 
 
-def _table(subject: Subject, name: str) -> DataTable:
+def _table(model_results: ModelResults, name: str) -> DataTable:
     """A row for each head: how its attention moves, and what breaks without it."""
-    moved = {} if subject.stats is None else {each.short: each for each in sensitivities(subject.stats)}
-    largest = {} if subject.stats is None else {each.short: each for each in reversed(changes(subject.stats))}
-    breaks = {each.short: each for each in _breaks(subject)}
+    moved = {} if model_results.stats is None else {each.short: each for each in sensitivities(model_results.stats)}
+    largest = (
+        {} if model_results.stats is None else {each.short: each for each in reversed(changes(model_results.stats))}
+    )
+    breaks = {each.short: each for each in _breaks(model_results)}
     rows: list[tuple[Cell | str, ...]] = []
     for head in dict.fromkeys((*moved, *breaks)):
         cells = [Cell("")] * 4
@@ -138,11 +143,11 @@ def _table(subject: Subject, name: str) -> DataTable:
     note += " Carry errors: broken answers in which every wrong digit lost a carry or made one up." if breaks else ""
     return DataTable(
         name,
-        f"Carries and the heads of {subject.title}",
+        f"Carries and the heads of {model_results.title}",
         columns,
         tuple(rows),
         note,
-        f"headcount heads {argument(subject.name)} --stats",
+        f"headcount heads {argument(model_results.name)} --stats",
     )
 
 

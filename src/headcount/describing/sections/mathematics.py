@@ -29,7 +29,7 @@ from headcount.describing.mathematics import (
     table_errors,
     untrained_rows,
 )
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.figures.length_generalisation import given_structure
 
 if TYPE_CHECKING:
@@ -48,34 +48,34 @@ PREDICTIONS = {
 """What the mathematics predicts, by encoding."""
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Build the section from the models of the exercise's tasks."""
-    subjects = [each for each in material.subjects if each.task in TASKS]
-    if not subjects:
+    models = [each for each in results.models if each.task in TASKS]
+    if not models:
         return None
-    width = _width(subjects)
+    width = _width(models)
     errors = rotation_error(width), kernel_error(width)
-    measured = _measured(subjects)
-    sentences = [*identity_sentences(width, *errors), *multiset_sentences(subjects), *extrapolation_sentences(subjects)]
+    measured = _measured(models)
+    sentences = [*identity_sentences(width, *errors), *multiset_sentences(models), *extrapolation_sentences(models)]
     computed = f"Computed at d = {width} in double precision: the largest error is {{:.1e}} over all {{}}."
     formulas = [
-        replace(ATTENTION, error=row_sums(subjects)),
-        replace(GATE, error=proofs(subjects)),
-        replace(SINUSOIDAL, error=table_errors(subjects)),
+        replace(ATTENTION, error=row_sums(models)),
+        replace(GATE, error=proofs(models)),
+        replace(SINUSOIDAL, error=table_errors(models)),
         replace(ROTATION, error=computed.format(errors[0], f"p up to {PLACES} and k up to {STEPS}")),
         replace(KERNEL, error=computed.format(errors[1], f"t and s up to {PLACES}")),
-        replace(LEARNED, error=untrained_rows(subjects)),
+        replace(LEARNED, error=untrained_rows(models)),
     ]
-    if any(each.task == "sortedness" for each in subjects):
-        formulas.append(replace(MULTISET, error=multiset_accuracies(subjects)))
+    if any(each.task == "sortedness" for each in models):
+        formulas.append(replace(MULTISET, error=multiset_accuracies(models)))
     words = "Mathematics says what an encoding makes possible. Only a measurement says whether a model uses it."
     blocks: list[Block] = [Paragraph(words), Conclusions(tuple(sentences)), *formulas, *measured]
     return Section("mathematics", TITLE if measured else "The mathematics", tuple(blocks))
 
 
-def _width(subjects: Sequence[Subject]) -> int:
+def _width(models: Sequence[ModelResults]) -> int:
     """Return the width of the first sinusoidal model, else that of the first model whose width is known."""
-    ordered = sorted(subjects, key=lambda each: each.settings.get("encoding") != "sinusoidal")
+    ordered = sorted(models, key=lambda each: each.settings.get("encoding") != "sinusoidal")
     for each in ordered:
         table = each.positions.encoding.table if each.positions else None
         width = each.settings.get("d_model") or (len(table[0]) if table else 0)
@@ -84,10 +84,10 @@ def _width(subjects: Sequence[Subject]) -> int:
     return D_MODEL
 
 
-def _measured(subjects: Sequence[Subject]) -> list[DataTable]:
+def _measured(models: Sequence[ModelResults]) -> list[DataTable]:
     """Build the table of predictions and measured lengths; nothing if no model has both."""
     rows: list[tuple[Cell | str, ...]] = []
-    for each in subjects:
+    for each in models:
         result = each.stretch
         reach = extrapolation_of(result, hardest_kind([result])) if result else None
         if result is None or reach is None or result.encoding not in PREDICTIONS or not result.trained:
@@ -108,11 +108,11 @@ def _measured(subjects: Sequence[Subject]) -> list[DataTable]:
     return [DataTable("mathematics-measured", "Prediction and measurement", columns, tuple(rows), note)]
 
 
-def _prediction(subject: Subject, result: Stretch) -> str:
+def _prediction(model: ModelResults, result: Stretch) -> str:
     """Return what the mathematics predicts; without positions, order may still enter through a mask."""
     if result.encoding != "none" or is_plain(result):
         return PREDICTIONS[result.encoding]
-    if subject.settings.get("causal"):
+    if model.settings.get("causal"):
         return "none: its causal mask tells order, because a number sees only the numbers before it"
     return "none: order enters elsewhere"
 

@@ -8,56 +8,56 @@ from functools import partial
 from headcount.describing.blocks import Block, HeadPatterns, Paragraph, Picture, Section
 from headcount.describing.commands import on_flag
 from headcount.describing.patterns import book_of
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import amount, counted, short, stand_ins
 from headcount.errors import argument
 from headcount.figures.attention import draw_kind
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Show the patterns of every model whose attention was read."""
-    subjects = material.with_("patterns")
-    if not subjects:
+    models = results.with_result("patterns")
+    if not models:
         return None
     blocks: list[Block] = [
         Paragraph(
             "Each square is one head. Rows are queries, columns are keys: the darker a cell, the more of the query's "
             "attention goes to that key. Choose an example, then a head, to read its weights. Below each head is the "
             "drop without it, if it was measured: a pattern alone does not show that a head matters."
-            f"{_replaced(subjects)}"
+            f"{_replaced(models)}"
         )
     ]
-    for subject in subjects:
-        blocks += [Paragraph(f"The heads of {subject.title}:")] if len(subjects) > 1 else []
-        blocks.append(_book(material, subject))
+    for model in models:
+        blocks += [Paragraph(f"The heads of {model.title}:")] if len(models) > 1 else []
+        blocks.append(_book(results, model))
     return Section("patterns", "Where does each head attend?", tuple(blocks))
 
 
-def _replaced(subjects: Sequence[Subject]) -> str:
+def _replaced(models: Sequence[ModelResults]) -> str:
     """Say what replaces the output of an ablated head in these drops."""
-    names = dict.fromkeys(each.ablation.ranked_by for each in subjects if each.ablation is not None)
+    names = dict.fromkeys(each.ablation.ranked_by for each in models if each.ablation is not None)
     return f" {stand_ins(list(names))} The section on ablation has the other replacements." if names else ""
 
 
-def _book(material: Material, subject: Subject) -> HeadPatterns:
-    book, name = subject.book or book_of(subject.patterns), material.block_id("patterns", subject)
+def _book(results: ReportResults, model: ModelResults) -> HeadPatterns:
+    book, name = model.book or book_of(model.patterns), results.block_id("patterns", model)
     assert book is not None, "the model has patterns"
-    first = subject.patterns[0]
+    first = model.patterns[0]
     kinds = list(dict.fromkeys((site.stack, site.kind) for site in first.sites))
     alt = f"{counted(book.n_heads, 'heat map')} of attention weights, one for each head."
-    page = f"Heads of {subject.title}: {first.title}"
+    page = f"Heads of {model.title}: {first.title}"
     picture = Picture(f"{name}-page", page, alt, partial(draw_kind, first, *kinds[0]))
     pages = f", {len(book.pages)} pages to choose from" if len(book.pages) > 1 else ""
-    caption = f"All {counted(book.n_heads, 'head')} of {subject.title}{pages}"
-    is_average = subject.task is not None and first.example is None
-    shown = ["--all-test"] if is_average else map(on_flag, subject.texts[:1])
-    command = " ".join(["headcount heads", argument(subject.name), *shown])
-    return HeadPatterns(name, caption, book, _worth(subject), command, picture)
+    caption = f"All {counted(book.n_heads, 'head')} of {model.title}{pages}"
+    is_average = model.task is not None and first.example is None
+    shown = ["--all-test"] if is_average else map(on_flag, model.texts[:1])
+    command = " ".join(["headcount heads", argument(model.name), *shown])
+    return HeadPatterns(name, caption, book, _worth(model), command, picture)
 
 
-def _worth(subject: Subject) -> dict[str, str]:
+def _worth(model: ModelResults) -> dict[str, str]:
     """Return the drop without each head, by the head's short name."""
-    result = subject.ablation
+    result = model.ablation
     if result is None:
         return {}
     effects = result.effects(result.ranked_by, result.conditions[0].length)

@@ -18,7 +18,7 @@ from headcount.describing.extrapolation import (
 )
 from headcount.describing.length_generalisation import LENGTHS, MARKED, length_cells, sizes_note, training_column
 from headcount.describing.recipes import losses_table
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import number, some
 from headcount.figures.length_generalisation import draw_poolings, given_structure
 
@@ -40,9 +40,9 @@ TABLE = "poolings-{}"
 """The id of the table of a kind of negative."""
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Compare poolings if the models of the report, or stored comparisons, have at least two."""
-    models = pooled_models(material)
+    models = pooled_models(results)
     if not models:
         return None
     sentences = conclusions(models)
@@ -66,10 +66,10 @@ def section(material: Material) -> Section | None:
     return Section("poolings", "How do poolings compare?", tuple(blocks), answer)
 
 
-def pooled_models(material: Material) -> tuple[Model, ...]:
+def pooled_models(results: ReportResults) -> tuple[Model, ...]:
     """Return the models of stored comparisons, else the report's own where they differ in pooling; nothing if none."""
-    stored = [model for each in material.subjects if each.poolings is not None for model in each.poolings.models]
-    models: list[Model] = [*dict.fromkeys(stored)] or [*_own(material)]
+    stored = [model for each in results.models if each.poolings is not None for model in each.poolings.models]
+    models: list[Model] = [*dict.fromkeys(stored)] or [*_own(results)]
     models = [each for each in models if any(cell.length <= LENGTHS[-1] for cell in _cells(each, KIND))]
     encodings, poolings = (list(dict.fromkeys(getattr(each, name) for each in models)) for name in DIFFER[:2])
     if len(poolings) < 2:
@@ -77,22 +77,22 @@ def pooled_models(material: Material) -> tuple[Model, ...]:
     return tuple(sorted(models, key=lambda each: (poolings.index(each.pooling), encodings.index(each.encoding))))
 
 
-def _own(material: Material) -> list[Stretch]:
+def _own(results: ReportResults) -> list[Stretch]:
     """Return the report's own models with the exercise's encodings whose other settings are those of the first."""
-    subjects = [each for each in material.subjects if _is_compared(each)]
-    first = _others(subjects[0]) if subjects else {}
-    return [each.stretch for each in subjects if each.stretch and _others(each) == first]
+    models = [each for each in results.models if _is_compared(each)]
+    first = _others(models[0]) if models else {}
+    return [each.stretch for each in models if each.stretch and _others(each) == first]
 
 
-def _is_compared(subject: Subject) -> bool:
-    result = subject.stretch
+def _is_compared(model: ModelResults) -> bool:
+    result = model.stretch
     if result is None or result.encoding not in EXERCISE:
         return False
     return result.label == f"{result.encoding}, {result.pooling}"
 
 
-def _others(subject: Subject) -> dict[str, object]:
-    return {name: value for name, value in subject.settings.items() if name not in DIFFER}
+def _others(model: ModelResults) -> dict[str, object]:
+    return {name: value for name, value in model.settings.items() if name not in DIFFER}
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ def _beyond(models: Sequence[Model], kind: str) -> Sentence:
     return Sentence(" ".join(sentences), TABLE.format(kind), not unclear)
 
 
-def _is(subjects: Sequence[object]) -> str:
-    return "is" if len(subjects) == 1 else "are"
+def _is(models: Sequence[object]) -> str:
+    return "is" if len(models) == 1 else "are"
 
 
 def _is_unclear(result: LengthResult) -> bool:

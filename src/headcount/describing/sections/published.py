@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headcount.describing.audit import urgent
 from headcount.describing.blocks import Block, Cell, Conclusions, DataTable, Paragraph, Section
 from headcount.describing.extrapolation import HARDEST, is_plain
 from headcount.describing.published import ENCODINGS, LENGTHS, TOGETHER, PublishedAdder, adders, sorters
 from headcount.describing.published_words import adder_sentences, costliest, sorter_sentences
-from headcount.describing.story import Material, Subject
-from headcount.describing.verdicts import urgent
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import some
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ MOST = 3
 """Heads that are named."""
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Adders, and sortedness models that are the exercise's but for their encoding."""
-    sums = [each for each in material.of_task("addition") if each.evaluation or each.ablation or each.pruning]
-    plain = [each for each in material.of_task("sortedness") if each.stretch and is_plain(each.stretch)]
+    sums = [each for each in results.of_task("addition") if each.evaluation or each.ablation or each.pruning]
+    plain = [each for each in results.of_task("sortedness") if each.stretch and is_plain(each.stretch)]
     plain = [each for each in plain if each.stretch and each.stretch.encoding in ENCODINGS]
     if not sums and not plain:
         return None
@@ -37,20 +37,20 @@ def section(material: Material) -> Section | None:
         )
     ]
     if sums:
-        found = [each for subject in sums for each in adder_sentences(subject, "published-addition")]
+        found = [each for model in sums for each in adder_sentences(model, "published-addition")]
         blocks += [*([Conclusions(tuple(found))] if found else []), _adder_table(sums)]
     if plain:
-        found = [each for subject in plain for each in sorter_sentences(subject, "published-sortedness")]
+        found = [each for model in plain for each in sorter_sentences(model, "published-sortedness")]
         blocks += [*([Conclusions(tuple(found))] if found else []), _sorter_table(plain)]
     return Section("published", "What five reports published, beside ours", tuple(blocks))
 
 
-def _adder_table(subjects: Sequence[Subject]) -> DataTable:
+def _adder_table(models: Sequence[ModelResults]) -> DataTable:
     columns = (
         "whose", "written by itself (%)", "fed the right digits (%)", "costliest heads (points)", "prunable alone (%)",
         "left together (%)", "what was wrong",
     )  # fmt: skip
-    rows = [*map(_published_row, adders()), *map(_own_row, subjects)]
+    rows = [*map(_published_row, adders()), *map(_own_row, models)]
     note = "Drops are those of one head alone, set to zero. Ours have 95 % intervals."
     return DataTable("published-addition", "Addition: published, and measured here", columns, tuple(rows), note)
 
@@ -74,10 +74,10 @@ def _percent(share: float | None) -> Cell:
     return Cell("") if share is None else Cell(f"{100 * share:.2f}", 100 * share)
 
 
-def _own_row(subject: Subject) -> tuple[Cell | str, ...]:
-    exact, pruning = getattr(subject.evaluation, "exact", None), subject.pruning
+def _own_row(model: ModelResults) -> tuple[Cell | str, ...]:
+    exact, pruning = getattr(model.evaluation, "exact", None), model.pruning
     scores = [getattr(exact, way, None) for way in ("free_running", "teacher_forced")]
-    drops = [f"{each.short} {_interval(each.drop, each.low, each.high)}" for each in costliest(subject, MOST)]
+    drops = [f"{each.short} {_interval(each.drop, each.low, each.high)}" for each in costliest(model, MOST)]
     alone, left = Cell(""), Cell("")
     if pruning is not None and pruning.is_accuracy:
         share = 100 * len(pruning.by_zero) / pruning.n_heads
@@ -85,21 +85,21 @@ def _own_row(subject: Subject) -> tuple[Cell | str, ...]:
         point = pruning.by_zero_left
         left = Cell(f"{_interval(point.score, point.low, point.high)} of {100 * pruning.clean:.1f}", 100 * point.score)
     return (
-        Cell(f"ours: {subject.title}", None, "strong"),
+        Cell(f"ours: {model.title}", None, "strong"),
         *(Cell("") if x is None else Cell(_interval(x.rate, x.low, x.high), 100 * x.rate) for x in scores),
         Cell(", ".join(drops)),
         alone,
         left,
-        _fault(subject),
+        _fault(model),
     )
 
 
-def _fault(subject: Subject) -> str:
+def _fault(model: ModelResults) -> str:
     """What the audit, or quick checks, found in ours."""
-    if subject.audit is not None:
-        checks = [f"{each.id} {each.check.replace('-', ' ')}" for each in urgent(subject.audit)]
+    if model.audit is not None:
+        checks = [f"{each.id} {each.check.replace('-', ' ')}" for each in urgent(model.audit)]
         return f"by the audit: {some(checks)}" if checks else "nothing that the audit finds"
-    fault = getattr(subject.evaluation, "audit", None)
+    fault = getattr(model.evaluation, "audit", None)
     return "not audited" if fault is None else fault or "nothing that quick checks find"
 
 
@@ -108,20 +108,20 @@ def _interval(rate: float, low: float, high: float, digits: int = 2) -> str:
     return f"{100 * rate:.{digits}f} [{100 * low:.{digits}f}, {100 * high:.{digits}f}]"
 
 
-def _sorter_table(subjects: Sequence[Subject]) -> DataTable:
+def _sorter_table(models: Sequence[ModelResults]) -> DataTable:
     """A row for each report and encoding, and for each of ours and two kinds of negatives."""
     rows: list[tuple[Cell | str, ...]] = []
     for said in sorters():
         shares = [Cell(f"{100 * said.right[x].rate:.1f}", 100 * said.right[x].rate) for x in LENGTHS]
         rows.append((f"report {said.report}", said.encoding, said.negative, *shares, said.wrong))
-    for subject in subjects:
-        result = subject.stretch
+    for model in models:
+        result = model.stretch
         assert result is not None, "asked of models that were stretched"
         for kind in [each for each in KINDS if any(cell.negative == each for cell in result.cells)]:
             cells = {cell.length: cell for cell in result.cells if cell.negative == kind}
             shown = [_field(cells.get(length)) for length in LENGTHS]
-            name = Cell(f"ours: {subject.title}", None, "strong")
-            rows.append((name, result.encoding, kind, *shown, _fault(subject)))
+            name = Cell(f"ours: {model.title}", None, "strong")
+            rows.append((name, result.encoding, kind, *shown, _fault(model)))
     columns = ("whose", "encoding", "negatives", *map(str, LENGTHS), "what was wrong")
     note = "Right (%); theirs on 500 sequences of each length, ours with 95 % intervals."
     return DataTable("published-sortedness", "Sortedness: published, and measured here", columns, tuple(rows), note)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headcount.describing.audit import BEYOND, POSITIONS, SHORTCUTS, notices
 from headcount.describing.blocks import Block, Conclusions, Paragraph, Picture, Section
 from headcount.describing.commands import stretch_command
 from headcount.describing.extrapolation import ACCURATE, extrapolation_of, hardest_kind, is_plain, kind_words
@@ -19,8 +20,7 @@ from headcount.describing.length_generalisation import (
     other_extrapolators,
     recall_table,
 )
-from headcount.describing.story import Material, Subject
-from headcount.describing.verdicts import BEYOND, POSITIONS, SHORTCUTS, notices
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import percent
 from headcount.figures.length_generalisation import draw_dispersion, draw_stretch, given_structure
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from headcount.analysis.length_generalisation import Stretch
 
 
-def section(material: Material) -> Section | None:
+def section(report_results: ReportResults) -> Section | None:
     """Build the section from every model that was measured at several lengths."""
-    subjects = [each for each in material.subjects if each.stretch is not None and each.stretch.cells]
-    if not subjects:
+    all_models = [each for each in report_results.models if each.stretch is not None and each.stretch.cells]
+    if not all_models:
         return None
-    models = [Model(each.title, each.stretch) for each in subjects if each.stretch is not None]
+    models = [Model(each.title, each.stretch) for each in all_models if each.stretch is not None]
     results = [each.result for each in models]
-    kind, command = hardest_kind(results), stretch_command(subjects)
+    kind, command = hardest_kind(results), stretch_command(all_models)
     kinds = sorted(kinds_of(results), key=lambda each: each != kind)
     sentences = conclusions(models, kind, lambda each: f"reach-{each}")
     blocks: list[Block] = [
@@ -50,11 +50,11 @@ def section(material: Material) -> Section | None:
         Conclusions(tuple(sentences)),
         *exercise_table(models, kind, command),
         _curves(models, kind, command),
-        *(notice for each in subjects for notice in notices(each, [BEYOND, POSITIONS, SHORTCUTS])),
+        *(notice for each in all_models for notice in notices(each, [BEYOND, POSITIONS, SHORTCUTS])),
         *(accuracy_table(models, each, command) for each in kinds),
         recall_table("reach-classes", models, kinds, command),
         *causes_table(models, kind, command),
-        *_dispersions(material, subjects, kind),
+        *_dispersions(report_results, all_models, kind),
     ]
     answer = replace(sentences[0], text=" ".join([sentences[0].text, *other_extrapolators(models, kind, sentences[0])]))
     return Section("reach", "How far does each encoding extrapolate?", tuple(blocks), answer)
@@ -85,28 +85,28 @@ def _on_common_lengths(results: Sequence[Stretch]) -> list[Stretch]:
     ]
 
 
-def _dispersions(material: Material, subjects: Sequence[Subject], kind: str) -> list[Picture]:
+def _dispersions(report_results: ReportResults, all_models: Sequence[ModelResults], kind: str) -> list[Picture]:
     """Draw attention of the exercise's first model, and of the generic model that extrapolates farthest."""
-    generic = [each for each in subjects if each.stretch and not each.stretch.hard_codes] or list(subjects)
+    generic = [each for each in all_models if each.stretch and not each.stretch.hard_codes] or list(all_models)
     plain = [each for each in generic if each.stretch and is_plain(each.stretch)] or generic
     farthest = max(generic, key=lambda each: _length(each, kind))
     shown = [plain[0], *([farthest] if _length(farthest, kind) > _length(plain[0], kind) else [])]
-    return [_dispersion(material.block_id("reach-attention", each), each, kind) for each in shown]
+    return [_dispersion(report_results.block_id("reach-attention", each), each, kind) for each in shown]
 
 
-def _length(subject: Subject, kind: str) -> int:
-    reach = extrapolation_of(subject.stretch, kind) if subject.stretch else None
+def _length(model: ModelResults, kind: str) -> int:
+    reach = extrapolation_of(model.stretch, kind) if model.stretch else None
     return reach.length if reach else 0
 
 
-def _dispersion(name: str, subject: Subject, kind: str) -> Picture:
-    result = subject.stretch
+def _dispersion(name: str, model: ModelResults, kind: str) -> Picture:
+    result = model.stretch
     assert result is not None, "only models that were measured at several lengths are drawn"
     reach = extrapolation_of(result, kind)
     accurate = f"it is accurate {reach.words}" if reach else "the tables have its accuracy"
-    alt = f"Attention and confidence of {subject.title} against length; on {kind_words(kind)} {accurate}."
-    caption = f"{subject.title} ({given_structure(result)}): attention and confidence as sequences grow"
-    return Picture(name, caption, alt, lambda: draw_dispersion(result), stretch_command([subject]))
+    alt = f"Attention and confidence of {model.title} against length; on {kind_words(kind)} {accurate}."
+    caption = f"{model.title} ({given_structure(result)}): attention and confidence as sequences grow"
+    return Picture(name, caption, alt, lambda: draw_dispersion(result), stretch_command([model]))
 
 
 PART = section

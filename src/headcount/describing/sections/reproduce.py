@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headcount.describing.blocks import Block, Commands, Paragraph, Section
 from headcount.describing.commands import SAMPLE, commands_of, report_command, stretch_commands, train_command
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 
 
-def section(material: Material) -> Section:
+def section(results: ReportResults) -> Section:
     """List the commands of each model, then those for several models."""
     blocks: list[Block] = [
         Paragraph(
@@ -15,25 +15,25 @@ def section(material: Material) -> Section:
             "stored with a model and measures the others, so the last command does everything but the training."
         )
     ]
-    for subject in material.subjects:
-        if commands := commands_of(subject):
-            blocks.append(Commands(tuple(commands), f"{subject.title}{_origin(subject)}:"))
-    if commands := stretch_commands(material.subjects):
+    for model in results.models:
+        if commands := commands_of(model):
+            blocks.append(Commands(tuple(commands), f"{model.title}{_origin(model)}:"))
+    if commands := stretch_commands(results.models):
         blocks.append(Commands(tuple(commands), "Accuracy by length:"))
-    blocks.append(Commands((report_command(material.subjects),), "This report:"))
-    left_out = [(each.title, "; ".join(each.not_measured)) for each in material.subjects if each.not_measured]
+    blocks.append(Commands((report_command(results.models),), "This report:"))
+    left_out = [(each.title, "; ".join(each.not_measured)) for each in results.models if each.not_measured]
     for title, words in left_out:
         blocks.append(Paragraph(f"Not measured for {title}, to be quick: {words}."))
     return Section("reproduce", "How to reproduce this report", tuple(blocks))
 
 
-def _origin(subject: Subject) -> str:
+def _origin(model: ModelResults) -> str:
     """Say why no command trains a model."""
-    if train_command(subject):
+    if train_command(model):
         return ""
-    if subject.name.startswith(SAMPLE):
+    if model.name.startswith(SAMPLE):
         return ", which comes with the package"
-    return ", which was cut from another run" if subject.settings.get("pruned") else ", which was not trained here"
+    return ", which was cut from another run" if model.settings.get("pruned") else ", which was not trained here"
 
 
 PART = section

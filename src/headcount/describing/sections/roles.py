@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.describing import roles, specialisation
 from headcount.describing.blocks import Block, Section, Sentence
-from headcount.describing.story import Material, Subject, section_by_model
+from headcount.describing.report import ModelResults, ReportResults, section_by_model
 from headcount.errors import argument
 
 EXPLANATION = (
@@ -13,23 +13,23 @@ EXPLANATION = (
 )
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Describe every model whose heads were measured, in the terms of its task or of any text."""
-    subjects = [*material.with_("stats"), *(each for each in material.with_("roles") if not each.stats)]
-    return section_by_model(material, "roles", "What does each head attend to?", EXPLANATION, subjects, _describe)
+    models = [*results.with_result("stats"), *(each for each in results.with_result("roles") if not each.stats)]
+    return section_by_model(results, "roles", "What does each head attend to?", EXPLANATION, models, _describe)
 
 
-def _describe(subject: Subject, name: str) -> tuple[list[Sentence], list[Block]]:
+def _describe(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
     """Return the conclusions, figures and tables about the heads of one model."""
-    title, command = subject.title, f"headcount heads {argument(subject.name)} --stats"
-    if subject.stats is not None:
-        picture = specialisation.stats_picture(subject.stats, title, name, command)
-        table = specialisation.stats_table(subject.stats, title, name, command)
-        return specialisation.conclusions(subject.stats, title, name), [picture, table]
-    assert subject.roles is not None, "the heads were measured"
-    tables = (make(subject.roles, title, name, command) for make in roles.TABLES)
-    blocks = [*roles.maps(subject.roles, title, name, command), *filter(None, tables)]
-    return roles.conclusions(subject.roles, title, name), blocks
+    title, command = model.title, f"headcount heads {argument(model.name)} --stats"
+    if model.stats is not None:
+        picture = specialisation.stats_picture(model.stats, title, name, command)
+        table = specialisation.stats_table(model.stats, title, name, command)
+        return specialisation.conclusions(model.stats, title, name), [picture, table]
+    assert model.roles is not None, "the heads were measured"
+    tables = (make(model.roles, title, name, command) for make in roles.TABLES)
+    blocks = [*roles.maps(model.roles, title, name, command), *filter(None, tables)]
+    return roles.conclusions(model.roles, title, name), blocks
 
 
 PART = section

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headcount.describing.blocks import Block, Picture, Section, Sentence
 from headcount.describing.commands import ablate_command
+from headcount.describing.report import ModelResults, ReportResults, section_by_model
 from headcount.describing.sites import block_table, by_block, conclusions, sites_of
-from headcount.describing.story import Material, Subject, section_by_model
 from headcount.describing.words import amount, some
 from headcount.figures.ablation import draw_map
 
@@ -16,22 +16,22 @@ EXPLANATION = (
 )
 
 
-def section(material: Material) -> Section | None:
+def section(results: ReportResults) -> Section | None:
     """Describe every model whose heads were ablated and that has more than one attention block."""
-    subjects = [each for each in material.with_("ablation") if each.ablation and len(sites_of(each.ablation)) > 1]
+    models = [each for each in results.with_result("ablation") if each.ablation and len(sites_of(each.ablation)) > 1]
     title = "Where in the model are the important heads?"
-    return section_by_model(material, "sites", title, EXPLANATION, subjects, _described)
+    return section_by_model(results, "sites", title, EXPLANATION, models, _described)
 
 
-def _described(subject: Subject, name: str) -> tuple[list[Sentence], list[Block]]:
-    result, command = subject.ablation, ablate_command(subject)
+def _described(model: ModelResults, name: str) -> tuple[list[Sentence], list[Block]]:
+    result, command = model.ablation, ablate_command(model)
     assert result is not None, "only models with an ablation are described"
     drops = [f"{each.name} {amount(each.estimate[0], result.unit)}" for each in by_block(result, result.ranked_by)]
-    caption = f"Drop without each head of {subject.title}: attention blocks down, heads across"
+    caption = f"Drop without each head of {model.title}: attention blocks down, heads across"
     alt = f"Mean drop per head: {some(drops, 12)}."
-    return conclusions(result, subject.title, name), [
+    return conclusions(result, model.title, name), [
         Picture(name, caption, alt, lambda: draw_map(result, result.conditions[0]), command),
-        block_table(result, subject.title, name, command),
+        block_table(result, model.title, name, command),
     ]
 
 

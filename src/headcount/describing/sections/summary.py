@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.describing.blocks import Block, Commands, Notice, Paragraph, Section
 from headcount.describing.commands import report_command
-from headcount.describing.story import Material, Subject
+from headcount.describing.report import ModelResults, ReportResults
 from headcount.describing.words import counted, some, stand_ins
 from headcount.heads import HeadId, HeadSite
 
@@ -26,31 +26,31 @@ MOST_NAMED = 3
 """Measurements that the first page names as left out; the section on reproduction has all of them."""
 
 
-def section(material: Material) -> Section:
+def section(results: ReportResults) -> Section:
     """Describe the question, the models, their faults, and what was left out to be quick."""
     blocks: list[Block] = []
-    for task in dict.fromkeys(each.task for each in material.subjects):
-        titles = [each.title for each in material.subjects if each.task == task]
+    for task in dict.fromkeys(each.task for each in results.models):
+        titles = [each.title for each in results.models if each.task == task]
         models = f"{counted(len(titles), 'model')}: {some(titles)}."
         blocks.append(Paragraph(f"{QUESTIONS.get(task or '', OTHERS)} {models}"))
-    blocks += [Paragraph(key)] if (key := _key(material)) else []
-    for subject in material.subjects:
-        if subject.audit is not None and not subject.audit.is_sound:
-            title = subject.title if len(material.subjects) == 1 else f"The audit finds a fault in {subject.title}"
-            blocks.append(Notice("fail", f"{title}: {subject.audit.summary}."))
-    left_out = list(dict.fromkeys(words for each in material.subjects for words in each.not_measured))
+    blocks += [Paragraph(key)] if (key := _key(results)) else []
+    for model in results.models:
+        if model.audit is not None and not model.audit.is_sound:
+            title = model.title if len(results.models) == 1 else f"The audit finds a fault in {model.title}"
+            blocks.append(Notice("fail", f"{title}: {model.audit.summary}."))
+    left_out = list(dict.fromkeys(words for each in results.models for words in each.not_measured))
     if left_out:
         text = f"To be quick, this report leaves out {some(left_out, MOST_NAMED)}. To measure everything:"
-        blocks.append(Commands((report_command(material.subjects, is_thorough=True),), text))
+        blocks.append(Commands((report_command(results.models, is_thorough=True),), text))
     return Section("summary", "Summary", tuple(blocks))
 
 
-def _key(material: Material) -> str:
+def _key(results: ReportResults) -> str:
     """Explain how heads are named, and what an ablation does."""
-    stacks = {site.short[0] for each in material.subjects for site in _sites(each)}
+    stacks = {site.short[0] for each in results.models for site in _sites(each)}
     names = [words for letter, words in LETTERS.items() if letter in stacks]
     naming = f"A head is named by its place, counted from 0: {some(names)}." if names else ""
-    ablations = [each.ablation for each in material.subjects if each.ablation is not None]
+    ablations = [each.ablation for each in results.models if each.ablation is not None]
     replacements = dict.fromkeys(each.ranked_by for each in ablations)
     replacements |= dict.fromkeys("resample" for each in ablations if "resample" in each.replacements)
     in_points = any(each.unit == "points" for each in ablations)
@@ -58,10 +58,10 @@ def _key(material: Material) -> str:
     return " ".join(filter(None, (naming, stand_ins(list(replacements)), points)))
 
 
-def _sites(subject: Subject) -> list[HeadSite]:
+def _sites(model: ModelResults) -> list[HeadSite]:
     """Return the sites of heads that are shown or ablated."""
-    ablated = [] if subject.ablation is None else [each.head for each in subject.ablation.heads]
-    shown = [head.head for each in subject.patterns[:1] for site in each.sites for head in site.heads]
+    ablated = [] if model.ablation is None else [each.head for each in model.ablation.heads]
+    shown = [head.head for each in model.patterns[:1] for site in each.sites for head in site.heads]
     return [HeadId.parse(head).site for head in (*shown, *ablated)]
 
 

@@ -62,7 +62,7 @@ IN_MEMORY = "<in memory>"
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelResults:
     """One model and its results; a result that is missing is None or empty."""
 
     name: str
@@ -108,29 +108,29 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportResults:
     """All models of a report, in the order in which the user named them."""
 
     title: str
-    subjects: tuple[Subject, ...]
+    models: tuple[ModelResults, ...]
     made: str
     """The version of headcount and the weights that the report is about."""
 
-    def of_task(self, task: str) -> tuple[Subject, ...]:
+    def of_task(self, task: str) -> tuple[ModelResults, ...]:
         """Return the models that were trained on a task."""
-        return tuple(each for each in self.subjects if each.task == task)
+        return tuple(each for each in self.models if each.task == task)
 
-    def with_(self, result: str) -> tuple[Subject, ...]:
+    def with_result(self, result: str) -> tuple[ModelResults, ...]:
         """Return the models that have a result, such as `ablation`."""
-        return tuple(each for each in self.subjects if getattr(each, result))
+        return tuple(each for each in self.models if getattr(each, result))
 
-    def block_id(self, section: str, subject: Subject) -> str:
+    def block_id(self, section: str, model: ModelResults) -> str:
         """Return an id that no other block has."""
-        return f"{section}-{subject.slug}-{self.subjects.index(subject)}"
+        return f"{section}-{model.slug}-{self.models.index(model)}"
 
 
 @dataclass(frozen=True)
-class Story:
+class Report:
     """A title and sections, which every renderer turns into a file."""
 
     title: str
@@ -139,33 +139,33 @@ class Story:
     made: str
 
 
-def tell(material: Material) -> Story:
+def build_report(results: ReportResults) -> Report:
     """Build the summary with the most important answers, then every section that has results."""
     names = [*ORDER, *(name for name in SECTIONS.names() if name not in (*ORDER, "summary"))]
-    if not any(each.settings for each in material.subjects):
+    if not any(each.settings for each in results.models):
         names.sort(key=lambda name: name != "audit")  # a reader of foreign models first needs to know if they are sound
-    if all(each.name == IN_MEMORY for each in material.subjects):
+    if all(each.name == IN_MEMORY for each in results.models):
         names.remove("reproduce")
-    described = (SECTIONS.get(name)(material) for name in names if name in SECTIONS.names())
+    described = (SECTIONS.get(name)(results) for name in names if name in SECTIONS.names())
     sections = [_without_impossible_commands(section) for section in described if section is not None]
-    summary = SECTIONS.get("summary")(material)
+    summary = SECTIONS.get("summary")(results)
     if answers := _answers(sections):
         # The fault of a single model comes before the answers; a fault of one among several models comes after.
-        kinds = Paragraph | Notice if len(material.subjects) == 1 else Paragraph
+        kinds = Paragraph | Notice if len(results.models) == 1 else Paragraph
         before = [block for block in summary.blocks if isinstance(block, kinds)]
         after = [block for block in summary.blocks if block not in before]
         summary = replace(summary, blocks=(*before, Conclusions(answers), *after))
-    titles = ", ".join(dict.fromkeys(each.title for each in material.subjects))
-    return Story(material.title, titles, (summary, *sections), material.made)
+    titles = ", ".join(dict.fromkeys(each.title for each in results.models))
+    return Report(results.title, titles, (summary, *sections), results.made)
 
 
 def section_by_model(
-    material: Material,
+    results: ReportResults,
     name: str,
     title: str,
     explanation: str,
-    subjects: Sequence[Subject],
-    describe: Callable[[Subject, str], tuple[list[Sentence], list[Block]]],
+    models: Sequence[ModelResults],
+    describe: Callable[[ModelResults, str], tuple[list[Sentence], list[Block]]],
 ) -> Section | None:
     """Build a section of an explanation and, for each model, its conclusions, figures and tables.
 
@@ -174,9 +174,9 @@ def section_by_model(
     """
     blocks: list[Block] = [Paragraph(explanation)]
     answers = []
-    for subject in subjects:
-        (first, *others), described = describe(subject, material.block_id(name, subject))
-        answers.append(replace(first, text=briefly(first.text, subject.settings)))
+    for model in models:
+        (first, *others), described = describe(model, results.block_id(name, model))
+        answers.append(replace(first, text=briefly(first.text, model.settings)))
         blocks += [Conclusions((replace(first, text=f"{first.text} {ONE_SEED}"), *others)), *described]
     return Section(name, title, tuple(blocks), answers[0]) if answers else None
 
