@@ -127,7 +127,7 @@ def test_the_same_sum_twice_and_the_swap_of_another() -> None:
 
 def test_a_sequence_and_its_reverse_are_two_examples() -> None:
     of = observed(PlantedSorter)
-    full = of.examples[of.task.lengths(of.examples) == 16]  # type: ignore[attr-defined]
+    full = of.examples[of.task.lengths(of.examples) == 16]
     of.examples = np.concatenate([full, full[:, ::-1]])
     assert look_at("duplicates", of).verdict == "pass"
     of.examples = np.concatenate([of.examples, of.examples[:1]])
