@@ -12,6 +12,7 @@ from planted import PLUS, OrderModel, PlantedAdder, PlantedSorter, audit, look
 from torch import Tensor, nn
 
 from headcount import Adapter
+from headcount.auditing.decoded_answers import DecodedAnswer
 
 
 class Mistaken(Styled):
@@ -137,3 +138,15 @@ def test_leading_zeros_before_a_wrong_value_are_no_answer() -> None:
     verdict = next(each for each in audit(OneZeroMoreFirstIsOne).verdicts if each.id == "HC105")
     assert "have other leading zeros" in verdict.finding
     assert "are no answers" in verdict.finding
+
+
+# --- tokens of several characters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "error"), [(("12",), "stop early"), (("1",), ""), (("12", "3", "4"), "go on after")])
+def test_lengths_are_counted_in_tokens_not_in_characters(words: tuple[str, ...], error: str) -> None:
+    """1 is not the beginning of 12 3, if 12 is one token."""
+    right = ("12", "3")
+    answer = DecodedAnswer(" ".join(words), words, right, right, "12 3", False, True, False, True)
+    assert answer.format_error.startswith(error)
+    assert bool(answer.format_error) == bool(error)

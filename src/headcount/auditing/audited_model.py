@@ -298,10 +298,9 @@ class AuditedSequenceModel(AuditedModel):
         """Return logits [example, label, token] and labels of one pass; the answers need not be right."""
         if self.adapted is not None:
             pairs = pairs_of(self.task, examples)
-            shown = [words_of(self.task.show_tokens(row)) for row in answers]
             fed = [
-                (question, joined(words[-len(words_of(right)) :], like=right))
-                for words, (question, right) in zip(shown, pairs, strict=True)
+                (question, joined(words_of(text, right)[-len(words_of(right, right)) :], like=right))
+                for text, (question, right) in zip(map(self.task.show_tokens, answers), pairs, strict=True)
             ]
             parts = list(self.adapted.passes(fed, BLOCK))
             return torch.cat([logits for logits, _ in parts]).cpu(), torch.cat([labels for _, labels in parts]).cpu()
@@ -352,13 +351,13 @@ def logit_changes(logits: Tensor, others: Tensor) -> Tensor:
     return (logits - others).masked_fill(~is_number, 0).abs().amax(dim=-1) / largest
 
 
-def words_of(text: str) -> tuple[str, ...]:
-    """Return the tokens of a text: its words if it has spaces, else its characters.
+def words_of(text: str, like: str) -> tuple[str, ...]:
+    """Return the tokens of a text: its words if another text has spaces, else its characters.
 
-    >>> words_of("12 3"), words_of("123")
-    (('12', '3'), ('1', '2', '3'))
+    >>> words_of("12 3", like="4 5"), words_of("12", like="4 5"), words_of("12", like="45")
+    (('12', '3'), ('12',), ('1', '2'))
     """
-    return tuple(text.split() if " " in text else text)
+    return tuple(text.split() if " " in like else text)
 
 
 def joined(words: Sequence[str], like: str) -> str:

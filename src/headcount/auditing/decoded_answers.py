@@ -78,20 +78,20 @@ def decoded_answers(model: AuditedSequenceModel) -> list[DecodedAnswer]:
     step = -1 if writes_least_first(task) else 1
     is_filled = readable.filled is None or (bool(readable.is_answer.any()) and not readable.filled.any())
     readable_texts = list(readable.texts) or texts
-    rows = zip(texts, readable_texts, model.right_answers, model.examples, model.right.tolist(), strict=True)
+    rows = zip(texts, readable_texts, model.right_answers, map(task.answer, model.examples), model.right, strict=True)
     return [
         DecodedAnswer(
             written,
-            words_of(text)[::step],
-            words_of(task.show_tokens(right))[::step],
-            words_of(task.answer(example))[::step],
-            task.answer(example),
-            is_right,
+            words_of(text, answer)[::step],
+            words_of(task.show_tokens(right), answer)[::step],
+            words_of(answer, answer)[::step],
+            answer,
+            bool(is_right),
             is_answer=task.read_answer(written) is not None,
             has_other_zeros=written != text == (written.lstrip("0") or "0"),
             is_filled=is_filled,
         )
-        for written, text, right, example, is_right in rows
+        for written, text, right, answer, is_right in rows
     ]
 
 

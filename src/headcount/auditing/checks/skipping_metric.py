@@ -87,12 +87,12 @@ def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str
     by_token: dict[tuple[str, str], list[bool]] = {}
     short: list[bool] = []
     for question, answer, text in _scored_answers(model, score):
-        words = words_of(text)
+        words = words_of(text, like=answer)
         full, before = score(question, answer, text), task.read_answer(text)
-        short.append(score(question, answer, joined(words[:-1], like=text)) >= full)
+        short.append(score(question, answer, joined(words[:-1], like=answer)) >= full)
         for i, old in enumerate(words):
             for new in rng.permutation([each for each in tokens if each != old])[:N_REPLACEMENTS].tolist():
-                after = task.read_answer(changed := joined([*words[:i], new, *words[i + 1 :]], like=text))
+                after = task.read_answer(changed := joined([*words[:i], new, *words[i + 1 :]], like=answer))
                 if before is None or after is None:
                     continue
                 costs_nothing = score(question, answer, changed) >= full
