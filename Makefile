@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LENS := .venv-lens
-# One thread per process in tests: two worker processes share the machine better than two threads each.
-TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
+# One thread per process in tests: two worker processes share the machine better than two threads each. Bytecode is kept:
+# compiling the tests again takes a third of collecting them.
+TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg PYTHONDONTWRITEBYTECODE=
 WORKERS ?= 2
 SAMPLES := src/headcount/samples
 ADDITION_SEED := 1

@@ -31,6 +31,7 @@ from headcount.data.dataset import LOSS
 from headcount.data.from_file import clusters_of
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import PARTS, compare, donors_of, interval_of, means_of, run_interventions
+from headcount.figures.ablation import markdown_table
 from headcount.hooks.replay import Intervention
 from headcount.runs.run import load
 from headcount.seeds import stream
@@ -44,7 +45,6 @@ from headcount.stats import (
     paired_hits,
     rank_correlations,
 )
-from headcount.views.ablation import markdown_table
 
 LEAST, MOST, ERRING = 0.93, 0.98, 0.03
 N_RESAMPLES = 4000

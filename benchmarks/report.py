@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from benchmarks.first_paint import paint_times
 from benchmarks.sweeps import LENS, run_race
 from headcount import api
-from headcount.reporting.blocks import HeadPatterns, Section
-from headcount.reporting.page import html_page
-from headcount.reporting.patterns import PatternBook, PatternPage, SiteHeads, in_hundredths
-from headcount.reporting.story import Story
+from headcount.describing.blocks import HeadPatterns, Section
+from headcount.describing.patterns import PatternBook, PatternPage, SiteHeads, in_hundredths
+from headcount.describing.story import Story
+from headcount.rendering.page import html_page
 
 LAB = Path("runs/lab")
 MEGABYTES, SECONDS = 5.0, 20.0

@@ -6,17 +6,20 @@ import functools
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jaxtyping
 import pytest
 import torch
+from blank_figures import leave_figures_blank
+from made_once import made_once
 
 from headcount.results import Result
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
-from headcount.runs.run import Run
+from headcount.runs.run import Run, load
 from headcount.runs.train import train_run
 
 # Some virtual machines say that they have AMX, and its first instruction kills the process: what is tested are products
@@ -63,11 +66,15 @@ TINY_SORTING: dict[str, Any] = {
 
 SHAPED = ("encodings", "models", "training")
 """Rooms in whose tests every call is checked for the shapes of its tensors."""
+PAINTED = ("figures", "describing", "rendering")
+"""Rooms in whose tests figures have content."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=3, help="how often the kill test kills")
-    parser.addoption("--long", action="store_true", help="tests/robustness in the long form: minutes, not seconds")
+    parser.addoption(
+        "--long", action="store_true", help="whole products of settings, and robustness in its long form: minutes"
+    )
     parser.addoption("--attack-seed", type=int, default=0, help="what tests/robustness draws its attacks from")
 
 
@@ -78,11 +85,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(re.search(r"^pytestmark = \[?pytest\.mark\.slow\b", collection_path.read_text("utf-8"), re.M)) or None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a model that has learned something waits for its training: slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what waits for a training as slow, and leave the rest of each product of settings to `--long`."""
     for item in items:
         if "good_run" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -107,17 +118,18 @@ def _checked_shapes(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _unpainted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made, but not painted: that takes longer than most of what is tested.
+    """Run the code of every figure, but on blank axes: matplotlib takes longer than most of what is tested.
 
-    In tests/views and tests/reporting they are, in every command that runs in a process of its own, and where a test
+    Pictures are real in the rooms that are about them, in commands that run in a process of their own, and where a test
     asks for `painted`.
     """
-    if "painted" not in request.fixturenames and request.path.parent.name not in ("views", "reporting"):
+    if "painted" not in request.fixturenames and request.path.parent.name not in PAINTED:
+        leave_figures_blank(monkeypatch)
         monkeypatch.setattr("headcount.api.saving.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.reporting.page.inline_svg", lambda *_: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.markdown.png", lambda figure: b"a picture written by headcount")
-        monkeypatch.setattr("headcount.reporting.markdown.svg", lambda figure: "<svg></svg>")
-        monkeypatch.setattr("headcount.reporting.exercise.png", lambda figure: b"a picture written by headcount")
+        monkeypatch.setattr("headcount.rendering.page.inline_svg", lambda *_: "<svg></svg>")
+        monkeypatch.setattr("headcount.rendering.markdown.png", lambda figure: b"a picture written by headcount")
+        monkeypatch.setattr("headcount.rendering.markdown.svg", lambda figure: "<svg></svg>")
+        monkeypatch.setattr("headcount.describing.exercise.png", lambda figure: b"a picture written by headcount")
 
 
 @pytest.fixture
@@ -176,9 +188,16 @@ def good() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def good_run(good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def good_copy(good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Return a new copy of a finished run with these settings; it is trained once for all processes."""
+    config = RunConfig.build("addition", **good)
+    return lambda: made_once(tmp_path_factory, "good", lambda folder: train_run(config, folder))
+
+
+@pytest.fixture(scope="session")
+def good_run(good_copy: Callable[[], Path]) -> Run:
     """A finished run with these settings."""
-    return train_run(RunConfig.build("addition", **good), tmp_path_factory.mktemp("runs") / "good")
+    return load(good_copy())
 
 
 @pytest.fixture

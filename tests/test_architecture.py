@@ -29,8 +29,9 @@ from headcount.runs.run import build
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(headcount.__file__).parent
-KNOW_NO_TORCH = ("views", "limits", "heads", "results", "stats", "bands", "config", "tasks")
-VIEWS_MAY_RUN = (*BASE, "tasks", "views")
+MADE_FROM_RESULTS = ("figures", "rendering")
+KNOW_NO_TORCH = (*MADE_FROM_RESULTS, "describing", "limits", "heads", "results", "stats", "bands", "config", "tasks")
+MAY_RUN_THERE = (*BASE, "tasks", "figures", "describing", "rendering")
 HOOKS_MAY_IMPORT = ("hooks", "errors", "heads", "limits", "registry")
 """Of headcount: they are usable alone, ..."""
 HOOKS_MAY_NEED = ("torch", "numpy", "jaxtyping", *sys.stdlib_module_names)
@@ -60,8 +61,8 @@ def fault(found: Import) -> str | None:
         return "points the wrong way"
     if importer == "hooks" and target not in HOOKS_MAY_IMPORT:
         return "is not for hooks, which are usable alone"
-    if importer == "views" and not found.for_types and target not in VIEWS_MAY_RUN:
-        return "may only be imported by a view under TYPE_CHECKING"
+    if importer in MADE_FROM_RESULTS and not found.for_types and target not in MAY_RUN_THERE:
+        return "may only be imported under TYPE_CHECKING, for types"
     return None
 
 
@@ -87,14 +88,14 @@ PLANTS = {
     "surgery knows no run": ("surgery/new.py", "from headcount.runs import run", "headcount.runs.run points the wrong"),
     "unknown room": ("attic/new.py", "from headcount import api", "put it into ROOMS"),
     "old room": ("analysis/new.py", "from headcount.instruments import gates", "put it into ROOMS"),
-    "view": ("views/new.py", "from headcount.training import loop", "under TYPE_CHECKING"),
-    "view, not": ("views/new.py", "if not TYPE_CHECKING: from headcount.runs import run", "under TYPE_CHECKING"),
+    "view": ("figures/new.py", "from headcount.training import loop", "under TYPE_CHECKING"),
+    "view, not": ("figures/new.py", "if not TYPE_CHECKING: from headcount.runs import run", "under TYPE_CHECKING"),
     "view, else": (
-        "views/new.py",
+        "figures/new.py",
         "if TYPE_CHECKING: ...\nelse: from headcount.runs import run",
         "under TYPE_CHECKING",
     ),
-    "torch in a view": ("views/new.py", "def f():\n    import torch.nn", "torch.nn knows no torch"),
+    "torch in a view": ("figures/new.py", "def f():\n    import torch.nn", "torch.nn knows no torch"),
     "torch in a task": ("tasks/new.py", "from torch import Tensor", "torch knows no torch"),
     "torch in statistics": ("stats.py", "import torch", "torch knows no torch"),
     "hooks and a task": ("hooks/new.py", "from headcount.tasks import TASKS", "is not for hooks"),
@@ -105,7 +106,7 @@ PLANTS = {
 FINE = {
     "down": ("analysis/new.py", "from headcount.runs.run import Run"),
     "same room": ("training/new.py", "from .loop import fit"),
-    "types in a view": ("views/new.py", "if TYPE_CHECKING:\n    from headcount.training.loop import Listener"),
+    "types in a view": ("figures/new.py", "if TYPE_CHECKING:\n    from headcount.training.loop import Listener"),
     "types at the door": ("__init__.py", "if TYPE_CHECKING:\n    from headcount.api import train"),
     "lazy door": ("cli/new.py", "from headcount import load"),
     "version": ("errors.py", "from headcount import __version__"),
@@ -152,7 +153,7 @@ print("torch" in sys.modules)
 
 def test_help_and_the_torchless_rooms_do_not_load_torch() -> None:
     names = [name for name in modules(SOURCE) if room(name) in KNOW_NO_TORCH]
-    assert "headcount.views.attention" in names
+    assert "headcount.figures.attention" in names
     ran = subprocess.run([sys.executable, "-c", HELP, *names], capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("False\n", "")
 
@@ -253,8 +254,10 @@ def resolve(name: str) -> Any:
     return found
 
 
-def test_the_diagram_is_current() -> None:
-    assert rooms.with_diagram(ARCHITECTURE, rooms.diagram()) == ARCHITECTURE, "run: python -m tools.rooms --write"
+def test_the_diagram_is_printed_and_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main([]) == 0
+    printed = capsys.readouterr().out
+    assert rooms.with_diagram(ARCHITECTURE, printed) == ARCHITECTURE, "run: python -m tools.rooms --write"
 
 
 def test_the_diagram_shows_what_is_imported(tmp_path: Path) -> None:
@@ -263,18 +266,13 @@ def test_the_diagram_shows_what_is_imported(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text('"""What it is.\n\nAnd more."""\n')
     (tmp_path / "tasks" / "one.py").write_text("import headcount.heads")
     (tmp_path / "models" / "one.py").write_text("import headcount.tasks, headcount.heads")
-    (tmp_path / "views" / "one.py").write_text("if TYPE_CHECKING: import headcount.models, headcount.tasks")
+    (tmp_path / "figures" / "one.py").write_text("if TYPE_CHECKING: import headcount.models, headcount.tasks")
     graph = re.findall(r"^    (.+)$", rooms.diagram(tmp_path), flags=re.MULTILINE)
-    assert graph == ["base --> tasks", "tasks --> models", "models -.->|types| views"]
+    assert graph == ["base --> tasks", "tasks --> models", "models -.->|types| figures"]
     assert "| `tasks` | What it is. |" in rooms.diagram(tmp_path)
 
 
 @pytest.mark.slow
-def test_the_diagram_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rooms.main([]) == 0
-    assert capsys.readouterr().out == rooms.diagram()
-
-
 def test_a_page_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="no markers"):
         rooms.with_diagram("a page", "a diagram")

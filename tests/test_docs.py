@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import io
 import re
 import shlex
@@ -100,8 +101,18 @@ def source_commands(file: Path) -> Iterator[str]:
             yield f"headcount {verb}{rest.rstrip(':;,.')}"
 
 
-SHOWN = [(page.name, command) for page in PAGES for command in page_commands(page.read_text())]
-HINTS = [(str(file.relative_to(ROOT)), command) for file in SOURCES for command in source_commands(file)]
+@functools.cache
+def commands_of(file: Path) -> list[str]:
+    """Return the commands in a page or a source file."""
+    if file.suffix == ".md":
+        return list(page_commands(file.read_text()))
+    return list(source_commands(file))
+
+
+FILES = [*PAGES, *(file for file in SOURCES if "headcount " in file.read_text())]
+"""Pages, and the source files that can hold a command."""
+by_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def words(command: str) -> list[str]:
@@ -126,13 +137,14 @@ def parsed(argv: list[str]) -> argparse.Namespace | None:
     raise AssertionError(f"{shlex.join(argv)}: {errors.getvalue()}")
 
 
-@pytest.mark.parametrize(("where", "command"), [each for each in SHOWN + HINTS if "headcount" in each[1]])
-def test_every_command_that_is_shown_can_be_given(where, command):
-    argv = words(command)
-    args = parsed(argv[argv.index("headcount") + 1 :])
-    if args is not None and getattr(args, "task_name", None):
-        settings = given_settings(args, RunConfig.sections(args.task_name))
-        RunConfig.build(args.task_name, seed=args.seed, preset=args.preset, **settings)
+@by_file
+def test_every_command_that_is_shown_can_be_given(file):
+    for command in (each for each in commands_of(file) if "headcount" in each):
+        argv = words(command)
+        args = parsed(argv[argv.index("headcount") + 1 :])
+        if args is not None and getattr(args, "task_name", None):
+            settings = given_settings(args, RunConfig.sections(args.task_name))
+            RunConfig.build(args.task_name, seed=args.seed, preset=args.preset, **settings)
 
 
 def asked(command: str) -> tuple[str, list[str]]:
@@ -142,19 +154,19 @@ def asked(command: str) -> tuple[str, list[str]]:
     return getattr(args, "model", ""), [each for each in ([found] if isinstance(found, str) else found) if each != "x"]
 
 
-ASKED = {command: asked(command) for where, command in SHOWN + HINTS if re.search(r" (predict|heads) ", command)}
 OURS = {"run": ["addition", "sortedness"], "sample:addition": ["addition"], "sample:sortedness": ["sortedness"]}
 
 
-@pytest.mark.parametrize(
-    "command", [each for each, (model, examples) in ASKED.items() if model in OURS and examples and "37+81" not in each]
-)
-def test_every_example_that_is_shown_fits_a_model(command):
+@by_file
+def test_every_example_that_is_shown_fits_a_model(file):
     """The lab's own hint once asked a model of three digits for 999+1."""
-    model, examples = ASKED[command]
-    tasks = [load(f"sample:{name}").task for name in OURS[model]]
-    for example in examples:
-        assert any(_fits(task, example) for task in tasks), example
+    for command in (
+        each for each in commands_of(file) if re.search(r" (predict|heads) ", each) and "37+81" not in each
+    ):
+        model, examples = asked(command)
+        tasks = [load(f"sample:{name}").task for name in OURS.get(model, ())]
+        for example in examples:
+            assert not tasks or any(_fits(task, example) for task in tasks), command
 
 
 def _fits(task, example):
@@ -164,25 +176,28 @@ def _fits(task, example):
         return False
 
 
-@pytest.mark.parametrize(("where", "command"), [each for each in SHOWN if not each[1].startswith("headcount")])
-def test_every_other_command_that_is_shown_is_there(where, command):
-    first, *rest = shlex.split(command, comments=True)
+@by_page
+def test_every_other_command_that_is_shown_is_there(page):
     targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    if first == "make":
-        assert rest[0] in targets
-    elif rest[:2] == ["-m", "benchmarks"] and rest[2:]:
-        assert (ROOT / "benchmarks" / f"{rest[2]}.py").exists()
-    else:
-        tools = [f"tools.{file.stem}" for file in (ROOT / "tools").glob("[a-z]*.py")]
-        assert rest[0] == "-m"
-        assert rest[1] in ("benchmarks", "headcount", *tools)
+    tools = [f"tools.{file.stem}" for file in (ROOT / "tools").glob("[a-z]*.py")]
+    for command in (each for each in commands_of(page) if not each.startswith("headcount")):
+        first, *rest = shlex.split(command, comments=True)
+        if first == "make":
+            assert rest[0] in targets, command
+        elif rest[:2] == ["-m", "benchmarks"] and rest[2:]:
+            assert (ROOT / "benchmarks" / f"{rest[2]}.py").exists(), command
+        else:
+            assert rest[0] == "-m", command
+            assert rest[1] in ("benchmarks", "headcount", *tools), command
 
 
 def test_commands_were_found():
-    assert len(SHOWN) > 80
-    assert len(HINTS) > 25
-    assert ("reports.md", "headcount train addition --no-start-token") in SHOWN
-    assert any("--resume" in command for _, command in HINTS)
+    shown = {page.name: commands_of(page) for page in PAGES}
+    hints = [command for file in FILES if file.suffix == ".py" for command in commands_of(file)]
+    assert sum(map(len, shown.values())) > 80
+    assert len(hints) > 25
+    assert "headcount train addition --no-start-token" in shown["reports.md"]
+    assert any("--resume" in command for command in hints)
 
 
 @pytest.mark.slow

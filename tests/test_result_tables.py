@@ -9,14 +9,14 @@ from typing import Any
 import hub_models as hub
 import pytest
 from matplotlib.figure import Figure
-from tests.views import test_every_figure as every
+from tests.figures import test_every_figure as every
 
 from headcount import ExternalModel, api, load, wrap
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
+from headcount.figures.plotting import PLOTS
 from headcount.results import SHOWN_ROWS, Result
 from headcount.runs.run import Run
-from headcount.views.plotting import PLOTS
 
 SHAPE = every.SHAPES["two"]
 MADE: dict[str, Any] = {
@@ -94,6 +94,7 @@ def test_a_plot_is_a_figure_and_no_file(name: str, in_tmp: Path, monkeypatch: py
     assert not list(in_tmp.iterdir())
 
 
+@pytest.mark.usefixtures("painted")
 def test_a_figure_may_be_named() -> None:
     result = every.ablated(SHAPE)
     titles = {name: [axes.get_title() for axes in result.plot(name).axes] for name in ("ranking", "map")}

@@ -42,8 +42,9 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("experiments",),
     ("analysis",),
     ("auditing",),
-    ("views",),
-    ("reporting",),
+    ("figures",),
+    ("describing",),
+    ("rendering",),
     ("api",),
     ("cli", "__main__"),
 )

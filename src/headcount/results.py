@@ -89,11 +89,11 @@ class Result:
     def plot(self, which: str | None = None) -> Any:
         """Its matplotlib Figure, without a file; `which` of several, the first unless it is named."""
         # Views are made from results, so they stand after them; they are loaded when somebody wants to see something.
-        return import_module("headcount.views.plotting").plot(self, which)
+        return import_module("headcount.figures.plotting").plot(self, which)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the section of a report about it, offline."""
-        shown: str = import_module("headcount.reporting.notebook").result_html(self)
+        shown: str = import_module("headcount.rendering.notebook").result_html(self)
         return shown
 
     def to_dict(self) -> dict[str, Any]:

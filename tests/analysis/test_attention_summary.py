@@ -25,11 +25,11 @@ from headcount.analysis.attention import (
 )
 from headcount.analysis.role_measures import stacks_of, visible_keys
 from headcount.errors import InputError
+from headcount.figures.attention import draw_pages
+from headcount.figures.style import png
 from headcount.heads import HeadId, HeadSite
 from headcount.hooks.attention import read_attention
 from headcount.hooks.wrapping import wrap
-from headcount.views.attention import draw_pages
-from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 

@@ -12,13 +12,13 @@ from asked_runs import verify
 
 from headcount.analysis import exhaustive
 from headcount.analysis.exhaustive import Certificate, Nearest
+from headcount.describing.certificate import verdict
 from headcount.errors import CheckFailed, InputError
 from headcount.runs.config import RunConfig
 from headcount.runs.run import build, load
 from headcount.tasks.addition import Addition, AdditionConfig
 from headcount.training import evaluation
 from headcount.training.answers import answer, margins
-from headcount.views.certificate import verdict
 
 pytestmark = pytest.mark.slow  # seconds together
 

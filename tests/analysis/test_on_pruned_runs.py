@@ -10,14 +10,14 @@ from asked_runs import stretch, verify
 
 from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on
 from headcount.analysis.positions import positions_of
+from headcount.figures.attention import draw_heads, draw_pages
+from headcount.figures.length_generalisation import draw_dispersion
+from headcount.figures.style import png
 from headcount.heads import HeadId
 from headcount.runs.config import RunConfig
 from headcount.runs.prune import prune_run
 from headcount.runs.run import Run
 from headcount.runs.train import train_run
-from headcount.views.attention import draw_heads, draw_pages
-from headcount.views.length_generalisation import draw_dispersion
-from headcount.views.style import png
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 

@@ -17,7 +17,7 @@ from headcount.api import lab, next_command
 from headcount.api.lab import EXAMPLE, SORTEDNESS, Lab, examples_of, run_lab
 from headcount.api.reporting import gather
 from headcount.cli import _parser
-from headcount.reporting.exercise import write_exercise
+from headcount.describing.exercise import write_exercise
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder
 from headcount.runs.run import Run, build

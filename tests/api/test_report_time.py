@@ -15,11 +15,11 @@ from headcount.api import measurements, reporting
 from headcount.api.measurements import WANTED, Wanted
 from headcount.api.reporting import TIME_LIMIT, gather
 from headcount.api.saving import Saved
+from headcount.describing.blocks import Commands
+from headcount.describing.story import Material, tell
 from headcount.errors import InputError, OutOfTime
-from headcount.reporting.blocks import Commands
-from headcount.reporting.story import Material, tell
+from headcount.rendering.progress import TimeLimit, counting, limited, time_limit
 from headcount.runs.run import Run, load
-from headcount.views.progress import TimeLimit, counting, limited, time_limit
 
 STEPS = 1000
 

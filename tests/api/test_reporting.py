@@ -16,10 +16,10 @@ from headcount.api.measurements import WANTED
 from headcount.api.reporting import gather
 from headcount.api.viewing import head_roles
 from headcount.data.tables import TextLines
+from headcount.describing.blocks import Commands
+from headcount.describing.commands import ablate_command
+from headcount.describing.story import Material, tell
 from headcount.errors import InputError, RunError
-from headcount.reporting.blocks import Commands
-from headcount.reporting.commands import ablate_command
-from headcount.reporting.story import Material, tell
 from headcount.runs.run import Run, load
 
 pytestmark = pytest.mark.slow  # figures are drawn

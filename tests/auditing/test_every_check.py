@@ -29,8 +29,8 @@ from headcount.auditing.check import (
     failed,
     passed,
 )
+from headcount.describing.audit import audit_markdown, audit_notes
 from headcount.errors import InputError
-from headcount.views.audit import audit_markdown, audit_notes
 
 CHECKS = checks_named()
 HERE = Path(__file__).parents[1]

@@ -30,7 +30,7 @@ from headcount.auditing.check import (
     passed,
     warned,
 )
-from headcount.views.audit import audit_markdown, audit_tables
+from headcount.describing.audit import audit_markdown, audit_tables
 
 # --- by what they explain ---------------------------------------------------------------------------------------------
 

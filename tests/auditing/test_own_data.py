@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headcount import Adapter, ablate_heads
 from headcount.auditing.audit import checks_named, run_checks
 from headcount.cli import main
-from headcount.views.ablation import ablation_markdown
+from headcount.figures.ablation import ablation_markdown
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -31,6 +31,16 @@ def test_every_verb_has_help_and_json(verb, capsys):
     assert "--json" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", Registry("headcount.cli").names())
+def test_every_help_ends_with_examples_of_that_verb(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    examples = re.findall("^  headcount (.+)$", capsys.readouterr().out, re.M)
+    assert len(examples) >= 2
+    for example in examples:  # tests/test_docs.py parses them
+        assert example.split()[0] == verb
+
+
 def test_predict(capsys):
     assert main(["predict", "sample:addition", "374+814"]) == 0
     assert "374+814 = 1188  (right; probability" in capsys.readouterr().out

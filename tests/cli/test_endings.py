@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from headcount.cli import main
+from headcount.rendering import progress
+from headcount.rendering.progress import Terminal
 from headcount.runs.run import Run
-from headcount.views import progress
-from headcount.views.progress import Terminal
 
 pytestmark = pytest.mark.slow  # a process for each
 

@@ -7,8 +7,8 @@ import pytest
 
 from headcount.analysis.pruning import Pruning
 from headcount.cli import main
+from headcount.figures.pruning import pruning_notes
 from headcount.runs.run import load
-from headcount.views.pruning import pruning_notes
 
 pytestmark = pytest.mark.slow  # together they take over 5 s
 

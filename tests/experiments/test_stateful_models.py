@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from headcount import Sites, ablate_heads
 from headcount.experiments.interventions import run_interventions
+from headcount.figures.ablation import ablation_notes
 from headcount.hooks.replay import Intervention
-from headcount.views.ablation import ablation_notes
 
 TOKENS = torch.arange(24).reshape(6, 4) % 7
 

@@ -23,8 +23,8 @@ from headcount import ExternalModel, ablate_heads, load_external, prune_heads, s
 from headcount.cli import main
 from headcount.errors import HeadcountError, InputError
 from headcount.external.hugging_face import load_model, save_model
+from headcount.figures.ablation import ablation_notes
 from headcount.surgery.cutting import cut_heads
-from headcount.views.ablation import ablation_notes
 
 pytestmark = pytest.mark.slow  # models of others, or many processes
 

@@ -29,7 +29,7 @@ from headcount.analysis.specialisation import specialise
 from headcount.api.reporting import gather
 from headcount.cli import main
 from headcount.errors import ResultError, RunError
-from headcount.reporting.notebook import _section
+from headcount.rendering.notebook import _section
 from headcount.results import Result
 from headcount.runs.folder import TrainingRecord
 from headcount.runs.run import Run

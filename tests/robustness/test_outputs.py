@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from told_results import subject
 
 from headcount import api, cli
+from headcount.describing.blocks import DataTable, Picture, Section
+from headcount.describing.story import Material, Story
 from headcount.errors import HeadcountError
 from headcount.files import MARK
-from headcount.reporting.blocks import DataTable, Picture, Section
-from headcount.reporting.story import Material, Story
 from headcount.runs.run import Run
 
 pytestmark = pytest.mark.slow  # as all attacks

@@ -12,10 +12,10 @@ from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
 from headcount.analysis.pruning import Curve, Point, Pruning, RandomBaseline
 from headcount.analysis.specialisation import HeadStats, Named, Specialisation
 from headcount.bands import band_of
+from headcount.describing.blocks import Conclusions, DataTable, Picture, Section, Sentence
+from headcount.describing.story import Material, Subject
 from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.heads import HeadId
-from headcount.reporting.blocks import Conclusions, DataTable, Picture, Section, Sentence
-from headcount.reporting.story import Material, Subject
 from headcount.stats import PairedDifference, Proportion
 from headcount.training.evaluation import Classification, ClassScores, Evaluation, Scores, WrongAnswer
 

@@ -9,8 +9,8 @@ from headcount.analysis.ablation import Ablation, Condition, Effect
 from headcount.analysis.length_generalisation import LengthResult, Stretch
 from headcount.analysis.pruning import Curve, Point, Pruning
 from headcount.auditing.audit import Audit, Verdict
-from headcount.reporting.blocks import Conclusions, DataTable, Section, Sentence
-from headcount.reporting.story import Material, Subject
+from headcount.describing.blocks import Conclusions, DataTable, Section, Sentence
+from headcount.describing.story import Material, Subject
 from headcount.stats import PairedDifference, Proportion
 from headcount.training.evaluation import Evaluation, Scores
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -95,19 +95,28 @@ def require_same(model: Model, heads: Iterable[HeadId]) -> Model:
 # --- cut is silenced ------------------------------------------------------------------------------------------------
 
 
-def quick_first(cases: Iterable[tuple[Any, ...]], quick: Callable[..., bool]) -> list[Any]:
-    """All of them together take over 5 seconds."""
-    return [pytest.param(*case, marks=() if quick(*case) else pytest.mark.slow) for case in cases]
+def sampled(cases: Iterable[tuple[Any, ...]], is_common: Callable[..., bool]) -> list[Any]:
+    """Return every case of a product, those that are not common for `--long` only."""
+    return [pytest.param(*case, marks=() if is_common(*case) else pytest.mark.long) for case in cases]
 
 
 KINDS = [*product(ENCODINGS.names(), ["plain", "log-length"], [False, True], ["pre", "post"])]
+NORMS = ("pre", "post")
 SITES = ("E0", "E1", "D0", "D1", "X0", "X1")
 LOST = [*[(site,) for site in SITES], ("D0", "D1"), ("X0", "X1"), ("E0", "D1", "X0"), SITES]
+PLACED = dict(zip(LOST, cycle(NORMS), strict=False))
+"""Where the norm stands in the model that is tried for each."""
+
+
+def is_pair(encoding: str, *others: Any) -> bool:
+    """Return whether a case is one of two for its encoding, which differ in every other setting."""
+    place = ENCODINGS.names().index(encoding) % 8
+    return others in (KINDS[place][1:], KINDS[7 - place][1:])
 
 
 @pytest.mark.parametrize(
     ("encoding", "softmax", "causal", "norm"),
-    quick_first(KINDS, lambda encoding, *rest: rest == KINDS[len(encoding) % 8][1:]),
+    sampled(KINDS, is_pair),
 )
 def test_a_classifier_without_heads_is_one_whose_heads_are_silent(
     encoding: str, softmax: str, causal: bool, norm: str
@@ -119,7 +128,7 @@ def test_a_classifier_without_heads_is_one_whose_heads_are_silent(
 
 @pytest.mark.parametrize(
     ("lost", "norm"),
-    quick_first(product(LOST, ["pre", "post"]), lambda lost, norm: len(lost) > 1 and (norm == "pre" or lost == SITES)),
+    sampled(product(LOST, NORMS), lambda lost, norm: lost == SITES or norm == PLACED[lost]),
 )
 def test_whole_blocks_are_lost_and_only_their_bias_is_left(lost: tuple[str, ...], norm: str) -> None:
     model = adder(norm=norm, encoding="t5")
@@ -139,7 +148,7 @@ def whole(request: pytest.FixtureRequest) -> EncoderDecoder:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(data=st.data())
 def test_any_heads_can_be_cut_in_any_order(whole: EncoderDecoder, data: st.DataObject) -> None:
     gone = data.draw(st.lists(st.sampled_from(whole.heads), min_size=1, unique=True))
@@ -257,7 +266,9 @@ cuts: dict[str, Callable[[HeadId], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("which", "norm"), quick_first(product(cuts, ["pre", "post"]), lambda _, norm: norm == "pre"))
+@pytest.mark.parametrize(
+    ("which", "norm"), sampled(product(cuts, NORMS), lambda which, norm: norm == NORMS[list(cuts).index(which) % 2])
+)
 @torch.no_grad()
 def test_answers_are_the_same_with_and_without_a_cache(which: str, norm: str) -> None:
     model = adder(norm=norm, encoding="learned")

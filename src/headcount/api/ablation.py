@@ -13,12 +13,12 @@ from headcount.data.dataset import Metric
 from headcount.data.tables import text_lines
 from headcount.errors import InputError
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel
+from headcount.figures.ablation import ablation_csv, ablation_markdown, draw_lengths, draw_map, draw_ranking
 from headcount.files import write_atomically
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH, DONORS
-from headcount.views.ablation import ablation_csv, ablation_markdown, draw_lengths, draw_map, draw_ranking
-from headcount.views.progress import counting
+from headcount.rendering.progress import counting
 
 
 def ablate_heads(

@@ -10,11 +10,11 @@ from headcount.api.opening import AnyModel, open_on_task
 from headcount.api.saving import Place, Saved, folder_for, result_name, save_in
 from headcount.auditing.audit import Audit, checks_named, run_checks
 from headcount.auditing.audited_model import audited_model
+from headcount.describing.audit import audit_markdown, course_markdown, feedback_markdown
 from headcount.errors import InputError
 from headcount.files import claim_output, write_atomically, write_outputs
 from headcount.limits import TIMEOUT
-from headcount.views.audit import audit_markdown, course_markdown, feedback_markdown
-from headcount.views.progress import counting
+from headcount.rendering.progress import counting
 
 SUMMARY = "_summary.md"
 """The teacher's file beside the students' files; no submission is called so."""

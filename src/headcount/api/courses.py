@@ -39,8 +39,8 @@ from headcount.external.models import is_adapter_class
 from headcount.external.user_code import describe_failure
 from headcount.files import parse_json, read_bytes
 from headcount.limits import TIMEOUT, available_memory
+from headcount.rendering.progress import announcer, counting
 from headcount.results import Result
-from headcount.views.progress import announcer, counting
 
 R = TypeVar("R", bound=Result)
 AT_ONCE = 2

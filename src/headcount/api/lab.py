@@ -20,16 +20,16 @@ from headcount.api.reporting import N_EXAMPLES, claim_forms, gather, write_forms
 from headcount.api.saving import save_in
 from headcount.api.training import read_evaluation, train, verify
 from headcount.api.viewing import head_stats, show_heads, show_positions, stretch
+from headcount.describing.reaches import EXERCISE
 from headcount.errors import InputError
 from headcount.experiments.models import RunModel
 from headcount.models.poolings import PARTS
-from headcount.reporting.reaches import EXERCISE
+from headcount.rendering.progress import announcer
 from headcount.runs.folder import RunFolder, TrainingRecord
 from headcount.runs.run import Run
 from headcount.tasks.addition import Addition
 from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Evaluation
-from headcount.views.progress import announcer
 
 EXAMPLE = "374+814"
 """The sum that report 003's model answers with 0188."""

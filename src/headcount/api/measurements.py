@@ -24,10 +24,10 @@ from headcount.api.viewing import head_roles, head_stats, show_positions, stretc
 from headcount.auditing.audit import Audit
 from headcount.errors import OutOfTime
 from headcount.experiments.models import Data, OpenModel, RunModel
+from headcount.rendering.progress import limited, time_limit
 from headcount.results import Result
 from headcount.tasks.base import SequenceTask
 from headcount.training.evaluation import Classification, Evaluation
-from headcount.views.progress import limited, time_limit
 
 LARGEST_WALK = 1_000_000
 """Examples that are checked unasked; a larger domain is `headcount verify`'s."""

@@ -15,9 +15,9 @@ from headcount.heads import HeadId
 from headcount.hooks.gates import Gates, closed_gates
 from headcount.hooks.proof import prove
 from headcount.hooks.sites import Sites
+from headcount.rendering.progress import announcer
 from headcount.runs.folder import SAMPLE
 from headcount.runs.run import Prediction, Run, load
-from headcount.views.progress import announcer
 
 if TYPE_CHECKING:
     from headcount.external.models import ExternalModel

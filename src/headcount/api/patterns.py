@@ -11,13 +11,13 @@ from headcount.analysis.attention import Attention, average_patterns, patterns_o
 from headcount.api.inputs import MOST_ROWS, ModuleWithInputs
 from headcount.api.viewing import summarise_attention
 from headcount.data.dataset import TokenizedText
+from headcount.describing.patterns import PatternBook, PatternPage, n_cells, page_of, sites_of, whole_page
 from headcount.errors import HeadcountError, InputError
 from headcount.experiments.models import OpenModel, RunModel
 from headcount.hooks.attention import attention_of
-from headcount.reporting.patterns import PatternBook, PatternPage, n_cells, page_of, sites_of, whole_page
+from headcount.rendering.progress import TimeLimit, announcer, counting, limited
 from headcount.tasks.base import Task
 from headcount.training.device import n_threads
-from headcount.views.progress import TimeLimit, announcer, counting, limited
 
 MOST_CELLS = 12_000_000
 """Weights of texts that are kept one by one, a byte each: 12 x 12 heads on one text of 256 tokens have 9.4 million."""

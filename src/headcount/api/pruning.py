@@ -17,13 +17,13 @@ from headcount.errors import HeadcountError, InputError, argument
 from headcount.experiments.experiment import Experiment
 from headcount.experiments.interventions import run_interventions
 from headcount.experiments.models import CUT_IT, NO_FOLDER, Data, ExperimentMetric, OpenModel
+from headcount.figures.pruning import draw_pruning
 from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
 from headcount.limits import BATCH, LOSS, ORDERS, parse_seconds
+from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.folder import require_vacant
-from headcount.views.progress import TrainingProgress, announcer, counting
-from headcount.views.pruning import draw_pruning
 
 MOST_ORDERS = 10_000
 SEARCH_ROWS = 2

@@ -22,20 +22,20 @@ from headcount.api.patterns import is_example, patterns_of, text_book
 from headcount.api.saving import asked_data, result_name
 from headcount.data.dataset import tensor_dataset
 from headcount.data.tables import TextLines, text_lines
+from headcount.describing.exercise import claim_exercise, write_exercise
+from headcount.describing.story import IN_MEMORY, Material, Subject, tell
 from headcount.errors import HeadcountError, InputError, OutOfTime, ResultError, argument
 from headcount.experiments.models import Data, ExperimentMetric, OpenModel, RunModel
 from headcount.files import claim_output, write_outputs
 from headcount.hooks import REPLACEMENTS
 from headcount.hooks.sites import Sites
-from headcount.reporting.exercise import claim_exercise, write_exercise
-from headcount.reporting.latex import write_latex
-from headcount.reporting.markdown import FIGURES, write_markdown
-from headcount.reporting.page import html_page
-from headcount.reporting.story import IN_MEMORY, Material, Subject, tell
+from headcount.rendering.latex import write_latex
+from headcount.rendering.markdown import FIGURES, write_markdown
+from headcount.rendering.page import html_page
+from headcount.rendering.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 from headcount.results import Result, require_heads
 from headcount.runs.folder import RunFolder
 from headcount.tasks.base import Task
-from headcount.views.progress import TimeLimit, WorkingTime, announcer, limited, time_limit
 
 N_EXAMPLES = 200
 """Examples whose patterns are kept."""

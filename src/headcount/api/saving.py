@@ -17,12 +17,12 @@ from headcount.data.dataset import EvalDataset
 from headcount.data.tables import TextLines, is_dataset
 from headcount.errors import InputError
 from headcount.experiments.models import SPLITS, OpenModel
+from headcount.figures.style import png
 from headcount.files import read_bytes
 from headcount.heads import HeadId
 from headcount.results import Result
 from headcount.runs.folder import RunFolder, digest
 from headcount.runs.run import Run
-from headcount.views.style import png
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)

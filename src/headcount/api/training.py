@@ -14,7 +14,9 @@ from headcount.api.saving import Place, folder_for, save_in, write_figures
 from headcount.auditing.audit import explain_errors, quick_audit
 from headcount.auditing.audited_model import AuditedClassifier, audited_model
 from headcount.errors import argument
+from headcount.figures.training import draw_accuracy, draw_curves
 from headcount.limits import TIMEOUT
+from headcount.rendering.progress import TrainingProgress, announcer, counting
 from headcount.runs.config import RunConfig
 from headcount.runs.folder import RunFolder, read_config
 from headcount.runs.run import Run, locate
@@ -27,8 +29,6 @@ from headcount.training.evaluation import (
     evaluate_classes,
     evaluate_sequences,
 )
-from headcount.views.progress import TrainingProgress, announcer, counting
-from headcount.views.training import draw_accuracy, draw_curves
 
 
 def train(

@@ -18,7 +18,7 @@ from headcount.cli._command import Command, Parser
 from headcount.cli._output import print_error, print_output, print_text
 from headcount.errors import HeadcountError, InputError, Interrupted, Terminated, shortened
 from headcount.registry import Registry, suggestion
-from headcount.views.progress import LOST, Steady, Terminal
+from headcount.rendering.progress import LOST, Steady, Terminal
 
 VERBS = Registry("headcount.cli")
 FORMER = {"--kinds": "--replacements", "--narrow": "--small-steps", "--matched": "--paired"}
@@ -108,14 +108,20 @@ def _parser(*verbs: str) -> Parser:
     """Of the verbs that are named, which are then all that is imported; else of all."""
     parser = Parser(
         prog="headcount",
-        description="Which heads count, and how far they reach: a laboratory for attention.",
+        description="A laboratory for attention: which heads count, and how far they reach.",
         epilog="Try: headcount predict sample:addition 374+814",
     )
     parser.add_argument("--version", action="version", version=f"headcount {__version__}")
     parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name in verbs or VERBS.names():
         verb: Command = VERBS.get(name)
-        sub = parsers.add_parser(name, help=verb.summary, description=verb.summary)
+        sub = parsers.add_parser(
+            name,
+            help=verb.summary,
+            description=f"{verb.summary[0].upper()}{verb.summary[1:]}.",
+            epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]) if verb.examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         sub.set_defaults(run=verb.run, parser=sub)
         verb.add_arguments(sub)
     return parser

@@ -38,23 +38,33 @@ class Command:
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Output]
+    examples: tuple[str, ...] = ()
+    """Command lines that the help ends with."""
 
 
-MODEL = "a run folder, sample:addition or sample:sortedness; a Hugging Face model's folder; my_adapter.py:Class"
+MODEL = "a run folder, sample:addition, sample:sortedness, a Hugging Face folder, or my_adapter.py:Class"
+ADVANCED = "advanced options"
+
+
+def advanced(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Return the group of flags that few people need, which the help lists last."""
+    groups = [group for group in parser._action_groups if group.title == ADVANCED]
+    return groups[0] if groups else parser.add_argument_group(ADVANCED)
 
 
 def add_models_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
-    """For verbs that take one model or several, and with `data` a file to measure them on."""
-    parser.add_argument("models", metavar="MODEL", nargs="+", help=f"{MODEL}; submissions/*/my_adapter.py:Class")
+    """Add one or several models and, with `data`, a file to measure them on."""
+    several = f"{MODEL}; 'submissions/*/my_adapter.py:Class' names all models of a course"
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=several)
     _add_run_adapter(parser)
     if data:
         _add_data(parser)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Several models are measured in a process each, for a limited time."""
-    text = "of several models, time for each, as 90s or 5m: one that takes longer is stopped and called broken [5m]"
-    parser.add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
+    """Add the time limit for each of several models, which are measured in a process each."""
+    text = "time limit for each of several models, such as 90s or 5m; a model that takes longer is broken [5m]"
+    advanced(parser).add_argument("--timeout", type=_time_limit, metavar="SECONDS", default=TIMEOUT, help=text)
 
 
 def _time_limit(text: str) -> float:
@@ -88,7 +98,7 @@ def _folders_without(pattern: str, files: Sequence[str]) -> list[str]:
 
 
 def add_model_argument(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
-    """For verbs that take models of others too, and with `data` a file to measure them on."""
+    """Add one model and, with `data`, a file to measure it on."""
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     _add_run_adapter(parser)
     if data:
@@ -96,35 +106,37 @@ def add_model_argument(parser: argparse.ArgumentParser, *, data: bool = False) -
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    tables = "a table: .tsv, .csv or .jsonl (text label; first second score; source target)"
-    folders = "a folder of images by class, or one that save_to_disk of datasets wrote"
-    file = f"a Hugging Face model: plain text; {tables}; {folders}"
+    tables = "a table (.tsv, .csv, .jsonl; columns text label, first second score, or source target)"
+    folders = "a folder of images by class, or a folder written by save_to_disk of the datasets library"
+    file = f"data for a model without a task: plain text, {tables}, {folders}"
     parser.add_argument("--data", metavar="FILE", help=file)
-    lines = "with --data: every line of plain text is an example of its own"
+    lines = "with --data: treat every line of a text file as one example"
     parser.add_argument("--lines", action="store_true", help=lines)
 
 
 def _add_run_adapter(parser: argparse.ArgumentParser) -> None:
-    adapter = "MODEL is a folder pruned from an adapter's model: run the adapter's Python file that it names"
-    parser.add_argument("--run-adapter", action="store_true", help=adapter)
+    adapter = "if MODEL was pruned from an adapter's model: run the adapter's Python file that the folder names"
+    advanced(parser).add_argument("--run-adapter", action="store_true", help=adapter)
 
 
-def add_int(parser: argparse.ArgumentParser, flag: str, text: str, default: int | None = None) -> None:
-    """A number; the help ends in its default, if it has one."""
+def add_int(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, flag: str, text: str, default: int | None = None
+) -> None:
+    """Add a flag for a number; its help ends with the default."""
     shown = text if default is None else f"{text} [{default}]"
     parser.add_argument(flag, type=int, metavar="INT", default=default, help=shown)
 
 
 def add_out(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
-    """A folder to write to."""
+    """Add the folder to write to."""
     parser.add_argument("-o", "--out", type=_folder_name, metavar="DIR", default=default, help=text)
 
 
 def add_json(parser: argparse.ArgumentParser, *, quiet: bool = False) -> None:
-    """Every verb is for people and for programs; one that takes long can be `quiet`."""
+    """Add --json and, for verbs that take long, --quiet."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     if quiet:
-        parser.add_argument("--quiet", action="store_true", help="show no progress")
+        advanced(parser).add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def comma_list(text: str) -> list[str]:

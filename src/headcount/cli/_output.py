@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import RenderableType
 from rich.table import Table
 
+from headcount.describing.blocks import Block
+from headcount.rendering.progress import Steady, Terminal
+from headcount.rendering.terminal import block_lines
 from headcount.results import Result, plain_json
-from headcount.views.progress import Steady, Terminal
 
 if TYPE_CHECKING:
     from headcount.api import Saved, Submission
 
-Line = RenderableType
-"""A table, or a note."""
+Line = RenderableType | Block
+"""A block of a description, a table, or a note."""
 R = TypeVar("R", bound=Result)
 WIDE = 240
 """Columns of a pipe or a file: no line of a table wraps."""
@@ -50,8 +52,9 @@ def print_output(found: Output, *, as_json: bool) -> None:
         out = Terminal(width=WIDE, soft_wrap=True)
     for lines in (found.lines, file_lines(*found.saved), audit_lines(found)):
         for line in lines:
-            if line != "":
-                out.print(line)
+            for printed in block_lines(line) if isinstance(line, Block) else (line,):
+                if printed != "":
+                    out.print(printed)
 
 
 def course_output(measure: Callable[[], dict[str, Submission[R]]]) -> tuple[dict[str, Submission[R]], int]:

@@ -2,7 +2,16 @@
 
 import argparse
 
-from headcount.cli._command import Command, add_int, add_json, add_model_argument, comma_list, keywords, lengths
+from headcount.cli._command import (
+    Command,
+    add_int,
+    add_json,
+    add_model_argument,
+    advanced,
+    comma_list,
+    keywords,
+    lengths,
+)
 from headcount.cli._output import Line, Output, audit_line, print_error, print_text
 from headcount.errors import InputError
 from headcount.hooks import REPLACEMENTS
@@ -12,28 +21,28 @@ from headcount.limits import BATCH, DONORS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, what replaces heads, and what to measure."""
     add_model_argument(parser, data=True)
-    replaced = f"what replaces the output of a head, of: {', '.join(REPLACEMENTS.names())} [all]"
+    replaced = f"kinds of ablation: {', '.join(REPLACEMENTS.names())} [all]"
     parser.add_argument("--replacements", type=comma_list, metavar="NAME,...", help=replaced)
-    metric = "free-running, teacher-forced, accuracy, loss; an adapter's metric(): own, own-teacher-forced; ... "
-    metric += "[by task or data]"
-    parser.add_argument("--metric", metavar="NAME", help=metric)
-    parser.add_argument("--split", metavar="{test,validation}", help="the examples [test]")
-    many = "how many; beyond the split, fresh ones [all, and 40000 more for heads that matter; 400 per length]"
+    many = "number of examples [the whole split; heads that change an answer are measured again on 40,000 new ones]"
     add_int(parser, "--n", many)
-    add_int(parser, "--donors", "other examples that replace each by resample", DONORS)
-    at = "a classifier at these lengths, such as 16,256"
+    parser.add_argument("--examples", action="store_true", help="show which answers each ablation breaks, and how")
+    at = "lengths at which a classifier is measured, such as 16,256 (400 examples each)"
     parser.add_argument("--lengths", type=lengths, default=(), metavar="INT,...", help=at)
-    parser.add_argument("--examples", action="store_true", help="say what broke: which digits, which carries")
-    add_int(parser, "--batch-size", "rows per forward pass", BATCH)
-    printed = "what is printed: the table, or the same as Markdown or CSV [table]"
+    parser.add_argument("--split", metavar="{test,validation}", help="which held-out examples to use [test]")
+    metric = "metric: free-running, teacher-forced, accuracy, loss; own or own-teacher-forced for an adapter's "
+    metric += "metric() [chosen by the task or the data]"
+    parser.add_argument("--metric", metavar="NAME", help=metric)
+    printed = "print a table, Markdown or CSV [table]"
     parser.add_argument("--format", choices=("table", "markdown", "csv"), help=printed)
     add_json(parser, quiet=True)
+    add_int(advanced(parser), "--donors", "examples that each example is resampled from", DONORS)
+    add_int(advanced(parser), "--batch-size", "rows per forward pass", BATCH)
 
 
 def run(args: argparse.Namespace) -> Output:
     """A ranking, a bar chart and a map."""
     from headcount import api
-    from headcount.views import ablation as views
+    from headcount.figures import ablation as views
 
     if args.json and args.format:
         raise InputError(f"--json and --format {args.format} both say what to print", "leave one out")
@@ -55,4 +64,13 @@ def run(args: argparse.Namespace) -> Output:
     return Output(result, lines, [shown])
 
 
-PART = Command("ablate every head alone and see what it costs", add_arguments, run)
+PART = Command(
+    "ablate every head alone and measure the drop in accuracy",
+    add_arguments,
+    run,
+    (
+        "headcount ablate sample:addition",
+        "headcount ablate sample:addition --replacements zero --n 500 --examples",
+        "headcount ablate my-bert --data reviews.tsv",
+    ),
+)

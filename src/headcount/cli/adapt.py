@@ -18,13 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="FILE.py:Class",
-        help="the file (or package.module) and the class of a torch.nn.Module, or a function that makes one; "
-        "or a Hugging Face folder",
+        help="a file (or package.module) and the name of a torch.nn.Module class, or of a function that builds the "
+        "model; or a Hugging Face folder",
     )
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="its trained weights, such as adder.pth")
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", default=Path("my_adapter.py"), help="a new file [my_adapter.py]"
-    )
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="trained weights, such as adder.pth")
+    written = "the file to write [my_adapter.py]"
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", default=Path("my_adapter.py"), help=written)
     add_json(parser)
 
 
@@ -51,4 +50,9 @@ def run(args: argparse.Namespace) -> Output:
     )
 
 
-PART = Command("write a first adapter for a model of your own", add_arguments, run)
+PART = Command(
+    "write a first adapter for your own model",
+    add_arguments,
+    run,
+    ("headcount adapt my_model.py:MyModel --checkpoint weights.pth", "headcount adapt my-hf-model -o my_adapter.py"),
+)

@@ -21,21 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The models, and which checks."""
     add_models_argument(parser)
     add_json(parser, quiet=True)
-    add_int(parser, "--n", "examples of the test set that are looked at [all]")
-    some = "these checks alone, by id or name: HC101,HC201"
-    parser.add_argument("--only", type=comma_list, metavar="LIST", help=some)
-    why = 'a check that finds no fault here, by id or name, and why: HC403="classes are skewed on purpose"'
-    parser.add_argument("--ignore", action="append", default=[], metavar="ID=REASON", help=why)
     parser.add_argument("--markdown", action="store_true", help="print feedback as Markdown instead of a table")
-    add_out(parser, "write feedback as Markdown into this folder: a file for each student, and _summary.md")
+    add_out(parser, "write feedback files into this folder: one for each student, and _summary.md")
+    chosen = "run these checks only, by id or name, such as HC101,HC201"
+    parser.add_argument("--only", type=comma_list, metavar="LIST", help=chosen)
+    why = 'ignore a check, by id or name, and say why: HC403="classes are skewed on purpose"'
+    parser.add_argument("--ignore", action="append", default=[], metavar="ID=REASON", help=why)
+    add_int(parser, "--n", "number of test examples [all]")
     add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
     """The cause in one line, then a table of checks; of several models, a row for each. Exit code 1 if any fails."""
     from headcount import api
-    from headcount.views.audit import audit_markdown, audit_notes, audit_tables
-    from headcount.views.training import common_error_note
+    from headcount.describing.audit import audit_markdown, audit_notes, audit_tables
+    from headcount.figures.training import common_error_note
 
     names, how = all_models(args.models), {"n": args.n, "only": args.only, "ignore": _reasons(args.ignore)}
     if args.out is not None:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Output:
 def _course(names: list[str], args: argparse.Namespace, how: dict[str, Any]) -> Output:
     """A summary, then a row for each model; goes on past a broken one."""
     from headcount import api
-    from headcount.views.audit import course_summary, course_table, feedback_markdown
+    from headcount.describing.audit import course_summary, course_table, feedback_markdown
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(lambda: api.audit_all(names, save=True, run_adapter=args.run_adapter, **clock, **how))
@@ -95,4 +95,13 @@ def _reasons(given: list[str]) -> dict[str, str]:
     return {name.strip(): reason.strip() for name, _, reason in pairs}
 
 
-PART = Command("look for every known way of fooling oneself", add_arguments, run)
+PART = Command(
+    "check a model and its results for known mistakes",
+    add_arguments,
+    run,
+    (
+        "headcount audit sample:addition",
+        "headcount audit my_adapter.py:Model --markdown",
+        "headcount audit 'submissions/*/my_adapter.py:Model' -o feedback",
+    ),
+)

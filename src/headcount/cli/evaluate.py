@@ -10,14 +10,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The models and the set."""
     add_models_argument(parser)
     add_json(parser, quiet=True)
-    parser.add_argument("--split", choices=["test", "validation"], default="test", help="which held-out set [test]")
+    split = "which held-out examples to use [test]"
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help=split)
     add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
     """A table by group, and what is wrong; of several models, a row for each."""
     from headcount import api
-    from headcount.views.training import accuracy_table, evaluation_notes
+    from headcount.figures.training import accuracy_table, evaluation_notes
 
     names = all_models(args.models)
     if len(names) > 1:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> Output:
 def _survey(names: list[str], args: argparse.Namespace) -> Output:
     """Goes on past a broken one; exit code 1 if there is any."""
     from headcount import api
-    from headcount.views.training import survey_summary, survey_table
+    from headcount.figures.training import survey_summary, survey_table
 
     clock = {"timeout": args.timeout, "quiet": args.quiet or args.json}
     course, code = course_output(
@@ -54,4 +55,9 @@ def _survey(names: list[str], args: argparse.Namespace) -> Output:
     return Output({"models": models}, lines, exit_code=code or (1 if notes else 0))
 
 
-PART = Command("measure models on held-out examples", add_arguments, run)
+PART = Command(
+    "measure the accuracy of models on held-out examples",
+    add_arguments,
+    run,
+    ("headcount evaluate sample:addition", "headcount evaluate 'submissions/*/my_adapter.py:Model'"),
+)

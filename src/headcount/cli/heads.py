@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -18,42 +19,42 @@ if TYPE_CHECKING:
     from headcount.experiments.models import OpenModel
 
 LABELS = (
-    "a head gets a label where the lower 95 %% bound of its attention to a target, above even, is at least 0.25 "
-    "(“mostly”: 0.5) or that of its entropy 95 %% of the maximum, and more than in models of its shape that learned "
-    "nothing, of which on average at most 5 %% get any label; “more when” is by at least 0.2"
+    "labels of --stats: a head is labelled with a target if it attends to it by at least 0.25 more than even attention "
+    "would (“mostly”: 0.5), or “even” if its entropy is at least 95 %% of the maximum. These are lower 95 %% "
+    "confidence bounds, and they must exceed those of untrained models of the same shape, of which at most 5 %% get "
+    "any label on average. “more when” needs a difference of at least 0.2."
 )
 ROLES = (
-    "which heads stand out, on --on, --data and repeated random tokens, for neighbours, special tokens, other copies "
-    "of a token, what follows them (induction), or copies across a separator"
+    "without a task: find heads that attend to neighbours, special tokens, earlier copies of a token, the token after "
+    "an earlier copy (induction), or copies across a separator"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, and what to show of it."""
     add_model_argument(parser)
-    add_json(parser, quiet=True)
+    parser.epilog = f"{parser.epilog or ''}\n\n{fill(LABELS.replace('%%', '%'), 79)}".strip()
     what = parser.add_mutually_exclusive_group()
-    on = "draw every head on one example, such as 374+814, or on a text, or an image's file; may be given several times"
+    on = "draw every head on one example, such as 374+814, on a text, or on an image file; repeatable"
     what.add_argument("--on", metavar="EXAMPLE", action="append", help=on)
-    what.add_argument("--all-test", action="store_true", help="draw every head on average over the test set")
-    stats = f"measure what each head attends to, with errors; {LABELS}; a model without a task: {ROLES}"
+    what.add_argument("--all-test", action="store_true", help="draw every head averaged over the test set")
+    stats = f"measure what each head attends to, with 95 %% intervals, and label it (see below); {ROLES}"
     parser.add_argument("--stats", action="store_true", help=stats)
-    texts = "with --stats, a model without a task: read this file too, plain text or a table with a column of texts"
+    texts = "with --stats, without a task: a file of texts to measure on, plain text or a table"
     parser.add_argument("--data", metavar="FILE", help=texts)
-    separator = (
-        "with --stats: a token that parts a text, such as '>>', across which copies are looked for [the tokenizer's]"
-    )
+    separator = "with --stats: a token that separates two parts of a text, such as '>>' [the tokenizer's own]"
     parser.add_argument("--separator", metavar="TOKEN", action="append", default=[], help=separator)
-    add_int(parser, "--length", "with --stats: length of sequences [longest trained]")
+    add_int(parser, "--length", "with --stats: length of the sequences [the longest in training]")
     alike = (
-        "with --stats: which heads of models from other seeds attend alike beyond chance, and do the same job; models "
-        "without a task: on four texts or more, by --on or --data"
+        "with --stats: match heads with those of models from other seeds, and test each match against chance; models "
+        "without a task need four texts or more, by --on or --data"
     )
     parser.add_argument("--match", nargs="+", metavar="MODEL", help=alike)
-    norms = "weigh attention by the norm of what each key adds (Kobayashi et al. 2020): shares of it, not of weights"
+    norms = "weight attention by the norm of the vector that each key adds (Kobayashi et al. 2020)"
     parser.add_argument("--norm-weighted", action="store_true", help=norms)
-    closer = "with --on: this head closer, such as X1H2; on several examples, one page with a panel for each"
+    closer = "with --on: draw only this head, such as X1H2, larger; one panel for each example"
     parser.add_argument("--head", metavar="HEAD", help=closer)
+    add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
@@ -119,7 +120,7 @@ def _shown(shown: Sequence[Saved[AttentionPatterns]]) -> Output:
 def _summaries(model: OpenModel, args: argparse.Namespace, examples: list[str]) -> Output:
     """Attention of any model, on texts."""
     from headcount import api
-    from headcount.views.attention import summary_notes, summary_table
+    from headcount.figures.attention import summary_notes, summary_table
 
     saved = api.summarise_attention(model, examples, args.head, save=True)
     data, lines = list[dict[str, Any]](), list[Line]()
@@ -138,7 +139,7 @@ def _one_or_all(found: list[dict[str, Any]]) -> dict[str, Any]:
 def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
     """What each head is for; and which heads of other runs attend alike."""
     from headcount import api
-    from headcount.views.head_stats import caption, match_table, stats_table
+    from headcount.figures.head_stats import caption, match_table, stats_table
 
     if args.match and args.norm_weighted:
         raise InputError(
@@ -155,8 +156,8 @@ def _stats(model: OpenModel, args: argparse.Namespace) -> Output:
 def _roles(model: OpenModel, args: argparse.Namespace) -> Output:
     """What each head of a model without a task stands out for."""
     from headcount import api
-    from headcount.views.head_stats import match_table
-    from headcount.views.roles import roles_notes, roles_table
+    from headcount.figures.head_stats import match_table
+    from headcount.figures.roles import roles_notes, roles_table
 
     if args.length is not None or args.norm_weighted:
         raise InputError("--length and --norm-weighted are for models with a task", "leave them out")
@@ -185,4 +186,13 @@ def _list(model: OpenModel) -> Output:
     return Output({"model": name, "heads": heads}, [table])
 
 
-PART = Command("list a model's heads, draw where they attend, or measure what each is for", add_arguments, run)
+PART = Command(
+    "list the heads of a model, draw their attention, or measure what they attend to",
+    add_arguments,
+    run,
+    (
+        "headcount heads sample:addition",
+        "headcount heads sample:addition --on 374+814",
+        "headcount heads sample:addition --stats",
+    ),
+)

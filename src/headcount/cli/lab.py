@@ -10,18 +10,18 @@ from headcount.cli._output import Line, Output
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to, and which seed."""
-    add_out(parser, "where everything goes [runs/lab]", "runs/lab")
-    add_int(parser, "--seed", "decides everything random in training", 0)
-    parser.add_argument("--only", choices=["addition", "sortedness"], help="run one of the two experiments")
+    add_out(parser, "folder for all results [runs/lab]", "runs/lab")
+    add_int(parser, "--seed", "seed of everything random in training", 0)
+    parser.add_argument("--only", choices=["addition", "sortedness"], help="run only one of the two experiments")
     add_json(parser, quiet=True)
 
 
 def run(args: argparse.Namespace) -> Output:
     """Train, verify, stretch, draw; a lab that was interrupted goes on where it was."""
     from headcount.api.lab import EXPERIMENTS, run_lab
-    from headcount.views.certificate import verdict
-    from headcount.views.length_generalisation import reach_table
-    from headcount.views.training import accuracy_table
+    from headcount.describing.certificate import verdict
+    from headcount.figures.length_generalisation import reach_table
+    from headcount.figures.training import accuracy_table
 
     experiments = (args.only,) if args.only else EXPERIMENTS
     lab = run_lab(Path(args.out), seed=args.seed, quiet=args.quiet, experiments=experiments)
@@ -38,4 +38,9 @@ def run(args: argparse.Namespace) -> Output:
     return Output(data, [*lines, f"report:  {lab.report}"])
 
 
-PART = Command("run both experiments on their defaults, and write a report", add_arguments, run)
+PART = Command(
+    "run both experiments with their defaults, and write a report",
+    add_arguments,
+    run,
+    ("headcount lab", "headcount lab --only sortedness -o runs/sortedness-lab"),
+)

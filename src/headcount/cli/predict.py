@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run and the question."""
     add_model_argument(parser)
     add_json(parser)
-    parser.add_argument("example", metavar="EXAMPLE", help="such as 374+814, or '3 5 5 9' for sortedness")
-    without = "also answer with these heads ablated (their outputs set to 0), such as E0H2,X1H1, and tell what changed"
+    parser.add_argument("example", metavar="EXAMPLE", help="an example of the task, such as 374+814 or '3 5 5 9'")
+    without = "also answer with these heads zero-ablated, such as E0H2,X1H1, and show what changes"
     parser.add_argument("--without", type=comma_list, default=(), metavar="HEAD,...", help=without)
 
 
@@ -60,4 +60,9 @@ def _answer(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-PART = Command("answer one example", add_arguments, run)
+PART = Command(
+    "answer one example",
+    add_arguments,
+    run,
+    ("headcount predict sample:addition 374+814", "headcount predict sample:addition 999+100 --without E0H2"),
+)

@@ -11,21 +11,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The models, the file, and which forms."""
     add_models_argument(parser, data=True)
     add_json(parser, quiet=True)
-    page = "the page, a name that ends in .html [report.html]"
+    page = "the file to write, ending in .html [report.html]"
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help=page)
-    force = "replace files that headcount did not write"
+    force = "overwrite files that headcount did not write"
     parser.add_argument("--force", action="store_true", help=force)
-    parser.add_argument("--title", metavar="TEXT", default="", help="of the report [the models' names]")
-    text = "an example of the task, or a text for a Hugging Face model, to look at attention on first; repeatable"
+    parser.add_argument("--title", metavar="TEXT", default="", help="title of the report [the names of the models]")
+    text = "an example of the task, or a text, whose attention is shown first; repeatable"
     parser.add_argument("--on", action="append", metavar="TEXT", default=[], help=text)
-    add_int(parser, "--examples", "examples of the task whose attention can be chosen", 200)
-    stored = "only what was found out before, and what takes seconds"
+    add_int(parser, "--examples", "number of examples whose attention the reader can choose", 200)
+    stored = "use stored results only, and measure nothing that takes long"
     parser.add_argument("--stored", action="store_true", help=stored)
-    thorough = "measure everything, however long it takes [what fits into a minute, the most important first]"
+    thorough = "measure everything, however long it takes [what fits into a minute, most important first]"
     parser.add_argument("--thorough", action="store_true", help=thorough)
-    parser.add_argument("--markdown", action="store_true", help="Markdown beside it, with pictures as PNG and SVG")
-    parser.add_argument("--latex", action="store_true", help="every table beside it as LaTeX")
-    files = "the files that the exercise asks for, under its names, and answers.md, into this folder"
+    parser.add_argument("--markdown", action="store_true", help="also write Markdown, with figures as PNG and SVG")
+    parser.add_argument("--latex", action="store_true", help="also write every table as LaTeX")
+    files = "also write the files that the exercise asks for, and answers.md, into this folder"
     parser.add_argument("--exercise", metavar="DIR", help=files)
 
 
@@ -42,4 +42,13 @@ def run(args: argparse.Namespace) -> Output:
     return Output({"files": [str(file) for file in files]}, [f"report: {page} ({size}, opens offline)", *others])
 
 
-PART = Command("write one HTML file about models, to hand in", add_arguments, run)
+PART = Command(
+    "write a report about models: one HTML file that opens offline",
+    add_arguments,
+    run,
+    (
+        "headcount report sample:addition -o report.html",
+        "headcount report runs/addition-0 runs/sortedness-0 --thorough",
+        "headcount report sample:addition --exercise handed-in",
+    ),
+)

@@ -11,6 +11,7 @@ from headcount.cli._command import (
     add_models_argument,
     add_out,
     add_timeout,
+    advanced,
     all_models,
     comma_list,
     keywords,
@@ -18,28 +19,28 @@ from headcount.cli._command import (
 )
 from headcount.cli._output import Line, Output, course_output
 
-HOW_MANY = "[1000; 200 beyond length 1024 unless attention has a window]"
+HOW_MANY = "[1000; 200 above length 1,024 unless attention has a window]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The models, and what to measure them on."""
     add_models_argument(parser)
-    parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to try [8,12,16,32,64,...,4096]")
-    negatives = "kinds of unsorted example to try [all four]"
+    parser.add_argument("--lengths", type=lengths, metavar="INT,...", help="lengths to test [8,12,16,32,64,...,4096]")
+    negatives = "kinds of unsorted sequence to test [all four]"
     parser.add_argument("--negatives", type=comma_list, metavar="KIND,...", help=negatives)
-    add_int(parser, "--n", f"examples per length and kind {HOW_MANY}")
-    add_int(parser, "--draw", "which draw of fresh sequences [0; recipes were chosen on 0, docs use 1]")
-    add_int(parser, "--batch-size", "examples per forward pass [by their length]")
-    add_out(parser, "where a figure of several models goes [runs/stretch]")
-    add_timeout(parser)
+    add_int(parser, "--n", f"number of examples for each length and kind {HOW_MANY}")
+    add_int(parser, "--draw", "number of the random draw of sequences [0; recipes were chosen on 0, docs use 1]")
+    add_out(parser, "folder for the figure of several models [runs/stretch]")
     add_json(parser, quiet=True)
+    add_timeout(parser)
+    add_int(advanced(parser), "--batch-size", "examples per forward pass [chosen by length]")
 
 
 def run(args: argparse.Namespace) -> Output:
     """A table per model, and curves."""
     from headcount import api
+    from headcount.figures.length_generalisation import ids_note, stretch_tables
     from headcount.files import require_writable
-    from headcount.views.length_generalisation import ids_note, stretch_tables
 
     names, code, broken = all_models(args.models), 0, list[str]()
     if len(names) == 1:
@@ -64,4 +65,9 @@ def run(args: argparse.Namespace) -> Output:
     return Output(data, lines, [shown], code or int(bool(broken)))
 
 
-PART = Command("measure how far beyond its training lengths a classifier reaches", add_arguments, run)
+PART = Command(
+    "measure how far a classifier extrapolates beyond its training lengths",
+    add_arguments,
+    run,
+    ("headcount stretch sample:sortedness", "headcount stretch sample:sortedness --lengths 16,64,256 --n 200"),
+)

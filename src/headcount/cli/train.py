@@ -19,18 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         sub = tasks.add_parser(
             name,
-            help=f"the {name} task",
+            help=f"train a model on {name}",
             usage=f"headcount train {name} [FLAG ...]",
             description=f"Train a model on {name}.",
             epilog="\n".join(["presets:", *presets]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_out(sub, f"run folder [runs/{name}-SEED]")
-        add_int(sub, "--seed", "decides everything random in training [0]")
-        sub.add_argument("--resume", action="store_true", help="go on with the unfinished run in the folder")
-        repeated = "named settings: see below; repeatable"
+        add_out(sub, f"the run folder to write [runs/{name}-SEED]")
+        add_int(sub, "--seed", "seed of everything random in training [0]")
+        sub.add_argument("--resume", action="store_true", help="continue the unfinished run in the folder")
+        repeated = "a named set of settings, listed below; repeatable"
         sub.add_argument("--preset", action="append", default=[], metavar="NAME", help=repeated)
-        sub.add_argument("--config", metavar="RUN", help="begin from the settings of another run, or of a config file")
+        sub.add_argument("--config", metavar="RUN", help="start from the settings of another run, or of a config file")
         add_json(sub, quiet=True)
         sub.set_defaults(parser=sub)
         add_settings(sub, RunConfig.sections(name), RunConfig.defaults(name))
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """Train, then say how good it is and where it is."""
     from headcount import api
-    from headcount.views.training import accuracy_table, answers_note
+    from headcount.figures.training import accuracy_table, answers_note
 
     trained = api.train(
         args.task_name,
@@ -69,4 +69,13 @@ def run(args: argparse.Namespace) -> Output:
     )
 
 
-PART = Command("train a model into a run folder", add_arguments, run)
+PART = Command(
+    "train a model on a task",
+    add_arguments,
+    run,
+    (
+        "headcount train addition --seed 3",
+        "headcount train sortedness --encoding rotary",
+        "headcount train addition --help",
+    ),
+)

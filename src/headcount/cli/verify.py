@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     """The certificate."""
     from headcount import api
-    from headcount.views.certificate import verdict
+    from headcount.describing.certificate import verdict
 
     model = api.open_on_task(args.model, run_adapter=args.run_adapter)
     certificate = api.verify(model, save=True, quiet=args.quiet)
@@ -24,4 +24,9 @@ def run(args: argparse.Namespace) -> Output:
     return Output(certificate, lines, exit_code=1 if certificate.errors else 0)
 
 
-PART = Command("check every example there is and list every error", add_arguments, run)
+PART = Command(
+    "check a model on every example of its task, and list every error",
+    add_arguments,
+    run,
+    ("headcount verify sample:addition", "headcount verify my_adapter.py:Model --json"),
+)

@@ -1,0 +1,178 @@
+"""The same material under the file names that the exercise asks for: what a student hands in.
+
+answers.md          an answer to each question, in the exercise's order
+problem1/results/   training_log.json, attention_patterns/, head_analysis/
+problem2/results/   sinusoidal/, learned/, none/, extrapolation/, pooling/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headcount.describing.answers import answers_markdown
+from headcount.describing.sections.poolings import KIND, pooled_models
+from headcount.describing.story import Material, Subject
+from headcount.figures.ablation import action, draw_ranking, drop_texts, ranking
+from headcount.figures.attention import draw_heads, draw_pages
+from headcount.figures.length_generalisation import draw_poolings, draw_stretch
+from headcount.figures.positions import draw_encodings, draw_positions
+from headcount.figures.style import png
+from headcount.figures.training import draw_curves
+from headcount.files import claim_output, require_writable, write_outputs
+from headcount.results import plain_json
+
+if TYPE_CHECKING:
+    from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.pruning import Pruning
+
+N_EXAMPLES = 4
+"""Examples whose heads are drawn, beside the average."""
+ENCODINGS = ("sinusoidal", "learned", "none")
+
+
+RESULTS = ("problem1/results", "problem2/results")
+"""Where the exercise wants its files."""
+ANSWERS, RANKING = "answers.md", "head_importance_ranking.txt"
+
+
+def claim_exercise(folder: Path, *, force: bool = False) -> None:
+    """Refuse a folder whose results headcount did not write, before the measuring begins."""
+    require_writable(folder)
+    results = (path for name in RESULTS for path in sorted((folder / name).rglob("[!.]*.*")))
+    for path in (folder / ANSWERS, *results):
+        if path.suffix in (".json", ".png") or path.name in (ANSWERS, RANKING):
+            claim_output(path, path.suffix, force=force)
+
+
+def write_exercise(material: Material, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the exercise's files for the first adder, and for the first sortedness model with each encoding."""
+    found: dict[str, bytes] = {}
+    for adder in material.of_task("addition")[:1]:
+        found |= {f"{RESULTS[0]}/{name}": data for name, data in _addition(adder)}
+    found |= {f"{RESULTS[1]}/{name}": data for name, data in _sortedness(material.of_task("sortedness"))}
+    found |= {f"{RESULTS[1]}/pooling/{name}": data for name, data in _poolings(material)}
+    if found:
+        adders, sorters = material.of_task("addition"), _by_encoding(material.of_task("sortedness"))
+        found = {ANSWERS: answers_markdown(adders, sorters, found.keys()).encode(), **found}
+    return write_outputs({folder / name: data for name, data in found.items()}, force=force)
+
+
+def _addition(adder: Subject) -> Iterator[tuple[str, bytes]]:
+    if adder.log:
+        yield "training_log.json", _json(_log(adder))
+    for i, patterns in enumerate(adder.patterns[: N_EXAMPLES + 1]):
+        name = "average" if patterns.n != 1 else f"example-{i}"
+        figures = {**draw_pages(patterns), **(draw_heads(patterns) if i == 0 else {})}
+        for title, figure in figures.items():
+            yield f"attention_patterns/{name}-{title}.png", png(figure)
+    if adder.stats is not None:
+        yield "head_analysis/head_analysis.json", _json(adder.stats.to_dict())
+    if adder.ablation is not None:
+        condition = adder.ablation.conditions[0]
+        yield "head_analysis/ablation_results.json", _json(_ablation(adder.ablation))
+        yield "head_analysis/head_importance.png", png(draw_ranking(adder.ablation, condition))
+        yield f"head_analysis/{RANKING}", _ranking(adder.ablation).encode()
+    if adder.pruning is not None:
+        yield "head_analysis/pruning_results.json", _json(_pruning(adder.pruning))
+
+
+def _ablation(result: Ablation) -> dict[str, Any]:
+    """Return the whole result, the costliest heads to remove first, and what they are ranked by."""
+    heads = sorted(result.to_dict()["heads"], key=lambda row: (row["replacement"] != result.ranked_by, -row["drop"]))
+    return {"ranked_by": result.ranked_by, **result.to_dict(), "heads": heads}
+
+
+def _ranking(result: Ablation) -> str:
+    """Write a line per head: its rank by what its removal costs, and the other replacements in columns beside it."""
+    condition, by = result.conditions[0], result.ranked_by
+    names = [by, *(each for each in result.replacements if each != by)]
+    effects = {(each.head, each.replacement): each for each in result.heads if each.length == condition.length}
+    heads = ranking(result, condition.length)
+    drops = [drop_texts(result.unit, effects[head, by].drop)[0] for head in heads]
+    rows = [["rank", "head", f"band ({by})", *(f"{name}: drop [95 % interval] n" for name in names)]]
+    for head, drop in zip(heads, drops, strict=True):
+        cells = [_drop(result, effects[head, name]) for name in names]
+        rows.append([f"{1 + drops.index(drop)}", head, effects[head, by].band or "-", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*_ranking_notes(result, condition), "", *lines]) + "\n"
+
+
+def _ranking_notes(result: Ablation, condition: Condition) -> list[str]:
+    """Say what heads are ranked by, when they share a rank, and what the columns are."""
+    by, unit, digits = result.ranked_by, result.unit or result.metric, 2 if result.unit == "points" else 4
+    again = f"; heads with a larger n: {condition.decided_on}" if condition.decided_on else ""
+    bands = "critical: the whole interval lies above 10 points; important: between 1 and 10; redundant: below 1"
+    return [
+        f"Heads of {result.name or 'the model'}, ranked by what {action(by)} costs ({by} ablation).",
+        f"Drops are in {unit}, with 95 % intervals for one head by itself; on {condition.data}{again}.",
+        f"Heads whose drops are equal to {digits} decimals share a rank (1, 2, 2, 4).",
+        *([f"{bands}; undecided: the interval reaches over one of these borders."] if result.unit == "points" else []),
+        *(f"{name}: {action(name)}." for name in result.replacements if name != by),
+    ]
+
+
+def _drop(result: Ablation, effect: Effect) -> str:
+    """Write `2.87 [2.71, 3.04] n = 40,000`."""
+    drop, low, high = drop_texts(result.unit, effect.drop, effect.low, effect.high)
+    return f"{drop} [{low}, {high}] n = {effect.n:,}"
+
+
+def _sortedness(subjects: Sequence[Subject]) -> Iterator[tuple[str, bytes]]:
+    chosen = _by_encoding(subjects)
+    for name, subject in chosen.items():
+        if subject.log:
+            yield f"{name}/training_log.json", _json(_log(subject))
+            yield f"{name}/training_curves.png", png(draw_curves(subject.log, f"Training of {subject.title}"))
+    stretches = {name: each.stretch for name, each in chosen.items() if each.stretch is not None}
+    if stretches:
+        told = {name: each.to_dict() for name, each in stretches.items()}
+        yield "extrapolation/extrapolation_results.json", _json(told)
+        yield "extrapolation/extrapolation_curves.png", png(draw_stretch(list(stretches.values())))
+    learned = chosen.get("learned")
+    if learned is not None and learned.positions is not None:
+        yield "extrapolation/learned_position_embeddings.png", png(draw_positions(learned.positions))
+    beside = [each.encodings for each in (learned, *chosen.values()) if each is not None and each.encodings is not None]
+    if beside:
+        yield "extrapolation/encoding_comparison.png", png(draw_encodings(beside[0]))
+
+
+def _by_encoding(subjects: Sequence[Subject]) -> dict[str, Subject]:
+    """Return the first model with each encoding of the exercise."""
+    by_encoding: dict[str, Subject] = {}
+    for subject in subjects:
+        by_encoding.setdefault(str(subject.settings.get("encoding", "")), subject)
+    return {name: by_encoding[name] for name in ENCODINGS if name in by_encoding}
+
+
+def _pruning(result: Pruning) -> dict[str, Any]:
+    """Return the whole result, and the prunable share for each loss as percentages."""
+    shares = [
+        {
+            "loss_points": 100 * each.loss,
+            "one_by_one_percent": round(100 * each.n_alone / result.n_heads, 2),
+            "together_percent": round(100 * each.n_together / result.n_heads, 2),
+        }
+        for each in result.prunable
+    ]
+    return {"prunable_percent": shares, **result.to_dict()}
+
+
+def _poolings(material: Material) -> Iterator[tuple[str, bytes]]:
+    """Yield the comparison of poolings, if there is one."""
+    if models := pooled_models(material):
+        yield "pooling_comparison.json", _json({"models": [asdict(each) for each in models]})
+        yield "pooling_comparison.png", png(draw_poolings(models, KIND))
+
+
+def _log(subject: Subject) -> dict[str, Any]:
+    """Settings and every logged step."""
+    return {"settings": dict(subject.settings), "weights_sha256": subject.weights_sha256, "log": list(subject.log)}
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(plain_json(data), indent=1) + "\n").encode()

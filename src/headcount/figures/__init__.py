@@ -1,0 +1,1 @@
+"""Figures, drawn from results alone: nothing here imports torch."""

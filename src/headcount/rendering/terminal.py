@@ -1,0 +1,165 @@
+"""Blocks in a terminal: sentences as lines, and tables that fit its width without cutting a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headcount.describing.blocks import (
+    Block,
+    Cell,
+    Commands,
+    Conclusions,
+    DataTable,
+    Formula,
+    HeadPatterns,
+    Notice,
+    Paragraph,
+    Picture,
+    Sentence,
+)
+
+MIN_TEXT_WIDTH = 25
+"""Characters that a column of text keeps when it wraps."""
+GAP = 2
+"""Characters between two columns."""
+
+
+def terminal_lines(blocks: Iterable[Block | Sentence]) -> Iterator[RenderableType]:
+    """Yield what a terminal prints for each block; figures are files there, and print nothing."""
+    for block in blocks:
+        yield from block_lines(block)
+
+
+@singledispatch
+def block_lines(block: Block | Sentence) -> Iterator[RenderableType]:
+    """Yield the lines of one block."""
+    raise TypeError(f"no terminal output for {type(block).__name__}")
+
+
+@block_lines.register
+def _(block: Sentence) -> Iterator[RenderableType]:
+    yield Text(_plain(block.text))
+
+
+@block_lines.register
+def _(block: Paragraph) -> Iterator[RenderableType]:
+    yield Text(_plain(block.text))
+
+
+@block_lines.register
+def _(block: Conclusions) -> Iterator[RenderableType]:
+    for sentence in block.sentences:
+        yield Text(_plain(sentence.text))
+
+
+@block_lines.register
+def _(block: DataTable) -> Iterator[RenderableType]:
+    yield FittedTable(block)
+    if block.note:
+        yield Text(_plain(block.note))
+
+
+@block_lines.register(Picture)
+@block_lines.register(HeadPatterns)
+def _(block: Picture | HeadPatterns) -> Iterator[RenderableType]:
+    yield from ()
+
+
+@block_lines.register
+def _(block: Formula) -> Iterator[RenderableType]:
+    yield Text(f"{block.words} {block.error}".strip())
+
+
+@block_lines.register
+def _(block: Notice) -> Iterator[RenderableType]:
+    yield Text(f"{block.verdict.upper()} {block.check}".strip() + f": {_plain(block.text)}")
+
+
+@block_lines.register
+def _(block: Commands) -> Iterator[RenderableType]:
+    if block.words:
+        yield Text(_plain(block.words))
+    for command in block.commands:
+        yield Text(f"  {command}")
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A table that becomes several where a line has no room for all its columns.
+
+    The first column names the rows and is repeated. Columns of text wrap. A column of numbers is never cut: it moves to
+    a further table.
+    """
+
+    block: DataTable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Lay the columns out for the width of the terminal."""
+        yield from self.tables(options.max_width)
+
+    def tables(self, width: int) -> list[Table]:
+        """Return one table, or as many as the width needs."""
+        columns = [_Column.of(name, [row[i] for row in self.block.rows]) for i, name in enumerate(self.block.columns)]
+        parts, room = [list[_Column]()], width - columns[0].width
+        for column in columns[1:]:
+            if parts[-1] and column.width > room:
+                parts.append([])
+                room = width - columns[0].width
+            parts[-1].append(column)
+            room -= column.width
+        captions = [self.block.caption, *[""] * (len(parts) - 1)]
+        return [_table(caption, [columns[0], *part]) for caption, part in zip(captions, parts, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The name and the texts of one column."""
+
+    name: str
+    cells: Sequence[str]
+    is_text: bool
+
+    @classmethod
+    def of(cls, name: str, cells: Sequence[Cell | str]) -> _Column:
+        texts = [_cell_text(cell) for cell in cells]
+        return cls(name, texts, not any(isinstance(cell, Cell) and cell.value is not None for cell in cells))
+
+    @property
+    def width(self) -> int:
+        """Return how many characters of a line the column needs, with the gap behind it."""
+        longest = max(map(len, self.cells), default=0)
+        fixed = min(longest, MIN_TEXT_WIDTH) if self.is_text else longest
+        return GAP + max(fixed, *(len(word) for word in self.name.split() or [""]))
+
+
+def _table(title: str, columns: Sequence[_Column]) -> Table:
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i, column in enumerate(columns):
+        width = column.width - GAP
+        table.add_column(
+            Text(column.name),
+            justify="left" if column.is_text or i == 0 else "right",
+            min_width=width,
+            max_width=None if column.is_text else width,
+        )
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _cell_text(cell: Cell | str) -> str:
+    """Return the text of a cell; a star marks a cell that stands out, because pipes and files have no bold."""
+    if isinstance(cell, str):
+        return cell
+    return f"{cell.text} *" if cell.mark == "strong" and cell.text else cell.text
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "")

@@ -1,1 +1,0 @@
-"""Pictures, tables and progress, made from results alone: nothing here knows torch."""

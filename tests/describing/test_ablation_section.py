@@ -1,0 +1,93 @@
+"""What each head is worth, who matters most, and when that is undecided."""
+
+from dataclasses import replace
+
+from heads_by_hand import ablation, effect, material, require_sound, sentences, subject, texts
+
+from headcount.describing.blocks import DataTable
+from headcount.describing.sections.ablation import section
+
+
+def told(*effects, **changes):
+    found = section(material(subject(ablation=ablation(*effects, **changes))))
+    require_sound(found)
+    return found
+
+
+def test_a_model_that_was_not_ablated_has_no_section() -> None:
+    assert section(material(subject())) is None
+
+
+def test_who_matters_most() -> None:
+    one, other = replace(effect("E0H0", 0.3), rank_low=1), replace(effect("X0H0", 0.1), rank_low=2)
+    words = "Removing E0H0 costs most in adder (30.0 points; 95 % interval 29.5 to 30.5; n = 2,000) (one seed)."
+    assert told(one, other).answer.text == words
+    one, other = replace(effect("E0H0", 0.1), rank_low=2), replace(effect("X0H0", 0.3), rank_low=1)
+    found = told(one, other).answer
+    assert "Removing X0H0 costs most in adder" in found.text
+    assert "one seed" in found.text
+    assert found.is_decided
+
+
+def test_rivals_leave_it_undecided() -> None:
+    one, other = replace(effect("E0H0", 0.30), rank_low=1), replace(effect("X0H0", 0.29), rank_low=1)
+    found = told(one, other).answer
+    assert found.text.startswith("Whether removing E0H0 costs most in adder is undecided (30.0 points")
+    assert "X0H0 may cost as much" in found.text
+    assert not found.is_decided
+
+
+def test_no_head_may_matter() -> None:
+    found = told(effect("E0H0", 0.0), effect("X0H0", 0.0)).answer
+    assert found.text.startswith("Whether removing any head costs anything in adder is undecided: E0H0 comes first")
+    assert not found.is_decided
+
+
+def test_how_many_are_redundant() -> None:
+    one, none = effect("E0H0", 0.3), effect("X0H0", 0.0)
+    words = "Removing a head alone costs under 1 point for {} of 2 heads ({} %), by the whole 95 % interval"
+    assert words.format(1, "50.0") in texts(told(one, none))
+    assert words.format(0, "0") in texts(told(one, effect("X0H0", 0.2)))
+    assert "What can be removed together is another question" in texts(told(one, none))
+    assert "it is undecided" not in texts(told(one, none))
+    near = effect("D0H0", 0.01)
+    assert "; for D0H0 it is undecided" in texts(told(one, none, near))
+    swapped = [effect(each.head, drop, replacement="resample") for each, drop in ((one, 0.3), (none, 0.5))]
+    found = texts(told(*swapped, one, none))
+    assert words.format(1, "50.0") in found, "a head that misleads when it is swapped can still be removed"
+    assert "0 cost under 1 point with every replacement" in found
+
+
+def test_what_removal_costs_comes_first_and_then_what_swapping_does() -> None:
+    swapped = [effect("E1H2", 0.1, replacement="resample"), effect("E0H1", 0.9, replacement="resample")]
+    removed = [effect("E1H2", 0.33), effect("E0H1", 0.02)]
+    ranked = [replace(each, rank_low=rank) for each, rank in zip((*swapped, *removed), (2, 1, 1, 2), strict=True)]
+    assert told(*ranked).answer.text == (
+        "Removing E1H2 costs most in adder (33.0 points; 95 % interval 32.5 to 33.5; n = 2,000). Swapping E0H1's "
+        "output with another example's misleads most (90.0 points; 95 % interval 89.5 to 90.5; n = 2,000) (one seed)."
+    )
+    (table,) = [each for each in told(*ranked).blocks if isinstance(each, DataTable)]
+    assert [row[0].text for row in table.rows] == ["E1H2", "E0H1"]
+    assert table.columns[-1] == "band (zero)"
+    assert [row[-1] for row in table.rows] == ["critical", "important"]
+    assert "for one head by itself; bold where p < 0.05 after Holm correction over all heads" in table.note
+
+
+def test_whether_replacements_agree() -> None:
+    both = [
+        effect(head, drop, replacement=by) for by in ("zero", "mean") for head, drop in (("E0H0", 0.3), ("X0H0", 0.1))
+    ]
+    assert "E0H0 costs most with every replacement (zero and mean)." in texts(told(*both))
+    apart = [*both[:2], effect("E0H0", 0.0, replacement="mean"), effect("X0H0", 0.2, replacement="mean")]
+    found = [each for each in sentences(told(*apart)) if "depends on the replacement" in each.text]
+    assert found[0].text == "The costliest head depends on the replacement: E0H0 by zero and X0H0 by mean."
+    assert not found[0].is_decided
+    none = [*apart[:2], effect("E0H0", -0.001, replacement="mean"), effect("X0H0", 0.0, replacement="mean")]
+    assert "depends on the replacement" not in texts(told(*none))
+
+
+def test_the_ranking_is_sorted_and_has_intervals() -> None:
+    (table,) = [each for each in told(effect("X0H0", 0.1), effect("E0H0", 0.3)).blocks if isinstance(each, DataTable)]
+    assert [row[0].text for row in table.rows] == ["E0H0", "X0H0"]
+    assert table.rows[0][2].text.startswith("30.00 [")
+    assert table.rows[0][2].value == 30.0

@@ -1,0 +1,68 @@
+"""Every example there is: right, wrong, or undecided by rounding."""
+
+import pytest
+from heads_by_hand import certificate, evaluation, material, require_sound, sentences, subject, texts
+
+from headcount.describing.blocks import DataTable, Notice
+from headcount.describing.sections.certificate import SHOWN, section
+
+
+def told(errors=0, score=None, **changes):
+    return section(material(subject(certificate=certificate(errors, **changes), evaluation=score)))
+
+
+def test_a_model_that_was_not_walked_has_no_section() -> None:
+    assert section(material(subject())) is None
+
+
+def test_right_on_everything() -> None:
+    found = told()
+    require_sound(found)
+    assert "adder is right on all 810,000 sums there are" in found.answer.text
+    assert "9.52 logits, on 591+404" in texts(found)
+    assert "about 350,000 times that" in texts(found)
+    assert sum(isinstance(block, DataTable) for block in found.blocks) == 1
+
+
+def test_wrong_on_some_lists_the_first() -> None:
+    found = told(errors=58)
+    require_sound(found)
+    assert "adder is wrong on 58 of all 810,000 sums there are (0.01 %)" in found.answer.text
+    wrong = next(block for block in found.blocks if isinstance(block, DataTable) and block.id.endswith("wrong"))
+    assert len(wrong.rows) == SHOWN
+    assert "the first 50 of 58" in wrong.caption
+    assert "right on all" not in texts(found)
+
+
+def test_what_a_test_set_shows_of_what_is_wrong() -> None:
+    assert "test set of 2,000 shows none of them" in texts(told(errors=2, score=evaluation((2000, 2000))))
+    assert "test set of 2,000 shows 7 of them" in texts(told(errors=99, score=evaluation((1993, 2000))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "is_decided"),
+    [
+        ({}, "No verdict hangs on rounding", True),
+        ({"undecided": 3}, "Of 3 examples the verdict is undecided", False),
+        ({"float_error": None}, "what rounding does to it is not known", False),
+    ],
+)
+def test_whether_rounding_could_tip_it(changes, words, is_decided) -> None:
+    last = sentences(told(**changes))[-1]
+    assert words in last.text
+    assert last.is_decided is is_decided
+
+
+def test_of_several_how_many_are_right_on_everything() -> None:
+    one, two = subject("one", certificate=certificate()), subject("two", certificate=certificate(errors=4))
+    found = section(material(one, two))
+    require_sound(found)
+    assert found.answer.text == (
+        "1 of 2 models are right on every example there is: one; not two (4 wrong of 810,000)."
+    )
+    both = section(material(two, two)).answer.text
+    assert both.startswith("0 of 2 models are right on every example there is; not two")
+
+
+def test_what_the_audit_says_stands_there() -> None:
+    assert any(isinstance(block, Notice) for block in told(audit="a fault").blocks)

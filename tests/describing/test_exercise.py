@@ -1,0 +1,199 @@
+"""What a student hands in: the ranking goes by removal, and answers.md answers every question of the exercise."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from heads_by_hand import (
+    ablation,
+    classification,
+    effect,
+    evaluation,
+    failures,
+    head_stats,
+    material,
+    point,
+    pruning,
+    stats,
+    subject,
+)
+from told_results import stretch
+
+from headcount.analysis.pruning import PrunableShare
+from headcount.describing.exercise import write_exercise
+from headcount.describing.story import Material
+from headcount.runs.folder import TrainingRecord
+
+DROPS = {
+    "E1H2": (0.33, 0.10),
+    "D0H1": (0.0287, 0.0),
+    "E0H1": (0.02004, 0.90),
+    "E0H0": (0.01996, 0.0),
+    "E1H3": (0.0001, 0.3268),
+}
+"""What removing a head costs, and what swapping its output does."""
+
+
+def both_ways():
+    """By resample first, as results of earlier versions have it."""
+    swapped = [effect(head, drop, replacement="resample") for head, (_, drop) in DROPS.items()]
+    removed = [replace(effect(head, drop, 0.0005), rank_low=1 + i) for i, (head, (drop, _)) in enumerate(DROPS.items())]
+    return ablation(*swapped, *removed)
+
+
+@pytest.fixture(scope="module")
+def handed_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mine")
+    write_exercise(material(subject(ablation=both_ways())), folder)
+    return folder / "problem1/results/head_analysis"
+
+
+def test_the_ranking_goes_by_removal_and_ties_share_a_rank(handed_in) -> None:
+    text = (handed_in / "head_importance_ranking.txt").read_text()
+    rows = re.findall(r"^(\d+) +(\S+) +(\w+) +(\S+) \[.*?\] n = [\d,]+ +(\S+) \[", text, re.M)
+    assert rows == [
+        ("1", "encoder.1.self.2", "critical", "33.00", "10.00"),
+        ("2", "decoder.0.self.1", "important", "2.87", "0.00"),
+        ("3", "encoder.0.self.1", "important", "2.00", "90.00"),
+        ("3", "encoder.0.self.0", "important", "2.00", "0.00"),
+        ("5", "encoder.1.self.3", "redundant", "0.01", "32.68"),
+    ]
+    head = text.partition("\n\n")[0]
+    assert "ranked by what removing a head costs (zero ablation)" in head
+    assert "Heads whose drops are equal to 2 decimals share a rank (1, 2, 2, 4)." in head
+    assert "resample: swapping a head's output with another example's." in head
+    assert "95 % intervals for one head by itself; on the test set." in head
+
+
+def test_the_numbers_go_by_removal_too(handed_in) -> None:
+    found = json.loads((handed_in / "ablation_results.json").read_text())
+    assert found["ranked_by"] == "zero"
+    assert [each["short"] for each in found["heads"][:5]] == list(DROPS)
+    assert {each["replacement"] for each in found["heads"][:5]} == {"zero"}
+
+
+# --- answers.md -------------------------------------------------------------------------------------------------------
+
+QUESTIONS = (
+    "Training.",
+    "Heat maps of every head.",
+    "Head statistics.",
+    "Ablation and ranking.",
+    "Critical and redundant heads.",
+    "Carry propagation.",
+    "Share of heads that can be pruned.",
+    "Training, sinusoidal.",
+    "Training, learned.",
+    "Training, none.",
+    "Accuracy at every length.",
+    "Learned position embeddings.",
+    "Encodings side by side.",
+    "Why sinusoidal can extrapolate and learned cannot.",
+)
+"""Of the two experiments, in the exercise's order."""
+LOG = ({"step": 1, "loss": 2.0}, {"step": 2, "loss": 0.5}, {"step": 2, "n": 10, "accuracy": 0.9, "free_running": 0.9})
+RECORD = TrainingRecord(steps=2000, training_loss=0.0125, validation_loss=0.034, seconds=83.2, device="cpu")
+HEADS = [f"{stack}{layer}H{i}" for stack in "EDX" for layer in (0, 1) for i in range(4)]
+
+
+def both_experiments() -> Material:
+    """24 heads, as the exercise has them, and the longest names and most sentences that there may be."""
+    swapped = [effect(head, 0.5 - i / 50, replacement="resample") for i, head in enumerate(HEADS)]
+    removed = [replace(effect(head, 0.33 / (1 + i), 0.001), rank_low=1 + i) for i, head in enumerate(HEADS)]
+    broken = [failures(head, (80, 1000), (10, 1000), faults=90 - 3 * i) for i, head in enumerate(HEADS)]
+    shares = (PrunableShare(0.01, 5, 3, point(3, 0.988, 0.002)), PrunableShare(0.05, 6, 4, point(4, 0.96, 0.03)))
+    heads = [head_stats(head, "mostly aligned column (0.99)", moved=0.4, carry=(0.9, 0.5)) for head in HEADS]
+    adder = subject(
+        training=RECORD,
+        evaluation=evaluation(),
+        ablation=ablation(*swapped, *removed, failures=broken),
+        pruning=pruning(prunable=shares),
+        stats=stats(*heads),
+        log=LOG,
+    )
+    known = {"evaluation": classification(), "training": RECORD, "log": LOG}
+    sorters = [
+        subject(name, "sortedness", {"encoding": name, "d_model": 64}, stretch=stretch(name), **known)
+        for name in ("sinusoidal", "learned", "none")
+    ]
+    return material(adder, *sorters)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp("both")
+    files = write_exercise(both_experiments(), folder)
+    assert files[0] == folder / "answers.md"
+    return files[0].read_text(), folder
+
+
+def answer_to(text: str, question: str) -> str:
+    return text.partition(f"**{question}** ")[2].partition("\n\n**")[0].partition("\n<!--")[0].rstrip()
+
+
+def test_every_question_is_answered_in_the_exercises_order(answers) -> None:
+    text, _ = answers
+    assert tuple(re.findall(r"^\*\*(.+?)\*\*", text, re.M)) == QUESTIONS
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# Answers",
+        "## Problem 1: addition (adder)",
+        "## Problem 2: sortedness (sinusoidal, learned and none)",
+    ]
+
+
+def test_answers_are_two_pages_at_most(answers) -> None:
+    words = [word for word in answers[0].split() if any(char.isalnum() for char in word)]
+    assert len(words) <= 900
+
+
+def test_answers_point_to_files_that_are_there(answers) -> None:
+    text, folder = answers
+    paths = re.findall(r"`(problem\S+?)`", text)
+    assert len(paths) >= 8
+    for path in paths:
+        assert (folder / path).exists(), path
+
+
+def test_answers_have_their_figures(answers) -> None:
+    text, _ = answers
+    trained = answer_to(text, "Training, learned.")
+    assert trained.startswith("On the test set, 990 of 1,000 right (99.0 %, interval 98.2 to 99.5). Training took")
+    assert "2,000 steps in 83 s; final loss: 0.013 (training) and 0.034 (validation)" in answer_to(text, "Training.")
+    ranked = answer_to(text, "Ablation and ranking.")
+    assert ranked.startswith("Removing E0H0 costs most (33.0 points; interval 32.9 to 33.1; n = 2,000). ")
+    assert "wapping E0H0's output with another example's misleads most" in ranked
+    assert "E0H1 16.50 [16.40, 16.60]" in ranked
+    bands = answer_to(text, "Critical and redundant heads.")
+    assert "3 critical (over 10 points: E0H0, E0H1 and E0H2)" in bands
+    share = answer_to(text, "Share of heads that can be pruned.")
+    assert "For at most 5 points, 6 of 8 heads (75.0 %) can each be removed alone and 4 of 8 heads (50.0 %)" in share
+    assert "harmless alone is not harmless together" in share
+    carries = answer_to(text, "Carry propagation.")
+    assert "A carry moves the attention of 24 of 24 heads, first E0H0 (40.0 % of it; interval 36.9 to 43.1" in carries
+    assert "mostly carry errors without E0H0 (90 of 90)" in carries
+    lengths = answer_to(text, "Accuracy at every length.")
+    assert "| full shuffles | 32 | 64 | 128 | 256 |" in lengths
+    assert "| sinusoidal | 100.0 [98.1, 100.0] | 100.0 [98.1, 100.0] | not measured |" in lengths
+    assert "| single adjacent swaps | 32 |" in lengths
+    assert "n = 200 per cell" in lengths
+    why = answer_to(text, "Why sinusoidal can extrapolate and learned cannot.")
+    assert "PE(p + k) is one rotation of PE(p)" in why
+    assert "depends on t - s alone" in why
+    assert "table lookup" in why
+
+
+def test_the_prunable_share_is_in_the_json_as_percentages(answers) -> None:
+    found = json.loads((answers[1] / "problem1/results/head_analysis/pruning_results.json").read_text())
+    assert found["prunable_percent"] == [
+        {"loss_points": 1.0, "one_by_one_percent": 62.5, "together_percent": 37.5},
+        {"loss_points": 5.0, "one_by_one_percent": 75.0, "together_percent": 50.0},
+    ]
+
+
+def test_what_was_not_measured_is_said_to_be_so(tmp_path: Path) -> None:
+    write_exercise(material(subject(ablation=both_ways())), tmp_path)
+    text = (tmp_path / "answers.md").read_text()
+    assert answer_to(text, "Share of heads that can be pruned.") == "Not measured."
+    assert "Problem 2" not in text

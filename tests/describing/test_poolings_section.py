@@ -1,0 +1,186 @@
+"""How poolings compare: opposite results, the opposite sentence; and what a pooling gives away stands in the table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from told_results import cell, cells, material, require_sound, sentences, stretch, subject, table, texts
+
+from headcount.analysis.poolings import PoolingComparison, compare_poolings
+from headcount.describing.blocks import DataTable, Picture
+from headcount.describing.exercise import write_exercise
+from headcount.describing.sections.poolings import section
+from headcount.runs.folder import TrainingRecord
+
+LENGTHS = (8, 16, 32, 64, 128, 256)
+GIVEN = ("order of neighbours",)
+RECORD = TrainingRecord(2000, 0.01, 0.02, 30.0, "cpu (a processor)")
+
+
+def pooled(encoding: str, pooling: str, shares: tuple[float, ...], n: int = 200, **changes):
+    """A model's accuracy on single adjacent swaps at each length; on transpositions it is right everywhere."""
+    found = [cell(length, "adjacent", share, n) for length, share in zip(LENGTHS, shares, strict=True)]
+    found += [cell(length, "transpositions", 1.0, n) for length in LENGTHS]
+    label, given = f"{encoding}, {pooling}", GIVEN if pooling == "neighbour-difference" else ()
+    weights = f"weights of {label}"
+    known = {"pooling": pooling, "label": label, "hard_codes": given, "weights_sha256": weights, "cells": tuple(found)}
+    return stretch(encoding, **known | changes)
+
+
+CHANCE, TAUGHT, FAR = (0.5,) * 6, (1.0, 1.0, 0.5, 0.5, 0.5, 0.5), (1.0,) * 6
+
+
+def compared(encoding: str, **by_pooling: tuple[float, ...]):
+    """A subject with a stored comparison; `max` is its own pooling."""
+    found = {name.replace("_", "-"): shares for name, shares in by_pooling.items()}
+    own, *others = (pooled(encoding, name, shares) for name, shares in found.items())
+    stored = compare_poolings(own, [(each, RECORD) for each in others], RECORD)
+    assert PoolingComparison.from_json(stored.to_json()) == stored
+    return subject(f"sorter-{encoding}", stretch=own, poolings=stored)
+
+
+def report(*subjects):
+    made = section(material(*subjects))
+    require_sound(made)
+    return made
+
+
+def usual(without: tuple[float, ...]):
+    """Two encodings; how right the model without positions is with differences of neighbours is for the test to say."""
+    return report(
+        compared("sinusoidal", max=TAUGHT, mean=TAUGHT, neighbour_difference=TAUGHT),
+        compared("none", max=CHANCE, mean=CHANCE, neighbour_difference=without),
+    )
+
+
+def test_one_pooling_is_no_comparison():
+    assert section(material(subject("a"))) is None
+    assert section(material(subject("a", stretch=pooled("none", "max", CHANCE)))) is None
+    assert section(material(compared("none", max=CHANCE))) is None
+
+
+@pytest.mark.parametrize(
+    ("without", "told", "is_decided"),
+    [
+        (TAUGHT, "so a comparison of encodings under it does not test the encoding.", True),
+        (CHANCE, "but that alone does not solve the task: the encoding still matters.", True),
+        ((0.9, 0.92, 0.5, 0.5, 0.5, 0.5), "whether that alone solves the task is undecided.", False),
+    ],
+)
+def test_a_pooling_gives_the_order_away_only_if_the_model_without_positions_is_right(without, told, is_decided):
+    found = sentences(usual(without))[0]
+    assert told in found.text
+    assert found.is_decided is is_decided
+    assert found.rests_on == "poolings-adjacent"
+    assert (
+        "With max and mean pooling it is right on 50.0 %. This pooling gives away the order of neighbours" in found.text
+    )
+    others = {"does not test the encoding", "the encoding still matters", "is undecided"}
+    assert sum(words in found.text for words in others) == 1
+
+
+def test_the_sentence_has_its_number_interval_and_n():
+    made = usual(TAUGHT)
+    assert (
+        "With neighbour-difference pooling, the model without positions is right on 100 % at training lengths "
+        "(95 % interval 99.0 to 100.0, n = 400)."
+    ) in texts(made)
+    assert made.answer.text == f"{sentences(made)[0].text[:-1]} (one seed)."
+
+
+def test_whether_any_pooling_extrapolates_turns_with_the_results():
+    assert "No pooling makes any of these 6 models right at 256 numbers on single adjacent swaps. The best is" in texts(
+        usual(TAUGHT)
+    )
+    made = usual(FAR)
+    assert (
+        "1 of 6 models is right at 256 numbers on single adjacent swaps: neighbour-difference with none (100 %"
+        in texts(made)
+    )
+    assert "No pooling" not in texts(made)
+    assert "All 6 models are right at 256 numbers on random transpositions." in texts(made)
+    open_ended = (1.0, 1.0, 1.0, 1.0, 1.0, 0.92)
+    found = next(each for each in sentences(usual(open_ended)) if "at 256 numbers on single" in each.text)
+    assert not found.is_decided
+    assert found.text.startswith("Whether neighbour-difference with none (92.0 %")
+
+
+def test_one_answer_to_everything_is_no_accuracy():
+    constant = tuple(cell(length, "adjacent", 0.5, 200, "sorted") for length in LENGTHS)
+    own = pooled("none", "max", CHANCE)
+    other = pooled("none", "neighbour-difference", CHANCE, cells=constant)
+    made = report(subject("a", stretch=own), subject("b", stretch=other))
+    assert "the model without positions answers “sorted” to everything at training lengths (n = 400)" in texts(made)
+    assert cells(made, "poolings-adjacent")[1][1:] == ["one answer: sorted"] * 5
+    assert "The best is max with none (50.0 %" in texts(made)
+
+
+def test_the_table_has_every_length_and_says_what_is_given_away():
+    made = usual(TAUGHT)
+    found = table(made, "poolings-adjacent")
+    assert found.columns == ("pooling, encoding (gives away)", "8-16", "32", "64", "128", "256")
+    assert found.is_narrow
+    given = {"max": "generic", "mean": "generic", "neighbour-difference": "gives away: order of neighbours"}
+    rows = {row[0]: row[1:] for row in cells(made, "poolings-adjacent")}
+    assert list(rows) == [f"{p}, {e} ({words})" for p, words in given.items() for e in ("sinusoidal", "none")]
+    last = rows["neighbour-difference, none (gives away: order of neighbours)"]
+    assert last[:2] == ["100.0 [99.0, 100.0]", "50.0 [43.1, 56.9]"]
+    assert "n = 200 per length" in found.note
+    assert "95 %" in found.note
+    assert found.note.endswith("trained for 2,000 steps (below).")
+    assert found.command == "headcount lab --only sortedness"
+    losses = table(made, "poolings-losses")
+    assert [row[0] for row in losses.rows] == [name.partition(" (")[0] for name in rows]
+
+
+def test_the_reports_own_models_are_compared_if_only_their_pooling_differs():
+    settings = {"encoding": "none", "steps": 3000, "negatives": "mixed"}
+    one = subject("a", stretch=pooled("none", "max", CHANCE), settings=settings | {"pooling": "max"})
+    two = subject("b", stretch=pooled("none", "mean", CHANCE), settings=settings | {"pooling": "mean", "steps": 2000})
+    assert [row[0] for row in cells(report(one, two), "poolings-adjacent")] == [
+        "max, none (generic)",
+        "mean, none (generic)",
+    ]
+    other = subject("b", stretch=two.stretch, settings=settings | {"pooling": "mean", "negatives": "shuffle"})
+    assert section(material(one, other)) is None, "they were trained on other data"
+    windowed = subject("c", stretch=pooled("none", "mean", FAR, label="none, window ±1, mean"))
+    assert section(material(one, windowed)) is None
+
+
+def test_the_picture_has_a_panel_per_encoding_and_dashes_for_what_is_given_away():
+    (picture,) = (block for block in usual(TAUGHT).blocks if isinstance(block, Picture))
+    figure = picture.draw()
+    assert [axes.get_title() for axes in figure.axes] == ["encoding: sinusoidal", "encoding: none"]
+    labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert labels == {
+        "max (generic)",
+        "mean (generic)",
+        "neighbour-difference (gives away: order of neighbours)",
+    }
+    styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
+    assert styles["neighbour-difference (gives away: order of neighbours)"] == "--"
+    assert styles["mean (generic)"] == "-"
+    assert "neighbour-difference, none: 50.0 %" in picture.alt
+
+
+def test_the_exercise_has_the_comparison_under_its_own_names(tmp_path):
+    subjects = [compared("sinusoidal", max=TAUGHT, mean=TAUGHT), compared("none", max=CHANCE, mean=CHANCE)]
+    names = {path.relative_to(tmp_path).as_posix() for path in write_exercise(material(*subjects), tmp_path)}
+    folder = "problem2/results/pooling"
+    assert {f"{folder}/pooling_comparison.json", f"{folder}/pooling_comparison.png"} <= names
+    found = json.loads((tmp_path / folder / "pooling_comparison.json").read_text())["models"]
+    assert [(each["pooling"], each["encoding"]) for each in found] == [
+        (pooling, encoding) for pooling in ("max", "mean") for encoding in ("sinusoidal", "none")
+    ]
+    assert found[0]["cells"][0]["n"] == 200
+    assert found[0]["training"]["seconds"] == 30.0
+    without = write_exercise(material(subject("a", stretch=subjects[0].stretch)), tmp_path / "none")
+    assert not any("pooling" in path.name for path in without)
+
+
+def test_only_shared_lengths_are_compared():
+    own, other = pooled("none", "max", CHANCE), pooled("none", "mean", CHANCE)
+    longer = compare_poolings(stretch("none", cells=(*own.cells, cell(512, "adjacent", 1.0))), [(other, RECORD)])
+    assert {each.length for model in longer.models for each in model.cells} == set(LENGTHS)
+    assert isinstance(table(report(subject("a", poolings=longer)), "poolings-adjacent"), DataTable)

@@ -1,0 +1,240 @@
+"""The lab's own report in a real browser: small models, trained and measured as `make lab` does it.
+
+What every kind of block does is tested on a page made by hand (test_page_in_browser.py); here it is what the lab wrote
+that is read off the page, and held against the results.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import WIDE, background, grave_faults, tab_to, visit, watched
+
+from headcount.analysis.ablation import Ablation
+from headcount.analysis.attention import patterns_on
+from headcount.analysis.specialisation import specialise
+from headcount.api.lab import SORTEDNESS, Lab, run_lab
+from headcount.describing.story import ORDER
+from headcount.runs.run import Run
+
+pytestmark = pytest.mark.slow
+
+FOLDER = "a lab <img src=x onerror=alert(1)>"
+"""Part of every model's name."""
+SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "n_validation": 20, "n_test": 40, "threads": 1}
+ENCODINGS = ("sinusoidal", "learned", "none", "far")
+"""Of the lab's six sortedness models, those that are told of in different ways."""
+
+
+PAPER = 672
+"""Pixels between the margins of a sheet of A4."""
+EDGES = """all => all.map((each) => {
+  const words = document.createRange();
+  words.selectNodeContents(each);
+  const [cell, text] = [each.getBoundingClientRect(), words.getBoundingClientRect()];
+  return [Math.min(cell.left, text.left), Math.max(cell.right, text.right)];
+})"""
+"""The left and the right end of every cell and of the words in it."""
+AT_THE_TOP = "id => Math.abs(document.getElementById(id).getBoundingClientRect().top) < 60"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A lab, its report in a window, and what the browser complains of."""
+
+    lab: Lab
+    page: Any
+    faults: list[str]
+
+    @property
+    def adder(self) -> Run:
+        assert self.lab.addition is not None
+        return self.lab.addition.run
+
+
+@pytest.fixture(scope="module")
+def lab(good: dict[str, Any], good_copy: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    sorting = SMALL | {"steps": 6, "batch_size": 8, "eval_every": 6, "device": "cpu"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("labs"))
+        patch.setattr("headcount.api.lab.LENGTHS", (8, 16, 32, 64))
+        patch.setattr("headcount.api.lab.POOLINGS", ("neighbour-difference",))
+        patch.setattr("headcount.api.lab.SORTEDNESS", {name: SORTEDNESS[name] for name in ENCODINGS})
+        patch.setattr("headcount.api.viewing.specialise", partial(specialise, controls=(2, 1)))
+        patch.setattr("headcount.data.from_task.REFERENCE", 2**12)
+        patch.setattr("headcount.stats.N_RESAMPLES", 99)
+        patch.setattr("headcount.api.saving.write_figures", lambda folder, draw: ())
+        settings = {"addition": good, "sortedness": sorting}
+        shutil.copytree(good_copy(), Path.cwd() / FOLDER / "addition")
+        return run_lab(Path.cwd() / FOLDER, quiet=True, settings=settings, n=20, n_examples=3)
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, lab: Lab) -> Iterator[Opened]:
+    context, faults = browser.new_context(viewport=WIDE, reduced_motion="reduce"), list[str]()
+    yield Opened(lab, visit(watched(context, faults), lab.report), faults)
+    context.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_complaint(opened: Opened) -> Iterator[None]:
+    yield
+    told, opened.faults[:] = list(opened.faults), []
+    assert told == [], "no error, no request, no dialog"
+
+
+def rows_of(page: Any, table: str) -> list[list[str]]:
+    """The texts of a table's cells, row by row."""
+    return page.locator(f"#{table} tbody tr").evaluate_all(
+        "rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+
+
+def test_every_section_is_there_and_every_link_leads_somewhere(opened: Opened) -> None:
+    page = opened.page
+    assert page.locator("main > section").evaluate_all("all => all.map((each) => each.id)") == ["asked", *ORDER]
+    lost = "all => all.filter((each) => !document.getElementById(each.hash.slice(1))).map((each) => each.hash)"
+    links = page.locator("a[href^='#']")
+    assert links.count() > 40
+    assert links.evaluate_all(lost) == []
+    assert page.locator("img").count() == 0, "a folder's name is text"
+    assert FOLDER in page.locator("#reproduce").inner_text()
+
+
+def test_answers_come_first_and_lead_to_what_they_rest_on(opened: Opened) -> None:
+    page = opened.page
+    answers = page.locator("#asked .conclusions li")
+    assert answers.count() == 5
+    for i in range(5):
+        answers.nth(i).locator(".rests-on").click()
+        target = page.evaluate("location.hash").removeprefix("#")
+        page.wait_for_function(AT_THE_TOP, arg=target)
+    page.evaluate("scrollTo(0, 0)")
+
+
+def test_the_ranking_is_that_of_the_ablation(opened: Opened) -> None:
+    found = opened.adder.folder.read_result("ablation-examples", Ablation)
+    effects = {(each.short, each.replacement): each for each in found.heads}
+    rows = rows_of(opened.page, "ablation-addition-0-ranking")
+    assert len(rows) == len(effects) / 3
+    for head, _, *cells, band in rows:
+        for replacement, cell in zip(found.replacements, cells, strict=True):
+            each = effects[head, replacement]
+            assert cell == f"{100 * each.drop:.2f} [{100 * each.low:.2f}, {100 * each.high:.2f}]"
+        assert band == (effects[head, found.ranked_by].band or "")
+    drops = [effects[row[0], found.ranked_by].drop for row in rows]
+    assert drops == sorted(drops, reverse=True)
+
+
+def test_accuracies_are_those_of_the_evaluation(opened: Opened) -> None:
+    assert opened.lab.addition is not None
+    rows = {tuple(row[:2]): row[2:] for row in rows_of(opened.page, "training-addition")}
+    for scores in opened.lab.addition.evaluation.rows:
+        n, *cells = rows[scores.facet, scores.group.strip()]
+        shares = [scores.teacher_forced, scores.free_running]
+        assert int(n) == max(each.n for each in shares if each)
+        for share, cell in zip(shares, cells, strict=True):
+            numbers = [float(each) for each in re.findall(r"[\d.]+", cell)]
+            assert numbers == [round(100 * each, 2) for each in (share.rate, share.low, share.high)]
+
+
+def test_lengths_are_those_that_were_measured(opened: Opened) -> None:
+    assert opened.lab.sortedness is not None
+    rows = {row[0]: row[2:] for row in rows_of(opened.page, "reach-adjacent")}
+    assert list(rows) == [f"sortedness-{name}" for name in ENCODINGS]
+    for name, result in opened.lab.sortedness.stretches.items():
+        cells = sorted((each for each in result.cells if each.negative == "adjacent"), key=lambda each: each.length)
+        told = [
+            f"one answer: {each.constant_class}"
+            if each.constant
+            else f"{100 * each.accuracy:.1f} [{100 * each.low:.1f}, {100 * each.high:.1f}]"
+            for each in cells
+        ]
+        assert rows[f"sortedness-{name}"] == told
+
+
+@pytest.mark.parametrize(("width", "media"), [(1280, "screen"), (390, "screen"), (PAPER, "print")])
+@pytest.mark.parametrize("table", ["reach-lengths", "poolings-adjacent"])
+def test_every_column_of_the_exercises_lengths_is_visible(opened: Opened, table: str, width: int, media: str) -> None:
+    page = opened.page
+    page.set_viewport_size(WIDE | {"width": width})
+    page.emulate_media(media=media)
+    try:
+        columns = page.locator(f"#{table} thead th").evaluate_all("all => all.map((each) => each.textContent)")
+        assert columns[-5:] == ["8-16", "32", "64", "128", "256"]
+        boxes = page.locator(f"#{table} :is(th, td)").evaluate_all(EDGES)
+        assert len(boxes) > 2 * len(columns)
+        assert min(left for left, _ in boxes) >= 0
+        assert max(right for _, right in boxes) <= width
+        box = page.locator(f"#{table} .scroll")
+        assert box.evaluate("each => each.scrollWidth - each.clientWidth") == 0, "nothing is to be scrolled"
+    finally:
+        page.set_viewport_size(WIDE)
+        page.emulate_media(media="screen")
+
+
+def test_weights_are_those_of_the_model_and_tokens_have_places(opened: Opened) -> None:
+    """On the first example, by keys, every weight of a head that attends across."""
+    page, figure = opened.page, "patterns-addition-0"
+    example = page.locator(f"#{figure} option").nth(1).inner_text().split(" = ")[0]
+    page.locator(f"#{figure} select").select_option(index=1)
+    page.locator(f"#{figure} .thumb", has_text="X0H1").click()
+    page.locator(f"#{figure} .cells").focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowRight")  # only shows the cursor
+    site, head = patterns_on(opened.adder, example).find("X0H1")
+    for query, row in zip(site.queries, head.weights, strict=True):
+        for key, weight in zip(site.keys, row, strict=True):
+            told = page.locator(f"#{figure} .readout").inner_text()
+            assert re.sub(r" \([^)]*\)", "", told) == f"query ‘{query}’ attends to key ‘{key}’: {weight:.2f}"
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowDown")
+    assert re.search(r"query ‘.*’ \(→ 1s\) attends to key ‘\d’ \(a 1s\)", told.replace("b 1s", "a 1s"))
+    page.locator(f"#{figure} .large .cells").hover()
+    assert page.locator("#tip").inner_text() in page.locator(f"#{figure} .readout").inner_text()
+
+
+def test_tables_sort_and_the_theme_turns(opened: Opened) -> None:
+    page, table = opened.page, "ablation-addition-0-ranking"
+    before = rows_of(page, table)
+    page.locator(f"#{table} th button").first.click()
+    assert [row[0] for row in rows_of(page, table)] == sorted(row[0] for row in before)
+    was = background(page)
+    page.locator("#theme").click()
+    assert background(page) != was
+    page.locator("#theme").click()
+    assert background(page) == was
+
+
+def test_keys_alone_reach_every_part(opened: Opened) -> None:
+    page = opened.page
+    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    tab_to(page, "#asked .rests-on", 20)
+    tab_to(page, "#training-addition th button", 20)
+    tab_to(page, "#patterns-addition-0 select", 120)
+    tab_to(page, "#patterns-addition-0 .thumb", 10)
+    tab_to(page, "#patterns-addition-0 .cells", 10)
+    tab_to(page, "#ablation-addition-0 .copy", 200)
+
+
+@pytest.mark.long
+def test_axe_finds_no_serious_fault(opened: Opened) -> None:
+    """Look at every part in one theme: the page made by hand has every kind of block, in both themes and widths."""
+    assert grave_faults(opened.page, "light") == []
+
+
+def test_nothing_is_wider_than_the_page(opened: Opened) -> None:
+    page = opened.page
+    page.set_viewport_size(WIDE | {"width": 390})
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+    page.set_viewport_size(WIDE)
