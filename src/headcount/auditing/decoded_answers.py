@@ -133,8 +133,8 @@ class Place:
 def answer_places(model: AuditedSequenceModel) -> list[Place]:
     """Return each column, and the leading digit if answers differ in length; only tokens that were written count."""
     answers, right = model.readable_answers, model.right_answers
-    predicted = np.where(answers.written, model.decoded, -1)
-    columns = [Place(f"{name} digit", i == 0, i, predicted[:, i], right[:, i]) for i, name in enumerate(model.places)]
+    predicted, noun = np.where(answers.written, model.decoded, -1), model.task.words.place
+    columns = [Place(f"{name} {noun}", i == 0, i, predicted[:, i], right[:, i]) for i, name in enumerate(model.places)]
     if answers.filled is None or not answers.filled.any() or answers.optional is None:
         return columns
     is_reversed = writes_least_first(model.task)
@@ -142,7 +142,7 @@ def answer_places(model: AuditedSequenceModel) -> list[Place]:
         _leading_tokens(predicted, predicted >= 0, is_reversed),
         _leading_tokens(right, ~answers.optional, is_reversed),
     )
-    return [*columns, Place(f"{'last' if is_reversed else 'first'} digit", not is_reversed, None, *leading)]
+    return [*columns, Place(f"{'last' if is_reversed else 'first'} {noun}", not is_reversed, None, *leading)]
 
 
 def _leading_tokens(tokens: Tokens, is_written: Hits, is_reversed: bool) -> Tokens:

@@ -50,7 +50,7 @@ def run(model: AuditedSequenceModel) -> Finding:
         if is_first
         else "include every place of the answer in the loss, and decode every place",
         right_despite_fault=still_right,
-        places=", ".join(place.name.removesuffix(" digit") for place, _ in constants),
+        places=", ".join(place.name.removesuffix(f" {model.task.words.place}") for place, _ in constants),
         predicted=float(still_right.mean()),
         measured=float(model.right.mean()),
     )

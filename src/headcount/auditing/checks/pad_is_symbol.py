@@ -18,8 +18,7 @@ from headcount.auditing.audited_model import AuditedClassifier, AuditedModel, Au
 from headcount.auditing.check import NOT_APPLICABLE, PADDED, Check, Finding, failed, not_applicable, passed, warned
 from headcount.data.from_adapter import encoded
 from headcount.errors import InputError
-from headcount.tasks.base import Task
-from headcount.tasks.sortedness import EMPTY
+from headcount.tasks.base import EMPTY, Task
 from headcount.training.answers import leading_zeros
 
 MAX_SYMBOLS = 1000
@@ -32,7 +31,7 @@ def check_sequences(model: AuditedSequenceModel) -> Finding:
     """Check the labels of the answers, then the inputs."""
     finding = _missing_labels(model) or _check_inputs(model, prefer="")
     if finding.verdict == NOT_APPLICABLE:
-        return passed(f"labels contain every digit; {finding.finding}", n=model.n)
+        return passed(f"labels contain every {model.task.words.place}; {finding.finding}", n=model.n)
     return finding
 
 
@@ -162,7 +161,7 @@ def _padding_id(alone: Tensor, beside: Tensor) -> int | None:
 
 
 def _missing_labels(model: AuditedSequenceModel) -> Finding | None:
-    """Return a failure if some digit is never a label at any place, although others are."""
+    """Return a failure if some token is never a label at any place, although others are."""
     right, asked = model.right_answers, model.answers.asked
     is_counted = ~leading_zeros(model.task, right) & asked.any(axis=0)
     missing = [
@@ -173,13 +172,14 @@ def _missing_labels(model: AuditedSequenceModel) -> Finding | None:
     ]
     if not missing:
         return None
+    noun = model.task.words.place
     digits = " and ".join(
-        f"the digit {model.token(token)} at any of the {n:,} places where it is right" for token, n in missing
+        f"the {noun} {model.token(token)} at any of the {n:,} places where it is right" for token, n in missing
     )
     return failed(
         f"labels never contain {digits}, in {model.n:,} answers",
-        cause="padding has the id of that digit: consistent with a loss that ignores it (ignore_index), so that it is "
-        "never a label",
+        cause=f"padding has the id of that {noun}: consistent with a loss that ignores it (ignore_index), so that it "
+        "is never a label",
         fix="give padding an id of its own in labels and loss, such as -100",
         digits=", ".join(model.token(token) for token, _ in missing),
     )

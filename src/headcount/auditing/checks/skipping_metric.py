@@ -80,7 +80,7 @@ def _skipped_classes(model: AuditedClassifier, score: Score) -> tuple[list[str],
 
 def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str], int]:
     """Return places and tokens that are not compared, and the number of changes."""
-    task, rng = model.task, model.rng("metric")
+    task, rng, noun = model.task, model.rng("metric"), model.task.words.place
     used = {model.token(token) for token in np.unique(model.right_answers).tolist()}
     tokens = [each for each in task.tokens if each in used or each.isdigit()]
     places: dict[str, list[bool]] = {place: [] for place in model.places}
@@ -99,7 +99,7 @@ def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str
                 places[model.places[int((before != after).argmax())]].append(costs_nothing)
                 by_token.setdefault(("right", old), []).append(costs_nothing)
                 by_token.setdefault(("written", new), []).append(costs_nothing)
-    skipped = [f"a wrong {place} digit costs nothing" for place, each in places.items() if _all_free(each)]
+    skipped = [f"a wrong {place} {noun} costs nothing" for place, each in places.items() if _all_free(each)]
     if not skipped:
         skipped = [
             f"places where {token} is {which} are never compared"
@@ -107,7 +107,7 @@ def _skipped_tokens(model: AuditedSequenceModel, score: Score) -> tuple[list[str
             if _all_free(each)
         ]
     if _all_free(short):
-        skipped.append("an answer without its last digit costs nothing")
+        skipped.append(f"an answer without its last {noun} costs nothing")
     return skipped, _n_changes(places)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +24,6 @@ from headcount.auditing.embeddings import (
     is_mixed,
     number_columns,
 )
-from headcount.tasks.addition import Addition
 from headcount.tasks.base import Examples
 
 MIN_RATIO = 1 / 8
@@ -37,13 +35,9 @@ N_NUMBERS, MIN_COMPARED = 13, 3
 
 
 def check_sequences(model: AuditedSequenceModel) -> Finding:
-    """Compare sums whose digits are all the same, such as 555+555."""
-    task = model.task
-    if not isinstance(task, Addition):
-        return not_applicable(NOT_FOUND)
-    repeated = [int(str(digit) * task.n_columns) for digit in range(1, 10)]
-    numbers = [each for each in repeated if task.low <= each <= task.high]
-    return _check(model, np.array([[each, each] for each in numbers])) if numbers else not_applicable(NOT_FOUND)
+    """Compare examples that repeat one token, such as 555+555."""
+    examples = model.task.repeated_tokens()
+    return not_applicable(NOT_FOUND) if examples is None else _check(model, examples)
 
 
 def check_classes(model: AuditedClassifier) -> Finding:
