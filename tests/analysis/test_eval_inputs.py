@@ -70,7 +70,7 @@ def test_sequences_of_one_length_half_of_them_sorted(tiny_sorter):
     assert eval_inputs(tiny_sorter, 9).examples.shape == (1000, 9)
     assert eval_inputs(tiny_sorter, 4096).examples.shape == (16, 4096)
     for length in (1, 0, -3, 10_000):
-        with pytest.raises(InputError, match=r"--length from 2 to 8,192"):
+        with pytest.raises(InputError, match=r"--length must be from 2 to 8,192"):
             eval_inputs(tiny_sorter, length)
 
 

@@ -108,7 +108,7 @@ def test_the_nearest_are_kept_whatever_their_order():
         near.add(np.stack([np.full(7, i), np.arange(7)], axis=1), np.where(block > 2, -np.inf, block))
     expected = np.argsort(np.abs(leads.ravel()))[:5]
     assert (near.examples @ [7, 1]).tolist() == expected.tolist()
-    assert np.array_equal(near.leads, leads.ravel()[expected])
+    assert np.array_equal(near.margins, leads.ravel()[expected])
 
 
 def test_numbers_that_are_none_get_no_certificate(tiny_run):

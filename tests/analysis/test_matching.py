@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from headcount.analysis.head_measures import eval_inputs
-from headcount.analysis.matching import ALONE, Effort, Matching, match
+from headcount.analysis.likeness import ALONE
+from headcount.analysis.matching import Effort, Matching, match
 from headcount.analysis.pairing import cka, observe, relabelled
 from headcount.analysis.transplants import Stage
 from headcount.errors import InputError

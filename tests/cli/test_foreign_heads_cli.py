@@ -290,8 +290,8 @@ def test_a_run_and_a_strangers_model_of_one_task_are_matched(capsys: pytest.Capt
 
 def test_models_of_other_sums_are_not_matched(capsys: pytest.CaptureFixture[str]) -> None:
     for one, other, what in (
-        (ADDER, "sample:addition", "does not know the examples"),
-        ("sample:addition", ADDER, "does not know the examples"),
+        (ADDER, "sample:addition", "cannot read the examples"),
+        ("sample:addition", ADDER, "cannot read the examples"),
         (ADDER, SORTER, "their heads cannot be matched"),
     ):
         assert main(["heads", one, "--stats", "--match", other, "--quiet"]) == 2

@@ -26,7 +26,8 @@ from headcount import figures
 from headcount.analysis.attention import AttentionPatterns, HeadAttention, SiteAttention
 from headcount.analysis.contrasts import MOVED, Shift
 from headcount.analysis.labels import THRESHOLDS, Calibration, Measure
-from headcount.analysis.matching import SAME_JOB, Effort, KindMatch, Likeness, Matching, Overall, Pair
+from headcount.analysis.likeness import SAME_JOB, KindMatch, Likeness, Overall, Pair
+from headcount.analysis.matching import Effort, Matching
 from headcount.analysis.poolings import compare_poolings
 from headcount.analysis.positions import EncodingsShown, PositionsShown, TableRow, all_encodings
 from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing

@@ -28,7 +28,8 @@ from headcount.heads import HeadId
 if TYPE_CHECKING:
     from headcount.analysis.contrasts import Shift
     from headcount.analysis.labels import Measure
-    from headcount.analysis.matching import KindMatch, Likeness, Matching, Pair
+    from headcount.analysis.likeness import KindMatch, Likeness, Pair
+    from headcount.analysis.matching import Matching
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 SPREAD = ("entropy share", "sparsity")
