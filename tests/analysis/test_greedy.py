@@ -14,7 +14,8 @@ from benchmarks.pruning import full_greedy
 
 from headcount.analysis import greedy
 from headcount.analysis.greedy import GreedyOrder, best_set, greedy_order
-from headcount.analysis.pruning import TIE, _with_ties_broken, prune_curves
+from headcount.analysis.pruning import prune_curves
+from headcount.analysis.removal_orders import TIE, with_ties_broken
 from headcount.data.dataset import mean_score
 from headcount.experiments.experiment import Experiment, task_experiment
 from headcount.experiments.interventions import compare, run_interventions
@@ -37,7 +38,7 @@ def run(good_run: Run) -> Run:
 
 
 def on(run: Run, sums: Any = SUMS[::2], at_once: int = 8) -> Experiment:
-    experiment = _with_ties_broken(task_experiment(run, sums, "", at_once=at_once))
+    experiment = with_ties_broken(task_experiment(run, sums, "", at_once=at_once))
     prove(experiment.model, experiment.sites, experiment.batches[0].inputs)
     return experiment
 

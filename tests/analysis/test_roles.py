@@ -152,7 +152,7 @@ def test_controls_are_other_models_of_the_same_shape() -> None:
 def test_faults_are_told() -> None:
     external = ExternalModel.of(hub.build("bert", torch.float32))
     known = "model", "digest", external.model, external.sites
-    with pytest.raises(InputError, match="nothing to measure heads on"):
+    with pytest.raises(InputError, match="no texts to measure heads on"):
         head_roles(*known, {TEXTS: [], REPEATED: []})
     with pytest.raises(InputError, match=r"no text has the separator '>'\n  the tokens of the first text are: a b c"):
         head_roles(*known, {TEXTS: [text_of("abc")]}, [">"])

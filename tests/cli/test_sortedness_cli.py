@@ -205,7 +205,7 @@ def test_positions(run, capsys):
     assert len(files) == 4
     assert all(Path(path).exists() for path in files)
     assert main(["positions", run, "--n", "1"]) == 2
-    assert "cannot show 1 positions" in capsys.readouterr().err
+    assert "number of positions must be from 3 to" in capsys.readouterr().err
 
 
 # --- lab --------------------------------------------------------------------------------------------------------
