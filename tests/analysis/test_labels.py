@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from headcount.analysis.labels import THRESHOLDS, Measure, Thresholds, label
+from headcount.analysis.labels import THRESHOLDS, MeasureMean, Thresholds, label
 from headcount.stats import estimate
 
 
 def one(mean, se=0.001, *, measure="operator", column="all", condition="all", even=0.1, n=1000):
-    return Measure(measure, column, condition, mean, se, n, even)
+    return MeasureMean(measure, column, condition, mean, se, n, even)
 
 
 @pytest.mark.parametrize(

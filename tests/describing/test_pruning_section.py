@@ -3,7 +3,7 @@
 import pytest
 from heads_by_hand import ablation, effect, material, point, pruning, require_sound, sentences, subject, texts
 
-from headcount.analysis.pruning import Curve, PrunableShare
+from headcount.analysis.pruning import PrunableShare, PruningCurve
 from headcount.describing.blocks import DataTable, Notice
 from headcount.describing.sections.pruning import section
 
@@ -74,16 +74,16 @@ def test_a_share_of_the_heads_is_told_by_what_it_costs() -> None:
 
 
 def test_from_how_many_heads_on_it_is_too_much() -> None:
-    curve = Curve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
+    curve = PruningCurve("greedy", (point(3, 0.988, 0.002), point(4, 0.981, 0.009), point(5, 0.95, 0.04)))
     words = (
         "Without 5 heads or more, greedy removal loses more than 1 point: 95.0 % (95 % interval 94.0 to 96.0) is left"
     )
     assert words in texts(told(curves=(curve,)))
-    assert "or more" not in texts(told(curves=(Curve("greedy", curve.points[:2]),)))
-    back = Curve("greedy", (*curve.points, point(6, 0.988, 0.002)))
+    assert "or more" not in texts(told(curves=(PruningCurve("greedy", curve.points[:2]),)))
+    back = PruningCurve("greedy", (*curve.points, point(6, 0.988, 0.002)))
     assert "or more" not in texts(told(curves=(back,))), "it does not stay so"
     much = (point(3, 0.9, 0.09), *curve.points[2:])
-    found = told(curves=(Curve("greedy", much),), kept=much[0])
+    found = told(curves=(PruningCurve("greedy", much),), kept=much[0])
     assert "which is more" in texts(found)
     assert "or more" not in texts(found), "it is too much already"
 
@@ -97,7 +97,7 @@ def test_from_how_many_heads_on_it_is_too_much() -> None:
     ],
 )
 def test_a_simpler_order_that_leaves_more_is_told(score, words) -> None:
-    found = told(curves=(Curve("together", (point(3, score, 0.99 - score),)),))
+    found = told(curves=(PruningCurve("together", (point(3, score, 0.99 - score),)),))
     assert ("Without the first 3 in the order of their own drops, " in texts(found)) is bool(words)
     assert words in texts(found)
 

@@ -4,7 +4,7 @@ import pytest
 from heads_by_hand import head_stats, material, require_sound, sentences, stats, subject, texts
 from rich.console import Console
 
-from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, Standing
+from headcount.analysis.roles import NAMING, HeadRole, HeadRoles, RoleInputs, RoleScore
 from headcount.describing.blocks import DataTable
 from headcount.describing.sections.roles import section
 from headcount.figures.roles import roles_table
@@ -64,7 +64,7 @@ def roles_of(*shares, role="induction"):
     heads = []
     for i, share in enumerate(shares):
         rank = 1 + sum(other > share for other in shares)
-        standing = Standing(
+        standing = RoleScore(
             role, "texts", share, share - 0.05, share + 0.05, 0.1, 50, 40, rank, rank, rank, 9.0, share > 0.5
         )
         head = HeadId.parse(f"L0H{i}")

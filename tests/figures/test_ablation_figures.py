@@ -13,7 +13,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from rich.console import Console
 
-from headcount.analysis.ablation import Ablation, Agreement, Condition, Effect, Importance
+from headcount.analysis.ablation import Ablation, AblationCondition, Agreement, Effect, Importance
 from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.figures import ablation as view
 from headcount.figures.style import png
@@ -57,7 +57,7 @@ def effect(head, kind, i, length=None):
 
 
 def condition(heads, kinds, length=None):
-    return Condition(
+    return AblationCondition(
         length=length,
         data="the test set",
         n=2000,

@@ -12,7 +12,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from headcount.analysis.attention import MEASURES, AttentionSummary, Axis, HeadAttention, SiteAttention
-from headcount.analysis.roles import Standing
+from headcount.analysis.roles import RoleScore
 from headcount.errors import InputError
 from headcount.figures import attention as view
 from headcount.figures.style import png
@@ -264,13 +264,13 @@ def printed(result: AttentionSummary, **settings: Any) -> str:
     return capture.get()
 
 
-def standing(role: str, mean: float, rank: int = 1) -> Standing:
-    return Standing(
+def standing(role: str, mean: float, rank: int = 1) -> RoleScore:
+    return RoleScore(
         role, "texts", mean, mean - 0.05, mean + 0.05, 0.1, 40, 30, rank, rank, rank + 1, 9.0, is_named=True
     )
 
 
-def with_names(result: AttentionSummary, names: dict[str, tuple[Standing, ...]]) -> AttentionSummary:
+def with_names(result: AttentionSummary, names: dict[str, tuple[RoleScore, ...]]) -> AttentionSummary:
     sites = (
         replace(site, heads=tuple(replace(each, named=names.get(each.short, ())) for each in site.heads))
         for site in result.sites

@@ -133,7 +133,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Condition:
+class AblationCondition:
     """The examples on which all heads are ablated, and what is measured on them for the model as a whole."""
 
     length: Positive | None
@@ -192,7 +192,7 @@ class Ablation(Result):
     is_accuracy: bool
     replacements: tuple[str, ...]
     heads: tuple[Effect, ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[AblationCondition, ...]
     proof: tuple[SiteProof, ...]
     """Evidence that the hooks act, for each attention block."""
     audit: str = ""
@@ -244,7 +244,7 @@ class AblationRun:
     """Measurements of all heads on one set of examples."""
 
     measurements: tuple[Measurement, ...]
-    condition: Condition
+    condition: AblationCondition
     means: Means
     proof: tuple[SiteProof, ...]
     """Evidence that the hooks act, for each attention block."""
@@ -312,7 +312,7 @@ def ablate(
         progress=progress,
         on_batch=check,
     )
-    condition = Condition(
+    condition = AblationCondition(
         length=length,
         data=experiment.data,
         n=experiment.n,

@@ -27,7 +27,7 @@ from headcount.analysis.role_measures import (
     site_measures,
     stacks_of,
 )
-from headcount.analysis.roles import TEXTS, Standing, name_heads
+from headcount.analysis.roles import TEXTS, RoleScore, name_heads
 from headcount.data.dataset import TokenizedText
 from headcount.errors import InputError
 from headcount.experiments.task_attention import TaskAttention
@@ -92,7 +92,7 @@ class HeadAttention:
     matching: Share | None = None
     entropy_share: Share | None = None
     distance: Size | None = None
-    named: tuple[Standing, ...] = ()
+    named: tuple[RoleScore, ...] = ()
     """Roles by which the head stands out from the other heads, the strongest first."""
     weights: Matrix = ()
     """Attention weights [query][key]; empty in an `AttentionSummary`."""

@@ -16,8 +16,8 @@ from headcount.results import Contradiction, is_close, is_hits, unequal
 from headcount.stats import PairedDifference, Proportion, rank_correlations
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Condition, Effect
-    from headcount.analysis.pruning import Curve, Point, Pruning
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
+    from headcount.analysis.pruning import Point, Pruning, PruningCurve
 
 NAMED_SETS = {
     "harmless_left": "harmless",
@@ -106,7 +106,9 @@ def _rank_contradictions(effects: Sequence[Effect]) -> Iterator[Contradiction]:
             yield "heads", f"{effect.short} ranked {rank_low} to {rank_high}, according to the intervals"
 
 
-def _condition_contradictions(condition: Condition, result: Ablation, names: list[str]) -> Iterator[Contradiction]:
+def _condition_contradictions(
+    condition: AblationCondition, result: Ablation, names: list[str]
+) -> Iterator[Contradiction]:
     low, high = condition.clean_interval
     if not low - 1e-6 <= condition.clean <= high + 1e-6:
         yield "conditions", f"a clean score in its interval, {low} to {high}"
@@ -169,7 +171,7 @@ def pruning_contradictions(result: Pruning) -> Iterator[Contradiction]:
         yield "chance", "a median between the percentiles"
 
 
-def _wrong_curve(curve: Curve, result: Pruning) -> str:
+def _wrong_curve(curve: PruningCurve, result: Pruning) -> str:
     from headcount.analysis.pruning import NAMES
 
     points, heads = curve.points, tuple(point.head for point in curve.points[1:])

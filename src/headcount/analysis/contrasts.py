@@ -36,7 +36,7 @@ ByHead = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Shift:
+class ContrastShift:
     """Sensitivity of one head: how its attention changes in each of the two steps, averaged over triples."""
 
     measure: str
@@ -72,7 +72,7 @@ def contrast_of(model: TaskAttention) -> Contrast | None:
 
 def shifts(
     model: TaskAttention, contrast: Contrast, *, norm_weighted: bool = False
-) -> dict[HeadSite, list[tuple[Shift, ...]]]:
+) -> dict[HeadSite, list[tuple[ContrastShift, ...]]]:
     """Measure the sensitivity of every head, for each attention block, in the order of its heads."""
     steps = [task_weights(model, examples, norm_weighted=norm_weighted) for examples in contrast.steps]
     return {
@@ -83,7 +83,7 @@ def shifts(
 
 def _site_shifts(
     task: Task, site: HeadSite, contrast: Contrast, steps: Sequence[SiteWeights]
-) -> Iterator[tuple[Shift, ...]]:
+) -> Iterator[tuple[ContrastShift, ...]]:
     targets = task.attention_targets(site.stack, site.kind, contrast.steps[1])
     columns = np.array(contrast.columns)
     indices = [targets.columns.index(name) if name in targets.columns else len(targets.columns) for name in columns]
@@ -115,7 +115,7 @@ def _over_queries(values_EHQ: NDArray[np.float64], queries_EQ: NDArray[np.bool_]
 
 def _shifts(
     name: str, beside: NDArray[np.float64], across: NDArray[np.float64], columns: NDArray[np.str_]
-) -> Iterator[Shift]:
+) -> Iterator[ContrastShift]:
     """Yield the sensitivity over all columns and in each column."""
     has_query = ~np.isnan(across)
     for column in (ALL, *dict.fromkeys(columns.tolist())):
@@ -125,4 +125,5 @@ def _shifts(
             difference = across[rows] - beside[rows]
             se = difference.std(ddof=1) / np.sqrt(n)
             numbers = beside[rows].mean(), across[rows].mean(), difference.mean(), se
-            yield Shift(name, column, *map(rounded, numbers), n)
+            first, second, mean, error = map(rounded, map(float, numbers))
+            yield ContrastShift(name, column, first, second, mean, error, n)

@@ -38,7 +38,7 @@ Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasureSums:
     """One measure of one attention block. The last column holds queries that belong to no column of the task."""
 
     sums: Sums
@@ -55,7 +55,7 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     *,
     norm_weighted: bool = False,
-) -> dict[HeadSite, dict[str, Measured]]:
+) -> dict[HeadSite, dict[str, MeasureSums]]:
     """Return every measure, by attention block and name. `progress(done, total)` counts examples.
 
     With `norm_weighted`, attention weights are multiplied by value norms (`ValueNorms`).
@@ -70,7 +70,7 @@ class HeadMeasures:
     """Running sums of all measures, updated a few queries at a time."""
 
     def __init__(self, task: Task, examples: Examples) -> None:
-        self.by_site: dict[HeadSite, dict[str, Measured]] = {}
+        self.by_site: dict[HeadSite, dict[str, MeasureSums]] = {}
         self._task, self._examples = task, examples
         self._targets: dict[HeadSite, tuple[NDArray[np.int64], AttentionTargets]] = {}
 
@@ -83,7 +83,7 @@ class HeadMeasures:
             if name not in measures:
                 counts = np.zeros((len(self._examples), column_QC.shape[1]))
                 sums = np.zeros((len(self._examples), chunk.weights.shape[1], column_QC.shape[1]))
-                measures[name] = Measured(sums, counts, None if name in SPREADS else counts.copy())
+                measures[name] = MeasureSums(sums, counts, None if name in SPREADS else counts.copy())
             values[1] = values[1] & is_task_Q
             values_BHQ, counted_BQ, even_BQ = (x.cpu().numpy().astype(np.float64) for x in values)
             measures[name].sums[chunk.rows] += (values_BHQ * counted_BQ[:, None]) @ column_QC

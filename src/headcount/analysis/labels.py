@@ -58,7 +58,7 @@ T = TypeVar("T", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeasureMean:
     """Mean of one measure of one head."""
 
     measure: str
@@ -125,18 +125,19 @@ def above_even(mass: T, even: float) -> T:
     return (mass - even) / (1 - even)
 
 
-def label(measures: Sequence[Measure], when: str, bars: Bars = NO_BARS, thresholds: Thresholds = THRESHOLDS) -> str:
+def label(measures: Sequence[MeasureMean], when: str, bars: Bars = NO_BARS, thresholds: Thresholds = THRESHOLDS) -> str:
     """Return the targets that a head attends to, the strongest first; empty if it meets no threshold.
 
     The label also says whether attention on a target is higher or lower `when` the task's condition holds. A column
     where none of the labelled targets exists is labelled by itself.
 
-    >>> by_carry = [Measure("operator", column, "difference", 0.4, 0.01, 900, 0.0) for column in ("10s", "100s")]
-    >>> label([Measure("operator", "all", "all", 0.8, 0.01, 900, 0.2), *by_carry], "a carry comes in")
+    >>> by_carry = [MeasureMean("operator", column, "difference", 0.4, 0.01, 900, 0.0) for column in ("10s", "100s")]
+    >>> label([MeasureMean("operator", "all", "all", 0.8, 0.01, 900, 0.2), *by_carry], "a carry comes in")
     'mostly operator (0.75), more when a carry comes in (10s, 100s)'
-    >>> label([Measure("operator", "all", "all", 0.52, 0.01, 900, 0.2)], "a carry comes in")
+    >>> partly = MeasureMean("operator", "all", "all", 0.52, 0.01, 900, 0.2)
+    >>> label([partly], "a carry comes in")
     'partly operator (0.40)'
-    >>> label([Measure("operator", "all", "all", 0.52, 0.01, 900, 0.2)], "a carry comes in", {("operator", "all"): 0.4})
+    >>> label([partly], "a carry comes in", {("operator", "all"): 0.4})
     ''
     """
     overall = {m.measure: m for m in measures if (m.column, m.condition) == (ALL, ALL)}
@@ -153,17 +154,17 @@ def label(measures: Sequence[Measure], when: str, bars: Bars = NO_BARS, threshol
     return "; ".join(labels)
 
 
-def _meets(m: Measure, least: float, bars: Bars, t: Thresholds) -> bool:
+def _meets(m: MeasureMean, least: float, bars: Bars, t: Thresholds) -> bool:
     """Return whether the lower bound of a measure meets both `least` and the threshold from controls."""
     low = m.mean - m.half(t.confidence)
     return (low if m.even is None else above_even(low, m.even)) >= max(least, bars.get((m.measure, m.column), 0.0))
 
 
-def _degree(m: Measure, t: Thresholds) -> str:
+def _degree(m: MeasureMean, t: Thresholds) -> str:
     return "mostly" if m.grade >= t.mostly else "partly"
 
 
-def _changes(measures: Sequence[Measure], target: str, when: str, t: Thresholds) -> str:
+def _changes(measures: Sequence[MeasureMean], target: str, when: str, t: Thresholds) -> str:
     """Describe how attention on a target depends on the condition, such as `, more when a carry comes in (10s)`.
 
     Columns are named unless the difference holds over all of them.
@@ -180,9 +181,9 @@ def _changes(measures: Sequence[Measure], target: str, when: str, t: Thresholds)
     return clauses
 
 
-def _column_labels(measures: Sequence[Measure], named: Sequence[str], bars: Bars, t: Thresholds) -> list[str]:
+def _column_labels(measures: Sequence[MeasureMean], named: Sequence[str], bars: Bars, t: Thresholds) -> list[str]:
     """Label the columns where none of the named targets exists, such as `mostly carry column in 1000s (0.76)`."""
-    groups: dict[tuple[str, str], list[Measure]] = {}
+    groups: dict[tuple[str, str], list[MeasureMean]] = {}
     in_columns = [m for m in measures if m.column != ALL and m.condition == ALL]
     for column in dict.fromkeys(m.column for m in in_columns):
         here = [m for m in in_columns if m.column == column]

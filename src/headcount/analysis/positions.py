@@ -201,9 +201,9 @@ class EncodingProfile:
     """Definition of the kernel."""
     kernel: Matrix
     """Kernel K(t, s), [t][s]: the similarity of two positions; None where s is hidden from t."""
-    curves: tuple[Curve, ...]
+    curves: tuple[DistanceCurve, ...]
     """Bias of each head by distance or, for an encoding without a bias, K by distance."""
-    shift: Shift
+    shift: ShiftInvariance
     """Deviation of the kernel from a function of the distance alone."""
 
     def has_size(self, n: int) -> bool:
@@ -233,7 +233,7 @@ def profile_encoding(name: str, encoding: Encoding, n: int, trained: int | None)
         kernel_is=KERNELS[acts_on],
         kernel=_matrix(kernel),
         curves=tuple(curves),
-        shift=Shift(
+        shift=ShiftInvariance(
             variance_beyond_distance=variance_beyond_distance(kernel),
             variance_beyond_distance_trained=None if few is None else variance_beyond_distance(few),
             deviation=float(np.nanmax(np.abs(kernel - _diagonal_means(kernel)))),
@@ -293,7 +293,7 @@ class LinearShift:
 
 
 @dataclass(frozen=True)
-class Shift:
+class ShiftInvariance:
     """Deviation of an encoding from one in which only the distance t - s matters."""
 
     variance_beyond_distance: Share
@@ -311,7 +311,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Curve:
+class DistanceCurve:
     """K(t, s), or the bias of one head, by distance s - t from -(n - 1) to n - 1.
 
     Mean, smallest and largest value over all pairs at each distance are equal if only the distance matters. They are
@@ -374,16 +374,16 @@ def fit_shift(rows: Array) -> LinearShift:
     )
 
 
-def curve_of(kernel: Array, label: str) -> Curve:
+def curve_of(kernel: Array, label: str) -> DistanceCurve:
     """Return the mean, smallest and largest K(t, s) at each distance s - t."""
     n = len(kernel)
     diagonals = [np.diagonal(kernel, offset) for offset in range(1 - n, n)]
     visible = [values[np.isfinite(values)] for values in diagonals]
     mean, low, high = (
-        tuple(rounded(statistic(values)) if len(values) else None for values in visible)
+        tuple(rounded(float(statistic(values))) if len(values) else None for values in visible)
         for statistic in (np.mean, np.min, np.max)
     )
-    return Curve(label, mean, low, high)
+    return DistanceCurve(label, mean, low, high)
 
 
 def _predict(here: Array, there: Array, new: Array) -> Array:

@@ -57,7 +57,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
+class PruningCurve:
     """Scores along one order of removal."""
 
     name: str
@@ -134,7 +134,7 @@ class Pruning(Result):
     """Number of random sets of the same size that were tried: n_tried, unless the time ran out."""
     best_random: Point
     """Score without the best random set, which was chosen on the same examples as the greedy one."""
-    curves: tuple[Curve, ...]
+    curves: tuple[PruningCurve, ...]
     chance: tuple[RandomBaseline, ...]
     """Scores along random orders."""
     n_orders: Count
@@ -306,7 +306,7 @@ def _points(
 
 def _curves(
     choice: HeadChoice, whole: Point, points: Mapping[tuple[str, int], Point], *, is_accuracy: bool
-) -> tuple[Curve, ...]:
+) -> tuple[PruningCurve, ...]:
     """Return the curves that there was time for. The greedy curve has at least its end point."""
     curves = []
     alone = [points["alone", k] for k in range(1, len(choice.orders["together"]) + 1) if ("alone", k) in points]
@@ -317,13 +317,13 @@ def _curves(
             Point(k, point.head, score, score, score)
             for k, (point, score) in enumerate(zip(alone, left.tolist(), strict=True), start=1)
         )
-        curves.append(Curve("alone", (whole, *predicted)))
+        curves.append(PruningCurve("alone", (whole, *predicted)))
     for name, order in {"greedy": (), **choice.orders}.items():
         along = [points[name, k] for k in range(1, len(order) + 1) if (name, k) in points]
         if name == "greedy" and not along and choice.chosen:
             along = [points["chosen", 0]]
         if along or name == "greedy":
-            curves.append(Curve(name, (whole, *along)))
+            curves.append(PruningCurve(name, (whole, *along)))
     return tuple(sorted(curves, key=lambda curve: NAMES.index(curve.name)))
 
 

@@ -68,7 +68,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Standing:
+class RoleScore:
     """One measure of one head, and its rank among the heads of its kind of attention."""
 
     role: str
@@ -115,7 +115,7 @@ class HeadRole:
     stack: str
     layer: int
     kind: str
-    standings: tuple[Standing, ...]
+    standings: tuple[RoleScore, ...]
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield inconsistent names and repeated measures."""
@@ -125,12 +125,12 @@ class HeadRole:
             yield "standings", "different measures"
 
     @property
-    def named(self) -> list[Standing]:
+    def named(self) -> list[RoleScore]:
         """Return the roles that the head is named for, the one furthest above uniform attention first."""
         named = [score for score in self.standings if score.is_named]
         return sorted(named, key=lambda score: above_even(score.mean, score.even), reverse=True)
 
-    def find(self, role: str, on: str) -> Standing | None:
+    def find(self, role: str, on: str) -> RoleScore | None:
         """Return one measure on one kind of inputs; None if it was not measured."""
         return next((score for score in self.standings if (score.role, score.on) == (role, on)), None)
 
@@ -205,7 +205,7 @@ class HeadRoles(Result):
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield ranks and names that contradict the other heads of a kind or the thresholds."""
-        groups: dict[RoleCell, list[tuple[HeadRole, Standing]]] = {}
+        groups: dict[RoleCell, list[tuple[HeadRole, RoleScore]]] = {}
         for head in self.heads:
             for score in head.standings:
                 groups.setdefault((head.stack, head.kind, score.role, score.on), []).append((head, score))
@@ -225,7 +225,7 @@ class HeadRoles(Result):
                 if score.rank_high > len(members):
                     yield "heads", f"ranks of at most {len(members)} for {score.role}"
 
-    def _may_be_named(self, score: Standing, bar: float, n_heads: int) -> bool:
+    def _may_be_named(self, score: RoleScore, bar: float, n_heads: int) -> bool:
         """Return whether the thresholds allow a name, up to rounding."""
         if score.role not in ROLES or n_heads < self.naming.fewest_heads or score.even >= 1:
             return False
@@ -321,7 +321,7 @@ def name_heads(
     sites: Sites, sums: Mapping[str, SiteSums], bars: Bars | None = None, naming: Naming = NAMING
 ) -> tuple[HeadRole, ...]:
     """Rank every head in every measure, and name the heads that stand out. `sums` are by kind of inputs."""
-    scores: dict[str, list[Standing]] = {str(head): [] for head in sites.heads}
+    scores: dict[str, list[RoleScore]] = {str(head): [] for head in sites.heads}
     for stack, kind in dict.fromkeys((site.stack, site.kind) for site in sites):
         here = [site for site in sites if (site.stack, site.kind) == (stack, kind)]
         heads = [str(head) for site in here for head in sites[site].heads]
@@ -340,12 +340,12 @@ def name_heads(
     )
 
 
-def _stands_out(score: Standing, bar: float, naming: Naming) -> bool:
+def _stands_out(score: RoleScore, bar: float, naming: Naming) -> bool:
     """Return whether the lower bound is above uniform attention, above controls and above the other heads."""
     return above_even(score.low, score.even) >= max(naming.partly, bar) and score.z >= naming.deviations
 
 
-def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> Iterator[Standing]:
+def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> Iterator[RoleScore]:
     """Yield one measure of every head of a kind, ranked; CIs of shares are clipped to [0, 1]."""
     means, halves = zip(*(_estimate(block, naming.confidence) for block in blocks), strict=True)
     mean, half = np.concatenate(means), np.concatenate(halves)
@@ -354,7 +354,7 @@ def _scores(role: str, on: str, blocks: Sequence[RoleSums], naming: Naming) -> I
     deviation = max(1.4826 * float(np.median(np.abs(mean - median))), naming.least_deviation)
     heads = ((block, slot) for block in blocks for slot in range(block.sums.shape[1]))
     for i, (block, slot) in enumerate(heads):
-        yield Standing(
+        yield RoleScore(
             role=role,
             on=on,
             mean=rounded(float(mean[i])),

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from headcount.analysis.contrasts import MOVED, Shift, contrast_of, shifts
-from headcount.analysis.head_measures import Measured, control_inputs, eval_inputs, measure, rounded
+from headcount.analysis.contrasts import MOVED, ContrastShift, contrast_of, shifts
+from headcount.analysis.head_measures import MeasureSums, control_inputs, eval_inputs, measure, rounded
 from headcount.analysis.labels import (
     ALL,
     DIFFERENCE,
@@ -24,7 +24,7 @@ from headcount.analysis.labels import (
     RANK,
     THRESHOLDS,
     Calibration,
-    Measure,
+    MeasureMean,
     Thresholds,
     calibrate,
     label,
@@ -48,8 +48,8 @@ class HeadStats:
     kind: str
     label: str
     """Targets that the head attends to; empty if it meets no threshold."""
-    measures: tuple[Measure, ...]
-    shifts: tuple[Shift, ...] = ()
+    measures: tuple[MeasureMean, ...]
+    shifts: tuple[ContrastShift, ...] = ()
     """Changes of attention under the task's contrast; empty if the task has none."""
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -59,12 +59,12 @@ class HeadStats:
         if len(set(keys)) != len(keys):
             yield "measures", "different measures"
 
-    def find(self, measure: str, column: str = ALL, condition: str = ALL) -> Measure | None:
+    def find(self, measure: str, column: str = ALL, condition: str = ALL) -> MeasureMean | None:
         """Return one measure; None if it was not measured."""
         wanted = measure, column, condition
         return next((m for m in self.measures if (m.measure, m.column, m.condition) == wanted), None)
 
-    def sensitivity(self, column: str = ALL) -> Shift | None:
+    def sensitivity(self, column: str = ALL) -> ContrastShift | None:
         """Return how far the task's contrast moves the head's attention; None if it was not measured."""
         return next((shift for shift in self.shifts if (shift.measure, shift.column) == (MOVED, column)), None)
 
@@ -161,14 +161,14 @@ def specialise(
     )
 
 
-def _means(name: str, sums: Measured, i: int, targets: AttentionTargets) -> Iterator[Measure]:
+def _means(name: str, sums: MeasureSums, i: int, targets: AttentionTargets) -> Iterator[MeasureMean]:
     """Yield the mean of one measure of head `i` for every column and condition with at least two examples."""
     estimates: dict[tuple[str, str], tuple[Estimate, Estimate | None]] = {}
     condition = targets.condition
 
-    def record(column: str, which: str, mean: Estimate, even: Estimate | None) -> Measure:
+    def record(column: str, which: str, mean: Estimate, even: Estimate | None) -> MeasureMean:
         expected = None if even is None else round(even.mean, 6)
-        return Measure(name, column, which, rounded(mean.mean), rounded(mean.se), mean.n, expected)
+        return MeasureMean(name, column, which, rounded(mean.mean), rounded(mean.se), mean.n, expected)
 
     for column, which, strata in _cases(targets, sums.counts):
         mean = estimate(sums.sums[:, i], sums.counts, strata)

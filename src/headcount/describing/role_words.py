@@ -15,7 +15,7 @@ from headcount.figures.roles import MEANINGS, draw_roles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from headcount.analysis.roles import HeadRole, HeadRoles, Standing
+    from headcount.analysis.roles import HeadRole, HeadRoles, RoleScore
 
 MOST_ROWS = 200
 """Heads in a table; of larger models, those that have a name."""
@@ -36,13 +36,13 @@ def role_sentences(subject: Subject, rests_on: str) -> list[Sentence]:
     return [first, *(_role(*role, found, rests_on) for role, found in roles.items()), *_unnamed(result, rests_on)]
 
 
-def _named(result: HeadRoles, role: str, on: str) -> list[tuple[HeadRole, Standing]]:
+def _named(result: HeadRoles, role: str, on: str) -> list[tuple[HeadRole, RoleScore]]:
     """Heads that stand out for this, the most attention first."""
     found = [(head, each) for head in result.heads if (each := head.find(role, on)) and each.is_named]
     return sorted(found, key=lambda pair: -pair[1].mean)
 
 
-def _role(role: str, on: str, found: list[tuple[HeadRole, Standing]], rests_on: str) -> Sentence:
+def _role(role: str, on: str, found: list[tuple[HeadRole, RoleScore]], rests_on: str) -> Sentence:
     """Which heads, what it means, and the most of it with its interval."""
     head, most = found[0]
     meaning = f", {MEANINGS[role]}" if role in MEANINGS else ""
@@ -98,7 +98,7 @@ def _table(subject: Subject, result: HeadRoles, name: str, command: str) -> Data
     return DataTable(name, f"Heads of {subject.title}, one by one", columns, tuple(rows), note, command)
 
 
-def _cell(each: Standing | None) -> Cell:
+def _cell(each: RoleScore | None) -> Cell:
     if each is None:
         return Cell("")
     text = f"{100 * each.mean:.1f} [{100 * each.low:.1f}, {100 * each.high:.1f}]"

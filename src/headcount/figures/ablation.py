@@ -21,7 +21,7 @@ from headcount.figures.style import GREY, LINE, PALETTE, SEQUENTIAL, Page, plain
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
 
 
 MARKERS = "osD^"
@@ -47,7 +47,7 @@ def action(replacement: str, head: str = "a head") -> str:
     return ACTIONS.get(replacement, (f"replacing {{}}'s output ({replacement})", ""))[0].format(head)
 
 
-def draw_ranking(result: Ablation, condition: Condition) -> Figure:
+def draw_ranking(result: Ablation, condition: AblationCondition) -> Figure:
     """One row per head, the costliest first; one mark per replacement, with its 95 % interval."""
     ranked = ranking(result, condition.length)
     shown, n = ranked[:MOST_ROWS], len(result.replacements)
@@ -92,7 +92,7 @@ def _mark_borders(axes: Axes, result: Ablation, lowest: float) -> None:
     axes.axvline(0, color="black", linewidth=0.6)
 
 
-def draw_map(result: Ablation, condition: Condition) -> Figure:
+def draw_map(result: Ablation, condition: AblationCondition) -> Figure:
     """Sites down, heads across: what ablation costs with each replacement, and the gradient beside it."""
     panels = []
     for replacement in result.replacements:
@@ -220,7 +220,7 @@ class Costliest:
         return self.is_shown and not self.rivals
 
 
-def costliest(result: Ablation, condition: Condition, replacement: str) -> Costliest:
+def costliest(result: Ablation, condition: AblationCondition, replacement: str) -> Costliest:
     """Find the head that costs most with one replacement."""
     top, *others = sorted(_effects(result, replacement, condition.length), key=lambda each: -each.drop)
     return Costliest(replacement, top, tuple(each for each in others if each.rank_low == 1))
@@ -246,7 +246,7 @@ def costliest_sentence(result: Ablation, found: Costliest, model: str = "") -> s
     return f"{most[:1].upper()}{most[1:]} {cost}."
 
 
-def ablation_table(result: Ablation, condition: Condition) -> Table:
+def ablation_table(result: Ablation, condition: AblationCondition) -> Table:
     """The ranking as text."""
     head, rows = ablation_rows(result, condition)
     table = Table(*head, title=ablation_title(result, condition), title_justify="left")
@@ -255,12 +255,12 @@ def ablation_table(result: Ablation, condition: Condition) -> Table:
     return table
 
 
-def ablation_title(result: Ablation, condition: Condition) -> str:
+def ablation_title(result: Ablation, condition: AblationCondition) -> str:
     """What a ranking is about."""
     return f"{result.name or 'model'}: {_what(result)}; {_about(result, condition)}"
 
 
-def ablation_rows(result: Ablation, condition: Condition) -> tuple[list[str], list[list[str]]]:
+def ablation_rows(result: Ablation, condition: AblationCondition) -> tuple[list[str], list[list[str]]]:
     """Return the names of the columns, and one row per head, the costliest to remove first.
 
     A cell is `16.60*[14.99, 18.30] critical`: a star where p, corrected over heads, is under 0.05; and n, if it is
@@ -287,7 +287,7 @@ def drop_texts(unit: str, *drops: float) -> list[str]:
     return [f"{100 * drop:z.2f}" if unit == "points" else f"{drop:z.4f}" for drop in drops]
 
 
-def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
+def ablation_notes(result: Ablation, condition: AblationCondition) -> list[str]:
     """What to know about the table: bands, who is undecided, whether gradients agree, and the proof."""
     mine = [effect for effect in result.heads if effect.length == condition.length]
     banded, n_heads = any(effect.band for effect in mine), len({effect.head for effect in mine})
@@ -331,7 +331,7 @@ def ablation_notes(result: Ablation, condition: Condition) -> list[str]:
     return [*notes, *_method_notes(result, condition)]
 
 
-def _band_notes(result: Ablation, condition: Condition) -> list[str]:
+def _band_notes(result: Ablation, condition: AblationCondition) -> list[str]:
     """How many heads are in each band, who is undecided, and who is redundant whatever replaces it."""
     notes = []
     for replacement in sorted(
@@ -350,7 +350,7 @@ def _band_notes(result: Ablation, condition: Condition) -> list[str]:
     return notes
 
 
-def _costliest_notes(result: Ablation, condition: Condition) -> list[str]:
+def _costliest_notes(result: Ablation, condition: AblationCondition) -> list[str]:
     """Say which head costs most to remove, then whose swapped output misleads most."""
     shown = dict.fromkeys(
         (ranked_by(result.replacements), *(each for each in ("resample",) if each in result.replacements))
@@ -382,7 +382,7 @@ def _roughly(n: int) -> str:
     return f"{int(float(f'{n:.1e}')):,}"
 
 
-def _method_notes(result: Ablation, condition: Condition) -> list[str]:
+def _method_notes(result: Ablation, condition: AblationCondition) -> list[str]:
     """List what replaced heads, which heads were measured again, and what was verified."""
     notes = []
     if condition.n_mean:
@@ -416,7 +416,7 @@ def _proof_sentence(result: Ablation) -> str:
     return f"Verified at {n} attention block{'s' if n > 1 else ''}: {verified}.{unchecked}"
 
 
-def failure_tables(result: Ablation, condition: Condition, replacement: str) -> list[Table]:
+def failure_tables(result: Ablation, condition: AblationCondition, replacement: str) -> list[Table]:
     """Say what broke without each head that broke something, the head that broke most first."""
     tables = []
     for each in sorted(condition.failures, key=lambda each: -each.n_broken):
@@ -458,13 +458,13 @@ def _what(result: Ablation) -> str:
     return f"{name} ({hundredths})" if result.unit else name
 
 
-def _about(result: Ablation, condition: Condition, *, again: bool = False) -> str:
+def _about(result: Ablation, condition: AblationCondition, *, again: bool = False) -> str:
     """The score with all heads and the examples; and those that heads were measured `again` on."""
     about = f"{_clean(result, condition)} with all heads, n = {condition.n:,} ({condition.data})"
     return f"{about}; †: {condition.decided_on}" if again and condition.decided_on else about
 
 
-def _clean(result: Ablation, condition: Condition) -> str:
+def _clean(result: Ablation, condition: AblationCondition) -> str:
     """The score with all heads, with the interval of that score."""
     ends = condition.clean_interval[:: -1 if result.unit == "nats" else 1]
     low, high = (_score(result, end).removesuffix(" %") for end in ends)

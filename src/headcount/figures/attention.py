@@ -27,7 +27,7 @@ from headcount.heads import HeadId
 
 if TYPE_CHECKING:
     from headcount.analysis.attention import Attention, AttentionSummary, Axis, HeadAttention, SiteAttention
-    from headcount.analysis.roles import Standing
+    from headcount.analysis.roles import RoleScore
 
 KINDS = {
     ("encoder", "self"): "encoder self-attention",
@@ -414,18 +414,18 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
 
-def _named(role: str, named: Sequence[tuple[str, Standing]], n_heads: int) -> str:
+def _named(role: str, named: Sequence[tuple[str, RoleScore]], n_heads: int) -> str:
     """`previous token: L0H2 99.2 % [98.8, 99.6], n = 12, 1st of 72`: the heads that stand out on one text."""
     texts = (f"{short} {share(each)}, n = {each.n:,}, {rank(each, n_heads)}" for short, each in named)
     return f"stands out for {ROLE_WORDS[role]}: {'; '.join(texts)}"
 
 
-def share(each: Standing) -> str:
+def share(each: RoleScore) -> str:
     """`99.2 % [98.8, 99.6]`: a weight and its interval."""
     return f"{100 * each.mean:.1f} % [{100 * each.low:.1f}, {100 * each.high:.1f}]"
 
 
-def rank(each: Standing, n_heads: int) -> str:
+def rank(each: RoleScore, n_heads: int) -> str:
     """`1st of 72`; with the ranks that it may have, if there are others."""
     ending = "th" if each.rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(each.rank % 10, "th")
     among = "" if each.rank_low == each.rank_high else f" ({each.rank_low} to {each.rank_high})"

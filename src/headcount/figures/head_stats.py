@@ -26,8 +26,8 @@ from headcount.figures.style import BLUE, GREY, ORANGE, PALETTE, SEQUENTIAL, Pag
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.contrasts import Shift
-    from headcount.analysis.labels import Measure
+    from headcount.analysis.contrasts import ContrastShift
+    from headcount.analysis.labels import MeasureMean
     from headcount.analysis.likeness import KindMatch, Likeness, Pair
     from headcount.analysis.matching import Matching
     from headcount.analysis.specialisation import HeadStats, Specialisation
@@ -89,14 +89,14 @@ def caption(result: Specialisation) -> str:
     return f"{result.words}; {result.contrast.name}{over}: {result.contrast.words}"
 
 
-def _cell(measure: Measure | Shift | None) -> str:
+def _cell(measure: MeasureMean | ContrastShift | None) -> str:
     if measure is None:
         return ""
     half = measure.half()
     return f"{measure.mean:z.2f} ± " + (f"{half:.3f}" if half >= 0.0005 else "<.001")
 
 
-def _heading(name: str, measure: Measure | None) -> str:
+def _heading(name: str, measure: MeasureMean | None) -> str:
     """What a column of the page is, and what even attention would give there."""
     if name == "entropy":
         return "entropy\n(nats)"
@@ -242,7 +242,7 @@ def _contrast(result: Specialisation) -> list[str]:
     return [result.contrast.name] if result.contrast else []
 
 
-def _find(result: Specialisation, head: HeadStats, name: str) -> Measure | Shift | None:
+def _find(result: Specialisation, head: HeadStats, name: str) -> MeasureMean | ContrastShift | None:
     """One measure over all columns, or what the contrast does."""
     return head.sensitivity() if name in _contrast(result) else head.find(name)
 
@@ -266,7 +266,7 @@ class Sensitivity:
     """How far a head's attention moves across a border that matters, beyond a step beside it."""
 
     short: str
-    shift: Shift
+    shift: ContrastShift
     low: float
     high: float
     """95 % interval that holds for all heads at once (Bonferroni)."""

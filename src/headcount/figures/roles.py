@@ -18,7 +18,7 @@ from headcount.figures.style import ORANGE, SEQUENTIAL, Page, wrapped
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.roles import HeadRole, HeadRoles, Standing
+    from headcount.analysis.roles import HeadRole, HeadRoles, RoleScore
 
 MEANINGS = {
     "duplicate": "another copy of the same token",
@@ -150,6 +150,6 @@ def _cells(heads: Sequence[HeadRole]) -> list[tuple[str, str]]:
     return sorted(known, key=lambda cell: list(ROLE_WORDS).index(cell[0]))
 
 
-def _top(each: Standing) -> str:
+def _top(each: RoleScore) -> str:
     """`97.9 % of 675`: queries whose largest weight is on what is meant."""
     return "" if each.n_top is None else f"{100 * each.n_top / each.n:.1f} % of {each.n:,}"

@@ -12,7 +12,7 @@ from headcount.describing.words import ONE_SEED, briefly, counted, percent, some
 from headcount.figures.ablation import Costliest, action, costliest, costliest_sentence, draw_ranking, ranking
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Condition, Effect
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
 
 
 def section(material: Material) -> Section | None:
@@ -58,7 +58,7 @@ def _costliest(title: str, result: Ablation, tops: list[Costliest], rests_on: st
     return Sentence(f"{text} {ONE_SEED}", rests_on, first.is_decided)
 
 
-def _redundant(result: Ablation, condition: Condition, rests_on: str) -> Sentence:
+def _redundant(result: Ablation, condition: AblationCondition, rests_on: str) -> Sentence:
     """Count the heads that cost under 1 point when they are removed alone, and those that no replacement harms."""
     first = result.effects(result.ranked_by, condition.length)
     redundant, undecided = ([e.short for e in first if e.band == band] for band in ("redundant", "undecided"))

@@ -13,7 +13,7 @@ from headcount.errors import argument
 from headcount.figures.head_stats import SPREAD, draw_stats
 
 if TYPE_CHECKING:
-    from headcount.analysis.labels import Measure
+    from headcount.analysis.labels import MeasureMean
     from headcount.analysis.specialisation import HeadStats, Specialisation
 
 MEANINGS = {
@@ -72,7 +72,7 @@ def conclusions(subject: Subject, rests_on: str) -> list[Sentence]:
     return [Sentence(text, rests_on), *(Sentence(each, rests_on) for each in _targets(result))]
 
 
-Attending = tuple["HeadStats", "Measure | None", str]
+Attending = tuple["HeadStats", "MeasureMean | None", str]
 """A head, what it gives to a target, and where: in one column, or nothing if that is over all."""
 
 
