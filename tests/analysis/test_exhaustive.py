@@ -75,8 +75,8 @@ class Walked(Addition):
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda blocks: blocks[:-1], "99 of 100 examples"),
-        (lambda blocks: [*blocks[:-1], blocks[0]], "came by 0\\+0 or one beside it twice"),
+        (lambda blocks: blocks[:-1], "99 examples, but its domain has 100"),
+        (lambda blocks: [*blocks[:-1], blocks[0]], "an example twice, 0\\+0 or one in the same block"),
         (lambda blocks: [*blocks[:-1], np.repeat(blocks[-1], 2, axis=0)], "twice"),
     ],
 )

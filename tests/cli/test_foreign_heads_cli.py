@@ -381,7 +381,7 @@ def test_a_model_that_is_built_with_its_weights_has_no_untrained_controls(
     found = run_json(capsys, "heads", "mine.py:Loaded", "--stats", "--quiet")
     assert found["calibration"]["controls"] == ["shuffled"]
     assert main(["heads", "mine.py:Loaded", "--stats", "--quiet"]) == 0
-    assert "put the trained ones in by load()" in " ".join(capsys.readouterr().out.split())
+    assert "let load() put in the trained ones" in " ".join(capsys.readouterr().out.split())
     assert main(["heads", "mine.py:Loaded", "--stats", "--match", SORTER]) == 2
     assert "needs untrained models" in capsys.readouterr().err
 
