@@ -62,7 +62,7 @@ def test_a_certificate_needs_both_ways_to_agree(tiny_run, monkeypatch):
 
 
 class Walked(Addition):
-    """A task whose walk is not what it should be."""
+    """A task that enumerates its domain wrongly."""
 
     def __init__(self, config, blocks):
         super().__init__(config)

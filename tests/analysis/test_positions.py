@@ -1,4 +1,4 @@
-"""Positions: what the encodings' formulas say, and what is read off the encodings, must agree."""
+"""Positions: the profiles of encodings must agree with their formulas."""
 
 import copy
 from dataclasses import replace
@@ -29,7 +29,7 @@ SMALL = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_layers": 1, "longest": 10, 
 
 
 def fresh_run(tmp_path, task="sortedness", **settings):
-    """A run that was never trained."""
+    """Return an untrained run."""
     config = RunConfig.build(task, **(SMALL | settings if task == "sortedness" else settings))
     task, model = build(config)
     return Run("a run", RunFolder(tmp_path), config, task, model.eval(), "digest")
