@@ -13,7 +13,7 @@ from headcount.figures.attention import KINDS, ROLE_WORDS
 from headcount.figures.roles import draw_role_maps, heads_by_kind, roles_of
 
 if TYPE_CHECKING:
-    from headcount.analysis.roles import HeadRole, HeadRoles, Standing
+    from headcount.analysis.roles import HeadRole, HeadRoles, RoleScore
 
 TARGETS = {
     "first": "the first token",
@@ -175,13 +175,13 @@ TABLES = (named_table, unnamed_table, heads_table)
 """All tables about the roles of a model's heads."""
 
 
-def weight(standing: Standing) -> Cell:
+def weight(standing: RoleScore) -> Cell:
     """Write a weight with its 95 % CI in percent: `99.2 [98.8, 99.6]`."""
     mark: Literal["", "strong"] = "strong" if standing.is_named else ""
     return interval_cell(standing.mean, standing.low, standing.high, mark=mark)
 
 
-def rank(standing: Standing, n_heads: int) -> str:
+def rank(standing: RoleScore, n_heads: int) -> str:
     """Write `1st of 72`, with the range of ranks that the intervals allow where it is wider: `1st of 72 [1, 3]`."""
     place, low, high = standing.rank, standing.rank_low, standing.rank_high
     ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
