@@ -34,7 +34,7 @@ MEANINGS = (
 )
 MOST_ROWS = 200
 """Heads in the table of all heads; for larger models, it holds only the heads that stand out."""
-Standings = list[tuple["HeadRole", "Standing"]]
+RoleScores = list[tuple["HeadRole", "RoleScore"]]
 """Heads of one kind, each with its measure of one role."""
 
 
@@ -70,18 +70,18 @@ def _inputs(result: HeadRoles) -> str:
     return some([f"{counted(each.n_tokens, 'token')} of {each.on}" for each in result.inputs])
 
 
-def _measured(heads: Sequence[HeadRole], role: str, on: str) -> Standings:
+def _measured(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
     """Return the heads in which a role was measured, the most attention first."""
     standings = [(head, standing) for head in heads if (standing := head.find(role, on))]
     return sorted(standings, key=lambda pair: -pair[1].mean)
 
 
-def _named(heads: Sequence[HeadRole], role: str, on: str) -> Standings:
+def _named(heads: Sequence[HeadRole], role: str, on: str) -> RoleScores:
     """Return the heads that stand out for a role, the most attention first."""
     return [(head, standing) for head, standing in _measured(heads, role, on) if standing.is_named]
 
 
-def _role_sentence(role: str, on: str, standings: Standings, rests_on: str) -> Sentence:
+def _role_sentence(role: str, on: str, standings: RoleScores, rests_on: str) -> Sentence:
     """Name the heads that stand out for a role, and say how much attention the first of them gives."""
     head, most = standings[0]
     names = some([each.short for each, _ in standings], 8)

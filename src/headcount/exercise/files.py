@@ -29,7 +29,7 @@ from headcount.rendering.forms import Form
 from headcount.results import plain_json
 
 if TYPE_CHECKING:
-    from headcount.analysis.ablation import Ablation, Effect
+    from headcount.analysis.ablation import Ablation, AblationCondition, Effect
     from headcount.analysis.pruning import Pruning
 
 N_EXAMPLES = 4
