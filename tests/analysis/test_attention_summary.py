@@ -14,9 +14,9 @@ import torch
 from hub_by_hand import shown
 from torch import Tensor
 
-from headcount.analysis import attention as module
-from headcount.analysis.attention import (
-    MEASURES,
+from headcount.analysis import attention_summary as module
+from headcount.analysis.attention import MEASURES
+from headcount.analysis.attention_summary import (
     MOST_BINS,
     MOST_CELLS,
     AttentionSummary,

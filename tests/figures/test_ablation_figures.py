@@ -13,7 +13,8 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from rich.console import Console
 
-from headcount.analysis.ablation import Ablation, AblationCondition, Agreement, Effect, Importance
+from headcount.analysis.ablation import Ablation, AblationCondition, Effect
+from headcount.analysis.importance import Agreement, Importance
 from headcount.experiments.decoding_check import FailureProfile, Group
 from headcount.figures import ablation as view
 from headcount.figures.style import png

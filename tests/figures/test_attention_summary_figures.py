@@ -11,7 +11,8 @@ import pytest
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from headcount.analysis.attention import MEASURES, AttentionSummary, Axis, HeadAttention, SiteAttention
+from headcount.analysis.attention import MEASURES, Axis, HeadAttention, SiteAttention
+from headcount.analysis.attention_summary import AttentionSummary
 from headcount.analysis.roles import RoleScore
 from headcount.errors import InputError
 from headcount.figures import attention as view

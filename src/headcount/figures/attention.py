@@ -26,7 +26,8 @@ from headcount.figures.style import SEQUENTIAL, Page, plain, width_of, wrapped
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.attention import Attention, AttentionSummary, Axis, HeadAttention, SiteAttention
+    from headcount.analysis.attention import Attention, Axis, HeadAttention, SiteAttention
+    from headcount.analysis.attention_summary import AttentionSummary
     from headcount.analysis.roles import RoleScore
 
 KINDS = {
