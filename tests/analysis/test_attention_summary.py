@@ -14,9 +14,9 @@ import torch
 from hub_by_hand import shown
 from torch import Tensor
 
-from headcount.analysis import attention as module
-from headcount.analysis.attention import (
-    MEASURES,
+from headcount.analysis import attention_summary as module
+from headcount.analysis.attention import MEASURES
+from headcount.analysis.attention_summary import (
     MOST_BINS,
     MOST_CELLS,
     AttentionSummary,
@@ -273,11 +273,11 @@ def test_faults_are_told() -> None:
         given = {"tokens": tokens_of("t5")} | changes
         return attention_summary("t5", "digest", wrapped, wrapped.head_sites, inputs, **given)
 
-    with pytest.raises(InputError, match="these are 3 rows"):
+    with pytest.raises(InputError, match="got 3 rows"):
         look(hub.inputs_of("t5"))
-    with pytest.raises(InputError, match=r"encoder.0.self has 7 queries and 7 keys\n.*\{'decoder': 5\}"):
+    with pytest.raises(InputError, match=r"encoder.0.self has 7 queries and 7 keys.*\{'decoder': 5\}"):
         look(tokens={"decoder": ["a"] * hub.FED})
-    with pytest.raises(InputError, match=r"decoder.0.self has 5 queries and 5 keys\n.*'decoder': 4"):
+    with pytest.raises(InputError, match=r"decoder.0.self has 5 queries and 5 keys.*'decoder': 4"):
         look(tokens={"encoder": ["a"] * hub.LENGTH, "decoder": ["a"] * 4})
     with pytest.raises(InputError, match="'decoder' has 2 values for 5 tokens"):
         look(special={"decoder": [True, False]})

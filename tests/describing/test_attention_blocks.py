@@ -9,7 +9,8 @@ from typing import Any
 from printing import printed
 from tests.figures.test_attention_summary_figures import TRANSLATOR, made
 
-from headcount.analysis.attention import MEASURES, AttentionSummary
+from headcount.analysis.attention import MEASURES
+from headcount.analysis.attention_summary import AttentionSummary
 from headcount.analysis.roles import RoleScore
 from headcount.describing.attention import conclusions, describe
 from headcount.describing.words import interval

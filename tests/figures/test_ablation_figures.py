@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from headcount.analysis.ablation import Ablation, AblationCondition, Agreement, Effect, Importance
+from headcount.analysis.ablation import Ablation, AblationCondition, Effect
+from headcount.analysis.importance import Agreement, Importance
 from headcount.figures import ablation as view
 from headcount.figures.style import png
 from headcount.heads import HeadId

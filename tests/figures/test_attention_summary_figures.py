@@ -11,7 +11,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from printing import printed
 
-from headcount.analysis.attention import MEASURES, AttentionSummary, Axis, HeadAttention, SiteAttention
+from headcount.analysis.attention import MEASURES, Axis, HeadAttention, SiteAttention
+from headcount.analysis.attention_summary import AttentionSummary
 from headcount.describing.attention import describe
 from headcount.errors import InputError
 from headcount.figures import attention as view

@@ -4,26 +4,19 @@ Heads whose ablation changes any answer are measured again on many new examples,
 counts for these heads. A head that is picked for a large effect on some examples has a smaller effect on others
 (regression to the mean). For heads that change no answer, the first measurement decides, at 99.9 % confidence.
 
-Gradient importance is measured as well: how fast the loss rises as a head's gate begins to close.
-
-    importance(h) = mean over examples of | dL / dg_h |  at g = 1        (Michel et al. 2019, arXiv 1905.10650)
-
-Michel et al. also divide the importance by the L2 norm over the heads of its layer. Both versions are reported. One
-backward pass serves all heads, so importance is cheap and often used as a proxy for the effect of ablation. The rank
-agreement between importance and the drop under ablation is therefore measured too.
+Gradient importance, a cheap proxy for the effect of ablation, is measured as well (importance.py).
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from headcount.analysis.contradictions import ablation_contradictions, effect_contradictions
+from headcount.analysis.importance import Agreement, Importance, agreements, importances
 from headcount.bands import CRITICAL, FEW, band_of, examples_needed, ranked_by
 from headcount.errors import InputError
 from headcount.experiments.decoding_check import DecodingCheck, FailureProfile, require_same_answers
@@ -40,15 +33,13 @@ from headcount.experiments.interventions import (
     means_of,
     run_interventions,
 )
-from headcount.heads import HeadId, HeadSite
+from headcount.heads import HeadId
 from headcount.hooks import REPLACEMENTS
-from headcount.hooks.gates import Gates, eval_mode
-from headcount.hooks.proof import SiteProof, first_tensor, prove
+from headcount.hooks.proof import SiteProof, prove
 from headcount.hooks.replay import Intervention
 from headcount.limits import BATCH, DONORS
-from headcount.results import Contradiction, Count, HeadName, Positive, Result, Share, Size, misnamed, outside
-from headcount.seeds import stream
-from headcount.stats import PairedDifference, RankAgreement, holm, rank_agreement
+from headcount.results import Contradiction, Count, HeadName, Positive, Result, Share, misnamed, outside
+from headcount.stats import PairedDifference, holm
 
 MOST_DONORS = 64
 EARLY = 0.999
@@ -111,30 +102,6 @@ class Effect:
         yield from misnamed(self)
         yield from effect_contradictions(self)
         yield from outside(self, "drop")
-
-
-@dataclass(frozen=True)
-class Importance:
-    """Gradient importance of one head."""
-
-    head: HeadName
-    importance: Size
-    se: Size | None
-    """Standard error over examples; None for a single example."""
-    normalised: Share
-    """Importance divided by the L2 norm over the heads of its attention block."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Spearman rank correlation of gradient importance with the drop under ablation."""
-
-    replacement: str
-    normalised: bool
-    """Whether the normalised importance is used."""
-    n_heads: Count
-    found: RankAgreement | None
-    """The rank correlation; None if all heads have the same drop."""
 
 
 @dataclass(frozen=True)
@@ -466,46 +433,3 @@ def _measurements(
         settled = early_band is None or (early_band != "undecided" and not lost.any())
         measurements.append(Measurement(head, replacement, drop, effect, settled, se))
     return tuple(measurements)
-
-
-def importances(experiment: Experiment) -> tuple[Importance, ...]:
-    """Return the gradient importance of every head; empty if the loss has no gradient."""
-    sites, by_site = experiment.sites, dict[HeadSite, list[NDArray[np.float64]]]()
-    with eval_mode(experiment.model), torch.enable_grad():
-        for batch in experiment.batches:
-            if batch.loss is None:
-                return ()
-            n = batch.n_inputs
-            gates = {site: torch.ones(n, len(sites[site].heads), requires_grad=True) for site in sites}
-            with Gates(sites, gates):
-                loss = batch.loss(first_tensor(experiment.model(*batch.inputs)))
-            if not loss.requires_grad:
-                return ()
-            for site, gradient in zip(gates, torch.autograd.grad(loss.sum(), list(gates.values())), strict=True):
-                # An example may be several rows of inputs: sum their gradients.
-                by_example = gradient.unflatten(0, (len(batch.rows), -1)).sum(dim=1).cpu().double().numpy()
-                by_site.setdefault(site, []).append(by_example)
-    rows = []
-    for site, gradients in by_site.items():
-        size_NH = np.abs(np.concatenate(gradients))
-        means = size_NH.mean(axis=0)
-        norm = max(float(np.linalg.norm(means)), np.finfo(float).tiny)
-        for i, head in enumerate(sites[site].heads):
-            error = float(size_NH[:, i].std(ddof=1)) / math.sqrt(len(size_NH)) if len(size_NH) > 1 else None
-            rows.append(Importance(str(head), float(means[i]), error, float(means[i]) / norm))
-    return tuple(rows)
-
-
-def agreements(
-    importances: Sequence[Importance], effects: Sequence[Any], replacements: Sequence[str]
-) -> tuple[Agreement, ...]:
-    """Correlate importance, plain and normalised, with the drops under each replacement."""
-    rows = []
-    for replacement in replacements if importances else ():
-        drop = {effect.head: effect.drop for effect in effects if effect.replacement == replacement}
-        drops = np.array([drop[each.head] for each in importances])
-        for normalised in (False, True):
-            sizes = np.array([each.normalised if normalised else each.importance for each in importances])
-            agreement = rank_agreement(sizes, drops, stream(0, f"agreement {replacement}"))
-            rows.append(Agreement(replacement, normalised, len(drops), agreement))
-    return tuple(rows)

@@ -12,15 +12,8 @@ from typing import Any, cast
 from matplotlib.figure import Figure
 from torch import nn
 
-from headcount.analysis.attention import (
-    AttentionPatterns,
-    AttentionSummary,
-    attention_summary,
-    average_patterns,
-    head_pattern,
-    patterns_on,
-    patterns_on_inputs,
-)
+from headcount.analysis.attention import AttentionPatterns, average_patterns, patterns_on, patterns_on_inputs
+from headcount.analysis.attention_summary import AttentionSummary, attention_summary, head_pattern
 from headcount.analysis.length_generalisation import LENGTHS, Stretch, require_possible
 from headcount.analysis.length_generalisation import stretch as stretch_model
 from headcount.analysis.matching import Effort, Matching, ModelOnInputs, match, match_inputs

@@ -10,7 +10,8 @@ from headcount.describing.words import counted, interval, percent
 from headcount.figures.attention import ROLE_WORDS
 
 if TYPE_CHECKING:
-    from headcount.analysis.attention import AttentionSummary, HeadAttention, SiteAttention
+    from headcount.analysis.attention import HeadAttention, SiteAttention
+    from headcount.analysis.attention_summary import AttentionSummary
     from headcount.analysis.roles import RoleScore
 
 MIN_QUERIES = 5

@@ -23,7 +23,8 @@ from headcount.figures.style import SEQUENTIAL, Page, plain, width_of, wrapped
 from headcount.heads import HeadId
 
 if TYPE_CHECKING:
-    from headcount.analysis.attention import Attention, AttentionSummary, Axis, HeadAttention, SiteAttention
+    from headcount.analysis.attention import Attention, Axis, HeadAttention, SiteAttention
+    from headcount.analysis.attention_summary import AttentionSummary
 
 KINDS = {
     ("encoder", "self"): "encoder self-attention",
